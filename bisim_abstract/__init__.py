@@ -1,0 +1,70 @@
+"""Turn a finite Gymnasium environment into a smaller one, with a proof.
+
+In reading order:
+
+- `TabularMDP`, the immutable model that everything reads; `read_bridge`, `estimate_mdp` and
+  the generators make one, and so does `bisim_abstract.wrappers.extract_mdp`.
+- `bisimulation_classes`, which states are exactly alike.
+- `bisimulation_metric`, how alike all others are: certified bounds on every pair.
+- `value_iteration` and `evaluate_policy`, certified values.
+- `solve_transport`, the small exact transport solver underneath.
+
+Importing this package registers `bisim_abstract/RoomsGrid-v0` with Gymnasium and loads
+neither torch, faiss nor numba.
+
+Example:
+    >>> from bisim_abstract import bisimulation_metric, sparse_mdp
+    >>> metric = bisimulation_metric(sparse_mdp(20, seed=0), 0.9)
+    >>> metric.is_converged
+    True
+"""
+
+from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
+from bisim_abstract.errors import (
+    BisimError,
+    ExtractionError,
+    FileFormatError,
+    InvalidArgumentError,
+    InvalidMDPError,
+    MemoryLimitError,
+    MissingDependency,
+    StateLimitError,
+    StochasticEnvError,
+)
+from bisim_abstract.estimation import Estimate, estimate_mdp
+from bisim_abstract.files import read_bridge
+from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.metric import MetricBounds, bisimulation_metric
+from bisim_abstract.planning import Values, evaluate_policy, value_iteration
+from bisim_abstract.transport import TransportPlans, solve_transport
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BisimError",
+    "BisimulationClasses",
+    "Estimate",
+    "ExtractionError",
+    "FileFormatError",
+    "InvalidArgumentError",
+    "InvalidMDPError",
+    "MemoryLimitError",
+    "MetricBounds",
+    "MissingDependency",
+    "StateLimitError",
+    "StochasticEnvError",
+    "TabularMDP",
+    "TransportPlans",
+    "Values",
+    "bisimulation_classes",
+    "bisimulation_metric",
+    "estimate_mdp",
+    "evaluate_policy",
+    "grouped_mdp",
+    "random_mdp",
+    "read_bridge",
+    "solve_transport",
+    "sparse_mdp",
+    "value_iteration",
+]

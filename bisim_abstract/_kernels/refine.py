@@ -1,0 +1,482 @@
+"""Partition refinement: the coarsest partition stable under rewards and lifted rows.
+
+A state's signature is a 128-bit hash of its rewards and, per action, of the probability mass
+it sends to each block. Only states with a successor whose block was renamed are looked at
+again, and a block that splits keeps its name for the largest part. So a state is renamed at
+most log2(n) times, and the total work is near-linear in the number of transitions.
+
+Hashes need no trust: `deviation_kernel` compares every member with its representative and
+returns what they differ by.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bisim_abstract._kernels._jit import kernel
+from bisim_abstract._typing import FloatArray, IntArray
+
+EPS = 2.0**-53
+
+
+@kernel
+def mix_kernel(x: np.uint64, salt: np.uint64) -> np.uint64:
+    """Scramble 64 bits (the finaliser of SplitMix64, salted)."""
+    x = (x + salt) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@kernel
+def lift_row_kernel(
+    row: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    block: IntArray,
+    hi: FloatArray,
+    lo: FloatArray,
+    touched: IntArray,
+) -> tuple[int, float, float, bool]:
+    """Sum a row by block, in double-double arithmetic.
+
+    In/out: hi and lo (blocks), all zero on entry; the caller clears the touched entries.
+    Out: touched (first entries). Returns their number, the row's sum as (hi, lo), and whether
+    nothing was rounded away. Two-sum is exact, and so is the first addition to `lo`; later
+    ones may round, far below the last bit of `hi`, and are tested for it. So sums do not
+    depend on the order of their terms unless they need more than 106 bits.
+    """
+    count = 0
+    total_hi = 0.0
+    total_lo = 0.0
+    exact = True
+    for k in range(indptr[row], indptr[row + 1]):
+        x = probs[k]
+        b = block[indices[k]]
+        if hi[b] == 0.0:
+            touched[count] = b
+            count += 1
+            hi[b] = x
+        else:
+            s = hi[b] + x
+            part = s - hi[b]
+            err = (hi[b] - (s - part)) + (x - part)
+            new_lo = lo[b] + err
+            if new_lo - lo[b] != err or new_lo - err != lo[b]:
+                exact = False
+            hi[b] = s
+            lo[b] = new_lo
+        s = total_hi + x
+        part = s - total_hi
+        err = (total_hi - (s - part)) + (x - part)
+        new_lo = total_lo + err
+        if new_lo - total_lo != err or new_lo - err != total_lo:
+            exact = False
+        total_hi = s
+        total_lo = new_lo
+    # Renormalise, so that equal sums have equal parts.
+    for k in range(count):
+        b = touched[k]
+        s = hi[b] + lo[b]
+        lo[b] = lo[b] - (s - hi[b])
+        hi[b] = s
+    s = total_hi + total_lo
+    total_lo = total_lo - (s - total_hi)
+    return count, s, total_lo, exact
+
+
+@kernel
+def ratio_kernel(hi: float, lo: float, total_hi: float, total_lo: float) -> float:
+    """The quotient of two double-doubles, rounded to a float; exactly 1 for equal ones.
+
+    The remainder hi - q·total is found with one Veltkamp-split product, so the correction is
+    right to second order and the result is the rounded quotient but for near-ties.
+    """
+    q = hi / total_hi
+    c = 134217729.0 * q
+    q_big = c - (c - q)
+    q_small = q - q_big
+    c = 134217729.0 * total_hi
+    t_big = c - (c - total_hi)
+    t_small = total_hi - t_big
+    product = q * total_hi
+    error = ((q_big * t_big - product) + q_big * t_small + q_small * t_big) + q_small * t_small
+    rest = (hi - product) - error + lo - q * total_lo
+    return q + rest / total_hi
+
+
+@kernel
+def signature_kernel(
+    s: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    reward_key: IntArray,
+    scale: float,
+    block: IntArray,
+    hi: FloatArray,
+    lo: FloatArray,
+    touched: IntArray,
+    bits: FloatArray,
+) -> tuple[np.uint64, np.uint64]:
+    """128-bit signature of state s under the current blocks.
+
+    In: reward_key (n, A), int64; scale: masses are rounded to multiples of 1/scale, or kept
+    as floats for scale 0. Scratch: hi, lo (blocks), touched (widest row), bits (1).
+    """
+    n_actions = reward_key.shape[1]
+    view = bits.view(np.uint64)
+    h1 = np.uint64(0)
+    h2 = np.uint64(0)
+    for a in range(n_actions):
+        salt = np.uint64(2 * a + 1)
+        key = np.uint64(reward_key[s, a])
+        h1 += mix_kernel(key, salt * np.uint64(0xD6E8FEB86659FD93))
+        h2 += mix_kernel(key, salt * np.uint64(0xA0761D6478BD642F))
+        row = s * n_actions + a
+        count, total_hi, total_lo, _ = lift_row_kernel(
+            row, indptr, indices, probs, block, hi, lo, touched
+        )
+        for k in range(count):
+            b = touched[k]
+            mass = ratio_kernel(hi[b], lo[b], total_hi, total_lo)
+            if scale > 0.0:
+                mass = np.rint(mass * scale)
+            hi[b] = 0.0
+            lo[b] = 0.0
+            if mass == 0.0:
+                continue
+            bits[0] = mass
+            word = mix_kernel(view[0], salt) + np.uint64(b) * np.uint64(0x9FB21C651E98DF25)
+            # A sum over blocks: it does not depend on their order.
+            h1 += mix_kernel(word, np.uint64(0xE7037ED1A0B428DB))
+            h2 += mix_kernel(word, np.uint64(0x8EBC6AF09C88C6E3) + salt)
+    return h1, h2
+
+
+@kernel
+def predecessors_kernel(
+    indptr: IntArray, indices: IntArray, n_states: int, n_actions: int
+) -> tuple[IntArray, IntArray]:
+    """For every state the states that may lead to it, as (pointers, states)."""
+    ptr = np.zeros(n_states + 1, np.int64)
+    last = np.full(n_states, -1, np.int64)
+    for s in range(n_states):
+        for k in range(indptr[s * n_actions], indptr[(s + 1) * n_actions]):
+            t = indices[k]
+            if last[t] != s:
+                last[t] = s
+                ptr[t + 1] += 1
+    for t in range(n_states):
+        ptr[t + 1] += ptr[t]
+        last[t] = -1
+    fill = ptr[:-1].copy()
+    states = np.empty(ptr[n_states], np.int64)
+    for s in range(n_states):
+        for k in range(indptr[s * n_actions], indptr[(s + 1) * n_actions]):
+            t = indices[k]
+            if last[t] != s:
+                last[t] = s
+                states[fill[t]] = s
+                fill[t] += 1
+    return ptr, states
+
+
+@kernel
+def refine_kernel(
+    n_actions: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    reward_key: IntArray,
+    scale: float,
+    block: IntArray,
+) -> int:
+    """Refine the partition `block` (n), numbered from 0, until it is stable.
+
+    Returns the number of blocks. Blocks lie next to each other in `member`; dirty states are
+    swapped to the front of their block, so that a block is never searched as a whole.
+    """
+    n = block.size
+    ptr, preds = predecessors_kernel(indptr, indices, n, n_actions)
+    widest = 0
+    for row in range(n * n_actions):
+        widest = max(widest, indptr[row + 1] - indptr[row])
+    hi = np.zeros(n)
+    lo = np.zeros(n)
+    touched = np.empty(widest, np.int64)
+    bits = np.empty(1)
+    sig1 = np.zeros(n, np.uint64)
+    sig2 = np.zeros(n, np.uint64)
+
+    n_blocks = 0
+    for s in range(n):
+        n_blocks = max(n_blocks, block[s] + 1)
+    first = np.zeros(n + 1, np.int64)
+    size = np.zeros(n, np.int64)
+    for s in range(n):
+        size[block[s]] += 1
+    for b in range(n_blocks):
+        first[b + 1] = first[b] + size[b]
+    member = np.empty(n, np.int64)
+    place = np.empty(n, np.int64)
+    fill = first[:n_blocks].copy()
+    for s in range(n):
+        place[s] = fill[block[s]]
+        member[place[s]] = s
+        fill[block[s]] += 1
+
+    marked = np.zeros(n, np.int64)  # dirty states at the front of each block
+    dirty = np.arange(n)
+    n_dirty = n
+    is_dirty = np.ones(n, np.bool_)
+    next_dirty = np.empty(n, np.int64)
+    active = np.empty(n, np.int64)
+    renamed = np.empty(n, np.int64)
+    while n_dirty > 0:
+        n_active = 0
+        for k in range(n_dirty):
+            s = dirty[k]
+            is_dirty[s] = False
+            b = block[s]
+            if size[b] == 1:
+                continue
+            sig1[s], sig2[s] = signature_kernel(
+                s, indptr, indices, probs, reward_key, scale, block, hi, lo, touched, bits
+            )
+            if marked[b] == 0:
+                active[n_active] = b
+                n_active += 1
+            front = first[b] + marked[b]
+            other = member[front]
+            member[place[s]] = other
+            place[other] = place[s]
+            member[front] = s
+            place[s] = front
+            marked[b] += 1
+
+        n_renamed = 0
+        for k in range(n_active):
+            b = active[k]
+            begin, n_marked, n_all = first[b], marked[b], size[b]
+            marked[b] = 0
+            group = member[begin : begin + n_marked].copy()
+            keys = np.empty(n_marked, np.uint64)
+            for i in range(n_marked):
+                keys[i] = sig1[group[i]]
+            order = np.argsort(keys, kind="mergesort")
+            # Equal first halves are nearly always equal signatures; sort such runs by the
+            # second half where they are not.
+            i = 0
+            while i < n_marked:
+                j = i + 1
+                mixed = False
+                while j < n_marked and keys[order[j]] == keys[order[i]]:
+                    if sig2[group[order[j]]] != sig2[group[order[i]]]:
+                        mixed = True
+                    j += 1
+                if mixed:
+                    second = np.empty(j - i, np.uint64)
+                    for q in range(i, j):
+                        second[q - i] = sig2[group[order[q]]]
+                    inner = np.argsort(second, kind="mergesort")
+                    copy = order[i:j].copy()
+                    for q in range(i, j):
+                        order[q] = copy[inner[q - i]]
+                i = j
+            for i in range(n_marked):
+                s = group[order[i]]
+                member[begin + i] = s
+                place[s] = begin + i
+            # Runs of equal signatures; those equal to the unmarked rest belong with it.
+            rest = n_all - n_marked
+            witness = member[begin + n_marked] if rest > 0 else -1
+            largest = rest
+            largest_at = -1  # -1: the rest keeps the name
+            i = 0
+            while i < n_marked:
+                j = i + 1
+                s = member[begin + i]
+                while (
+                    j < n_marked
+                    and sig1[member[begin + j]] == sig1[s]
+                    and sig2[member[begin + j]] == sig2[s]
+                ):
+                    j += 1
+                with_rest = witness >= 0 and sig1[s] == sig1[witness] and sig2[s] == sig2[witness]
+                if with_rest:
+                    # Move the run to the end of the marked part, next to the rest.
+                    run = member[begin + i : begin + j].copy()
+                    for q in range(j, n_marked):
+                        moved = member[begin + q]
+                        member[begin + q - (j - i)] = moved
+                        place[moved] = begin + q - (j - i)
+                    for q in range(run.size):
+                        at = begin + n_marked - run.size + q
+                        member[at] = run[q]
+                        place[run[q]] = at
+                    n_marked -= run.size
+                    rest += run.size
+                    if largest_at == -1 or rest > largest:
+                        largest = rest
+                        largest_at = -1
+                    witness = -1
+                    continue
+                if j - i > largest:
+                    largest = j - i
+                    largest_at = i
+                i = j
+            if largest == n_all:
+                continue
+            # Name the parts: runs first, then the rest.
+            i = 0
+            while i <= n_marked:
+                if i == n_marked:
+                    if rest == 0:
+                        break
+                    j = n_marked + rest
+                    keeps = largest_at == -1
+                else:
+                    j = i + 1
+                    s = member[begin + i]
+                    while (
+                        j < n_marked
+                        and sig1[member[begin + j]] == sig1[s]
+                        and sig2[member[begin + j]] == sig2[s]
+                    ):
+                        j += 1
+                    keeps = largest_at == i
+                name = b
+                if not keeps:
+                    name = n_blocks
+                    n_blocks += 1
+                    for q in range(i, j):
+                        block[member[begin + q]] = name
+                        renamed[n_renamed] = member[begin + q]
+                        n_renamed += 1
+                first[name] = begin + i
+                size[name] = j - i
+                if i == n_marked:
+                    break
+                i = j
+        n_next = 0
+        for k in range(n_renamed):
+            t = renamed[k]
+            for q in range(ptr[t], ptr[t + 1]):
+                s = preds[q]
+                if not is_dirty[s]:
+                    is_dirty[s] = True
+                    next_dirty[n_next] = s
+                    n_next += 1
+        dirty, next_dirty = next_dirty, dirty
+        n_dirty = n_next
+    return n_blocks
+
+
+@kernel
+def deviation_kernel(
+    begin: int,
+    end: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    rewards: FloatArray,
+    block: IntArray,
+    representative: IntArray,
+    widest: int,
+) -> tuple[float, float]:
+    """Bound how much states begin..end differ from the representatives of their blocks.
+
+    In: representative (blocks); widest: the longest row. Returns (reward gap, total
+    variation), the largest over states and actions: the exact reward difference is at most
+    the first, the exact total variation distance between the lifted, normalised rows at most
+    the second. Both are exactly 0 where equality is exact: rewards equal, and lifted sums and
+    row sums equal without any rounding, or all mass in one and the same block.
+
+    Otherwise each lifted mass is a quotient of sums known far beyond float precision, rounded
+    once: off by less than 2·EPS relative, hence by less than 4·EPS in total for both rows;
+    the sum of their differences rounds by (count + 2)·EPS relative, and masses sum to one.
+    """
+    n_actions = rewards.shape[1]
+    n_blocks = representative.size
+    hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
+    hi2, lo2 = np.zeros(n_blocks), np.zeros(n_blocks)
+    touched, touched2 = np.empty(widest, np.int64), np.empty(widest, np.int64)
+    reward_gap = 0.0
+    variation = 0.0
+    for s in range(begin, end):
+        r = representative[block[s]]
+        if r == s:
+            continue
+        for a in range(n_actions):
+            if rewards[s, a] != rewards[r, a]:
+                gap = abs(rewards[s, a] - rewards[r, a])
+                reward_gap = max(reward_gap, gap * (1.0 + 2.0 * EPS) + 5e-324)
+            count, th, tl, exact = lift_row_kernel(
+                s * n_actions + a, indptr, indices, probs, block, hi, lo, touched
+            )
+            count2, th2, tl2, exact2 = lift_row_kernel(
+                r * n_actions + a, indptr, indices, probs, block, hi2, lo2, touched2
+            )
+            same = count == 1 and count2 == 1 and touched[0] == touched2[0]
+            if not same and exact and exact2 and count == count2 and th == th2 and tl == tl2:
+                same = True
+                for k in range(count):
+                    b = touched[k]
+                    if hi[b] != hi2[b] or lo[b] != lo2[b]:
+                        same = False
+            if not same:
+                total = 0.0
+                for k in range(count):
+                    b = touched[k]
+                    p = ratio_kernel(hi[b], lo[b], th, tl)
+                    q = ratio_kernel(hi2[b], lo2[b], th2, tl2) if hi2[b] > 0.0 else 0.0
+                    total += max(p - q, 0.0)
+                bound = total * (1.0 + (count + 8) * EPS) + 8.0 * EPS
+                variation = max(variation, min(bound, 1.0))
+            for k in range(count):
+                hi[touched[k]] = 0.0
+                lo[touched[k]] = 0.0
+            for k in range(count2):
+                hi2[touched2[k]] = 0.0
+                lo2[touched2[k]] = 0.0
+    return reward_gap, variation
+
+
+@kernel
+def lift_rows_kernel(
+    rows: IntArray,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    block: IntArray,
+    n_blocks: int,
+    out_indptr: IntArray,
+    out_indices: IntArray,
+    out_probs: FloatArray,
+) -> bool:
+    """Sum the given rows by block, each sum rounded once.
+
+    Out: out_indptr (rows + 1), out_indices and out_probs (first entries), blocks increasing
+    within a row. Returns whether every sum was exact.
+    """
+    widest = 0
+    for k in range(rows.size):
+        widest = max(widest, indptr[rows[k] + 1] - indptr[rows[k]])
+    hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
+    touched = np.empty(widest, np.int64)
+    at = 0
+    exact = True
+    out_indptr[0] = 0
+    for k in range(rows.size):
+        count, _, _, _ = lift_row_kernel(rows[k], indptr, indices, probs, block, hi, lo, touched)
+        for b in np.sort(touched[:count]):
+            out_indices[at] = b
+            out_probs[at] = hi[b]
+            exact = exact and lo[b] == 0.0
+            hi[b] = 0.0
+            lo[b] = 0.0
+            at += 1
+        out_indptr[k + 1] = at
+    return exact

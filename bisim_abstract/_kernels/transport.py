@@ -1,0 +1,626 @@
+"""Small exact optimal transport, its two-sided bounds, and the backup of a state pair.
+
+All kernels that call each other stand in this one file, because numba's cache does not
+notice an edited callee in another file.
+
+Masses are rows already divided by their sum (`normalise_rows_kernel`): each is within 2·EPS
+relative of the exact quotient. Costs are non-negative. Everything is float64 and evaluated in
+a fixed order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bisim_abstract._kernels._jit import kernel
+from bisim_abstract._typing import FloatArray, IntArray
+
+EPS = 2.0**-53  # half the distance from 1.0 to the next float: the unit roundoff
+TINY = 1e-315  # far above the total underflow error of any sum of products met here
+
+
+@kernel
+def normalise_rows_kernel(indptr: IntArray, weights: FloatArray, out: FloatArray) -> None:
+    """Divide each row by its sum, the sum held to twice float64 precision.
+
+    In: indptr (rows + 1), weights (nnz, positive). Out: out (nnz).
+    The sum is accumulated in a double-double, whose relative error is below 2**-100 for any
+    practical row; `hi + lo` rounds it once and the division rounds once more, so every
+    quotient carries a relative error of at most 2·EPS. A row of one entry gives exactly 1.
+    """
+    for row in range(indptr.size - 1):
+        begin, end = indptr[row], indptr[row + 1]
+        if end - begin == 1:
+            out[begin] = 1.0
+            continue
+        hi = 0.0
+        lo = 0.0
+        for k in range(begin, end):
+            x = weights[k]
+            s = hi + x
+            bb = s - hi
+            lo += (hi - (s - bb)) + (x - bb)
+            hi = s
+        total = hi + lo
+        for k in range(begin, end):
+            out[k] = weights[k] / total
+
+
+@kernel
+def solve_kernel(
+    m: int,
+    n: int,
+    cost: FloatArray,
+    a: FloatArray,
+    b: FloatArray,
+    flow: FloatArray,
+    pot: FloatArray,
+    fscratch: FloatArray,
+    iscratch: IntArray,
+) -> int:
+    """Transport `a` (m masses) to `b` (n masses) at least cost: network simplex on the tree.
+
+    In: cost (m·n, row-major), a (m), b (n).
+    Out: flow (m·n), pot (m + n): row potentials u, then column potentials v, with
+    u_i + v_j <= cost_ij up to rounding. Returns the number of pivots.
+    Scratch: fscratch (2m + 3n), iscratch (5(m + n)).
+
+    Lines (rows and columns) are the nodes of a spanning tree; `x[k]` is the flow on the edge
+    from node k to its parent. A pivot subtracts the smallest flow of its cycle, so that one
+    edge becomes exactly 0 and none negative. Runs of degenerate pivots switch to Bland's
+    rule, which cannot cycle; a cap ends what rounding might still prolong.
+    The answer needs no trust: `bounds_kernel` turns any flow and any potentials into bounds.
+    """
+    nodes = m + n
+    parent = iscratch[:nodes]
+    child = iscratch[nodes : 2 * nodes]  # first child
+    after = iscratch[2 * nodes : 3 * nodes]  # next sibling
+    before = iscratch[3 * nodes : 4 * nodes]  # previous sibling
+    stack = iscratch[4 * nodes : 5 * nodes]
+    x = fscratch[:nodes]
+    rest = fscratch[nodes : 2 * nodes]
+    base = fscratch[2 * nodes : 2 * nodes + n]
+
+    top = 0.0
+    for j in range(n):
+        rest[m + j] = b[j]
+        base[j] = cost[j]
+        stack[j] = j
+    for i in range(m):
+        rest[i] = a[i]
+        for j in range(n):
+            c = cost[i * n + j]
+            if c < base[j]:
+                base[j] = c
+            if c > top:
+                top = c
+    for k in range(nodes):
+        parent[k] = -1
+        child[k] = -1
+
+    # Starting tree: each row in turn fills its cheapest open columns (costs above the column
+    # minimum). Every cell closes exactly one line and hangs it below the line that stays open.
+    i = 0
+    still_open = n
+    while True:
+        at = 0
+        if still_open > 1:
+            least = cost[i * n + stack[0]] - base[stack[0]]
+            for k in range(1, still_open):
+                c = cost[i * n + stack[k]] - base[stack[k]]
+                if c < least:
+                    least = c
+                    at = k
+        j = m + stack[at]
+        amount = min(rest[i], rest[j])
+        if i == m - 1 and still_open == 1:
+            parent[j] = i
+            x[j] = amount
+            break
+        if still_open == 1 or (i < m - 1 and rest[i] <= rest[j]):
+            parent[i] = j
+            x[i] = amount
+            rest[j] -= amount
+            i += 1
+        else:
+            parent[j] = i
+            x[j] = amount
+            rest[i] -= amount
+            still_open -= 1
+            stack[at] = stack[still_open]
+    root = m - 1
+    for k in range(nodes):
+        p = parent[k]
+        if p >= 0:
+            c2 = child[p]
+            after[k] = c2
+            before[k] = -1
+            if c2 >= 0:
+                before[c2] = k
+            child[p] = k
+    pot[root] = 0.0
+    stack[0] = root
+    size = 1
+    while size > 0:
+        size -= 1
+        p = stack[size]
+        k = child[p]
+        while k >= 0:
+            if k < m:
+                pot[k] = cost[k * n + p - m] - pot[p]
+            else:
+                pot[k] = cost[p * n + k - m] - pot[p]
+            stack[size] = k
+            size += 1
+            k = after[k]
+
+    pivots = 0
+    stalled = 0
+    row = 0
+    cap = 64 * nodes + 256
+    while pivots < cap:
+        # Entering cell: the most negative one (small tables), the most negative of the next
+        # row that has one (large tables), or simply the first (Bland).
+        least = -8.0 * EPS * top
+        enter_row = -1
+        enter_col = -1
+        if stalled > nodes:
+            row = 0
+        for _ in range(m):
+            ui = pot[row]
+            for j in range(n):
+                d = cost[row * n + j] - ui - pot[m + j]
+                if d < least:
+                    least = d
+                    enter_row = row
+                    enter_col = j
+                    if stalled > nodes:
+                        break
+            row += 1
+            if row == m:
+                row = 0
+            if enter_row >= 0 and (m * n > 64 or stalled > nodes):
+                break
+        if enter_row < 0:
+            break
+        enter_col += m
+
+        # The cycle closes where the ancestors of both ends meet.
+        for k in range(nodes):
+            stack[k] = 0
+        k = enter_row
+        while k >= 0:
+            stack[k] = 1
+            k = parent[k]
+        join = enter_col
+        while stack[join] == 0:
+            join = parent[join]
+        # Pushing along the cell takes flow from the edges above rows on the row's side and
+        # from those above columns on the column's side; the smallest of them leaves.
+        delta = np.inf
+        leave = -1
+        row_side = True
+        k = enter_row
+        while k != join:
+            if k < m and (x[k] < delta or (x[k] == delta and k < leave)):
+                delta = x[k]
+                leave = k
+            k = parent[k]
+        k = enter_col
+        while k != join:
+            if k >= m and x[k] < delta:
+                delta = x[k]
+                leave = k
+                row_side = False
+            k = parent[k]
+        if delta > 0.0:
+            stalled = 0
+            k = enter_row
+            while k != join:
+                x[k] += -delta if k < m else delta
+                k = parent[k]
+            k = enter_col
+            while k != join:
+                x[k] += -delta if k >= m else delta
+                k = parent[k]
+        else:
+            stalled += 1
+
+        # Hang the cut-off subtree below the other end, turning round the path to `leave`.
+        if row_side:
+            k = enter_row
+            above = enter_col
+            shift = least
+        else:
+            k = enter_col
+            above = enter_row
+            shift = -least
+        moved = k
+        carried = delta
+        while True:
+            old = parent[k]
+            freed = x[k]
+            prev_k = before[k]
+            next_k = after[k]
+            if prev_k >= 0:
+                after[prev_k] = next_k
+            else:
+                child[old] = next_k
+            if next_k >= 0:
+                before[next_k] = prev_k
+            first = child[above]
+            after[k] = first
+            before[k] = -1
+            if first >= 0:
+                before[first] = k
+            child[above] = k
+            parent[k] = above
+            x[k] = carried
+            if k == leave:
+                break
+            carried = freed
+            above = k
+            k = old
+        # Rows of the subtree move by `shift`, its columns against it: the new edge is tight.
+        stack[0] = moved
+        size = 1
+        while size > 0:
+            size -= 1
+            p = stack[size]
+            pot[p] += shift if p < m else -shift
+            k = child[p]
+            while k >= 0:
+                stack[size] = k
+                size += 1
+                k = after[k]
+        pivots += 1
+
+    for k in range(m * n):
+        flow[k] = 0.0
+    for k in range(nodes):
+        p = parent[k]
+        if p >= 0:
+            if k < m:
+                flow[k * n + p - m] = x[k]
+            else:
+                flow[p * n + k - m] = x[k]
+    return pivots
+
+
+@kernel
+def bounds_kernel(
+    m: int,
+    n: int,
+    cost: FloatArray,
+    a: FloatArray,
+    b: FloatArray,
+    flow: FloatArray,
+    u: FloatArray,
+) -> tuple[float, float]:
+    """Lower and upper bound on the exact transport cost, whatever `flow` >= 0 and `u` are.
+
+    The exact problem has masses within 2·EPS relative of `a` and `b`, summing to one.
+
+    Lower: any feasible dual is a lower bound. With v_j = min_i fl(cost_ij - u_i), the exact
+    minimum is at least v_j - EPS'|v_j| (y - EPS'|y| increases with y, EPS' = EPS(1 + 2EPS)),
+    so (u, v - EPS'|v|) is feasible. Its value differs from the computed sum by at most
+    [2 (masses) + 1 (products) + m + n (additions) + 1 (repair) + 1 (last rounding)]·EPS times
+    S = Σ a|u| + Σ b|v|, up to second order; the factor below leaves room for that and for
+    the rounding of S itself.
+
+    Upper: reduce `flow` entrywise until no marginal is exceeded (this cannot raise the cost,
+    as costs are >= 0), then send the missing mass anywhere, at most at the largest cost. The
+    missing mass is at most Σ_i (a_i - row_i)+ + Σ_j (col_j - b_j)+ ; the float sums of flow
+    and the masses are off by at most (n + 2)EPS and (m + 2)EPS in total, as all sums are
+    near one.
+    """
+    value = 0.0
+    size = 0.0
+    shift = u[0]
+    for i in range(1, m):
+        if u[i] < shift:
+            shift = u[i]
+    for i in range(m):
+        ui = u[i] - shift  # any numbers may serve as u: this only keeps them small
+        value += a[i] * ui
+        size += a[i] * ui
+    top = 0.0
+    total = 0.0
+    missing = 0.0
+    for j in range(n):
+        least = np.inf
+        column = 0.0
+        for i in range(m):
+            c = cost[i * n + j]
+            x = flow[i * n + j]
+            if c > top:
+                top = c
+            if c - (u[i] - shift) < least:
+                least = c - (u[i] - shift)
+            if x > 0.0:
+                total += x * c
+                column += x
+        value += b[j] * least
+        size += b[j] * abs(least)
+        if column > b[j]:
+            missing += column - b[j]
+    for i in range(m):
+        row = 0.0
+        for j in range(n):
+            row += flow[i * n + j]
+        if a[i] > row:
+            missing += a[i] - row
+    lower = value - (m + n + 16) * EPS * size * (1.0 + 1e-9) - TINY
+    missing = missing * (1.0 + 1e-9) + (m + n + 16) * EPS
+    upper = total * (1.0 + (m * n + 8) * EPS) + top * missing
+    upper = upper * (1.0 + 8 * EPS) + TINY
+    return max(lower, 0.0), upper
+
+
+@kernel
+def batch_kernel(
+    cost: FloatArray,
+    a: FloatArray,
+    b: FloatArray,
+    flow: FloatArray,
+    pot: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    begin: int,
+    end: int,
+) -> None:
+    """Solve problems begin..end of a batch of equal shape.
+
+    In: cost (B, m·n), a (B, m), b (B, n), normalised.
+    Out: flow (B, m·n), pot (B, m + n), lower and upper (B).
+    """
+    m, n = a.shape[1], b.shape[1]
+    fscratch = np.empty(2 * m + 3 * n)
+    iscratch = np.empty(5 * (m + n), np.int64)
+    for k in range(begin, end):
+        solve_kernel(m, n, cost[k], a[k], b[k], flow[k], pot[k], fscratch, iscratch)
+        lower[k], upper[k] = bounds_kernel(m, n, cost[k], a[k], b[k], flow[k], pot[k])
+
+
+@kernel
+def pair_position_kernel(s: int, t: int, n: int) -> int:
+    """Position of the pair s < t among all pairs of n states, ordered by s, then t."""
+    return s * (2 * n - s - 1) // 2 + t - s - 1
+
+
+@kernel
+def pair_at_kernel(position: int, n: int) -> tuple[int, int]:
+    """The pair s < t at a position: the inverse of `pair_position_kernel`."""
+    s = int(n - 0.5 - np.sqrt((n - 0.5) * (n - 0.5) - 2.0 * position))
+    s = min(max(s, 0), n - 2)
+    while s > 0 and pair_position_kernel(s, s + 1, n) > position:
+        s -= 1
+    while s < n - 2 and pair_position_kernel(s + 1, s + 2, n) <= position:
+        s += 1
+    return s, s + 1 + position - pair_position_kernel(s, s + 1, n)
+
+
+@kernel
+def same_row_kernel(p: int, q: int, indptr: IntArray, indices: IntArray, probs: FloatArray) -> bool:
+    """Whether rows p and q are equal bit for bit."""
+    begin, other = indptr[p], indptr[q]
+    size = indptr[p + 1] - begin
+    if indptr[q + 1] - other != size:
+        return False
+    for k in range(size):
+        if indices[begin + k] != indices[other + k] or probs[begin + k] != probs[other + k]:
+            return False
+    return True
+
+
+@kernel
+def gather_cost_kernel(
+    p: int, q: int, indptr: IntArray, indices: IntArray, table: FloatArray, cost: FloatArray
+) -> float:
+    """Fill `cost` (row-major) with table values between the supports of rows p and q.
+
+    Returns the largest of them, an upper bound on the transport cost.
+    """
+    at = 0
+    top = 0.0
+    for i in range(indptr[p], indptr[p + 1]):
+        line = table[indices[i]]
+        for j in range(indptr[q], indptr[q + 1]):
+            c = line[indices[j]]
+            cost[at] = c
+            at += 1
+            if c > top:
+                top = c
+    return top
+
+
+@kernel
+def sweep_kernel(
+    begin: int,
+    end: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    rewards: FloatArray,
+    gamma: float,
+    table: FloatArray,
+    action: IntArray,
+    value: FloatArray,
+    cells: IntArray,
+    masses: FloatArray,
+) -> None:
+    """One exact backup of the pairs at positions begin..end, in plain floating point.
+
+    In: the MDP's rows and rewards (n, A), table (n, n) symmetric with zero diagonal.
+    In/out: action (pairs), the maximising action, tried first.
+    Out: value (pairs); cells and masses (pairs, width): the coupling of the maximising action
+    as pair positions (-1 for a pair of equal states) and masses, padded with -1 and 0. With
+    width 0 no couplings are kept.
+    """
+    n, n_actions = rewards.shape
+    width = cells.shape[1]
+    widest = 0
+    for p in range(n * n_actions):
+        widest = max(widest, indptr[p + 1] - indptr[p])
+    cost = np.empty(widest * widest)
+    flow = np.empty(widest * widest)
+    pot = np.empty(2 * widest)
+    fscratch = np.empty(5 * widest)
+    iscratch = np.empty(10 * widest, np.int64)
+    s, t = pair_at_kernel(begin, n)
+    for at in range(begin, end):
+        best = -1.0
+        chosen = action[at]
+        for k in range(n_actions):
+            a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
+            p, q = s * n_actions + a, t * n_actions + a
+            gap = abs(rewards[s, a] - rewards[t, a])
+            top = gather_cost_kernel(p, q, indptr, indices, table, cost)
+            if gap + gamma * top <= best:
+                continue
+            rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
+            mass_p = probs[indptr[p] : indptr[p + 1]]
+            mass_q = probs[indptr[q] : indptr[q + 1]]
+            if rows == 1 or cols == 1:
+                for i in range(rows):
+                    for j in range(cols):
+                        flow[i * cols + j] = mass_p[i] * mass_q[j]
+            else:
+                solve_kernel(rows, cols, cost, mass_p, mass_q, flow, pot, fscratch, iscratch)
+            total = 0.0
+            for k2 in range(rows * cols):
+                total += flow[k2] * cost[k2]
+            total = gap + gamma * total
+            if total > best:
+                best = total
+                chosen = a
+                if width > 0:
+                    used = 0
+                    for i in range(rows):
+                        x = indices[indptr[p] + i]
+                        for j in range(cols):
+                            if flow[i * cols + j] > 0.0 and used < width:
+                                y = indices[indptr[q] + j]
+                                if x != y:
+                                    lo, hi = min(x, y), max(x, y)
+                                    cells[at, used] = pair_position_kernel(lo, hi, n)
+                                    masses[at, used] = flow[i * cols + j]
+                                    used += 1
+                    for k2 in range(used, width):
+                        cells[at, k2] = -1
+                        masses[at, k2] = 0.0
+        action[at] = chosen
+        value[at] = best
+        t += 1
+        if t == n:
+            s += 1
+            t = s + 1
+
+
+@kernel
+def residual_kernel(
+    begin: int,
+    end: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    rewards: FloatArray,
+    gamma: float,
+    table: FloatArray,
+    action: IntArray,
+) -> tuple[float, float]:
+    """Bound how far the exact backup of `table` leaves it, over pairs at begin..end.
+
+    Returns (rise, fall) with table - fall <= T(table) <= table + rise on these pairs, T being
+    the exact operator in exact arithmetic. `action` is only a hint which action to try first.
+
+    Why these are bounds. For each action, `bounds_kernel` encloses the transport cost and the
+    reward gap is one subtraction, off by at most EPS relative; adding the two and multiplying
+    by gamma round three times. All terms are >= 0, so scaling by 1 ∓ 4·EPS covers them. An
+    action is skipped only if an upper bound on its value is at most a lower bound already
+    reached by another one: it then raises neither side. The maximum over actions of lower
+    (upper) bounds is a lower (upper) bound on the maximum.
+    """
+    n, n_actions = rewards.shape
+    widest = 0
+    for p in range(n * n_actions):
+        widest = max(widest, indptr[p + 1] - indptr[p])
+    cost = np.empty(widest * widest)
+    flow = np.empty(widest * widest)
+    pot = np.empty(2 * widest)
+    fscratch = np.empty(5 * widest)
+    iscratch = np.empty(10 * widest, np.int64)
+    rise = 0.0
+    fall = 0.0
+    s, t = pair_at_kernel(begin, n)
+    for at in range(begin, end):
+        best_lower = 0.0
+        best_upper = 0.0
+        for k in range(n_actions):
+            a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
+            p, q = s * n_actions + a, t * n_actions + a
+            gap = abs(rewards[s, a] - rewards[t, a])
+            lower = 0.0
+            upper = 0.0
+            if not same_row_kernel(p, q, indptr, indices, probs):
+                top = gather_cost_kernel(p, q, indptr, indices, table, cost)
+                if (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY <= best_lower:
+                    continue
+                rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
+                mass_p = probs[indptr[p] : indptr[p + 1]]
+                mass_q = probs[indptr[q] : indptr[q + 1]]
+                if rows == 1 and cols == 1:
+                    lower = upper = cost[0]  # one coupling, of mass 1: exact
+                elif rows == 1 or cols == 1:
+                    # One coupling: the product of the masses, each within 2·EPS relative,
+                    # times a cost, summed over max(rows, cols) terms >= 0.
+                    total = 0.0
+                    for i in range(rows):
+                        for j in range(cols):
+                            total += mass_p[i] * mass_q[j] * cost[i * cols + j]
+                    slack = (rows * cols + 8) * EPS
+                    lower = max(total * (1.0 - slack) - TINY, 0.0)
+                    upper = total * (1.0 + slack) + TINY
+                else:
+                    solve_kernel(rows, cols, cost, mass_p, mass_q, flow, pot, fscratch, iscratch)
+                    lower, upper = bounds_kernel(rows, cols, cost, mass_p, mass_q, flow, pot)
+            best_lower = max(best_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
+            best_upper = max(best_upper, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
+        # One subtraction each: at most EPS relative of its result, covered by the factor.
+        rise = max(rise, (best_upper - table[s, t]) * (1.0 + 2.0 * EPS))
+        fall = max(fall, (table[s, t] - best_lower) * (1.0 + 2.0 * EPS))
+        t += 1
+        if t == n:
+            s += 1
+            t = s + 1
+    return rise, fall
+
+
+@kernel
+def spread_kernel(begin: int, end: int, value: FloatArray, table: FloatArray) -> None:
+    """Write packed pair values at positions begin..end into both halves of `table` (n, n)."""
+    n = table.shape[0]
+    s, t = pair_at_kernel(begin, n)
+    for at in range(begin, end):
+        table[s, t] = value[at]
+        table[t, s] = value[at]
+        t += 1
+        if t == n:
+            s += 1
+            t = s + 1
+
+
+@kernel
+def reward_gap_kernel(begin: int, end: int, rewards: FloatArray, value: FloatArray) -> None:
+    """Largest reward difference over actions, for the pairs at positions begin..end."""
+    n, n_actions = rewards.shape
+    s, t = pair_at_kernel(begin, n)
+    for at in range(begin, end):
+        best = 0.0
+        for a in range(n_actions):
+            best = max(best, abs(rewards[s, a] - rewards[t, a]))
+        value[at] = best
+        t += 1
+        if t == n:
+            s += 1
+            t = s + 1

@@ -1,0 +1,101 @@
+"""Gymnasium `P` tables as compressed rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bisim_abstract.errors import InvalidMDPError
+
+
+def rows_of_table(table: Mapping[int, Any] | Sequence[Any], *, absorb: bool) -> dict[str, Any]:
+    """Compressed rows and expected rewards of a `P` table; see `TabularMDP.from_table`.
+
+    With `absorb`, outcomes marked done go to one more state, numbered last.
+    """
+    n_table = len(table)
+    if n_table == 0:
+        raise InvalidMDPError("the table has no states")
+    n_states = n_table + 1 if absorb else n_table
+    n_actions = len(_entry(table, 0, "state 0"))
+    rewards = np.zeros((n_states, n_actions))
+    indptr, indices, probs = [0], [], []
+    for state in range(n_table):
+        actions = _entry(table, state, f"state {state}")
+        if len(actions) != n_actions:
+            raise InvalidMDPError(
+                f"every state needs the same actions: state 0 has {n_actions}, "
+                f"state {state} has {len(actions)}"
+            )
+        for action in range(n_actions):
+            where = f"state {state}, action {action}"
+            outcomes = _outcomes(_entry(actions, action, where), n_table, where)
+            merged: dict[int, list[float]] = {}
+            for prob, successor, _, done in outcomes:
+                target = n_table if absorb and done else successor
+                merged.setdefault(target, []).append(prob)
+            for target in sorted(merged):
+                indices.append(target)
+                probs.append(math.fsum(merged[target]))
+            indptr.append(len(indices))
+            rewards[state, action] = _mean_reward(outcomes)
+    if absorb:
+        for _ in range(n_actions):
+            indices.append(n_table)
+            probs.append(1.0)
+            indptr.append(len(indices))
+    return {
+        "indptr": np.array(indptr, dtype=np.int64),
+        "indices": np.array(indices, dtype=np.int64),
+        "probs": np.array(probs),
+        "rewards": rewards,
+    }
+
+
+def _entry(table: Any, key: int, where: str) -> Any:
+    try:
+        return table[key]
+    except (KeyError, IndexError):
+        raise InvalidMDPError(
+            f"the table has no entry for {where}; states and actions must be numbered from 0"
+        ) from None
+
+
+def _outcomes(raw: Any, n_table: int, where: str) -> list[tuple[float, int, float, bool]]:
+    outcomes = []
+    for outcome in raw:
+        try:
+            prob, successor, reward, done = outcome
+            prob, successor, reward = float(prob), int(successor), float(reward)
+        except (TypeError, ValueError):
+            raise InvalidMDPError(
+                f"outcomes must be (probability, next state, reward, done), got {outcome!r} "
+                f"at {where}"
+            ) from None
+        if not math.isfinite(prob) or prob < 0.0:
+            raise InvalidMDPError(
+                f"probabilities must be finite and non-negative, got {prob} at {where}, "
+                f"next state {successor}"
+            )
+        if not 0 <= successor < n_table:
+            raise InvalidMDPError(
+                f"next states must lie in [0, {n_table}), got {successor} at {where}"
+            )
+        if not math.isfinite(reward):
+            raise InvalidMDPError(f"rewards must be finite, got {reward} at {where}")
+        if prob > 0.0:
+            outcomes.append((prob, successor, reward, bool(done)))
+    if not outcomes:
+        raise InvalidMDPError(f"every row needs an outcome of positive probability: {where}")
+    return outcomes
+
+
+def _mean_reward(outcomes: list[tuple[float, int, float, bool]]) -> float:
+    rewards = {reward for _, _, reward, _ in outcomes}
+    if len(rewards) == 1:  # not the quotient of two sums, which may round
+        return rewards.pop()
+    total = math.fsum(prob for prob, *_ in outcomes)
+    return math.fsum(prob * reward for prob, _, reward, _ in outcomes) / total

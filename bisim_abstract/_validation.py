@@ -1,0 +1,91 @@
+"""Argument checks that several modules share: each names argument, rule and value."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import operator
+from types import ModuleType
+
+import numpy as np
+
+from bisim_abstract._typing import SeedLike
+from bisim_abstract.errors import InvalidArgumentError, MissingDependency
+
+
+def check_gamma(gamma: float) -> float:
+    """Return the discount as a float; it must lie in [0, 1)."""
+    value = check_real("gamma", gamma)
+    if not 0.0 <= value < 1.0:
+        raise InvalidArgumentError(
+            f"gamma must lie in [0, 1), got {value!r}; "
+            "the metric and the values are not finite at 1 and beyond"
+        )
+    return value
+
+
+def check_real(name: str, value: float) -> float:
+    """Return `value` as a finite float."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{name} must be a real number, got {value!r}") from None
+    if not math.isfinite(number):
+        raise InvalidArgumentError(f"{name} must be finite, got {number!r}")
+    return number
+
+
+def check_positive(name: str, value: float) -> float:
+    """Return `value` as a finite float above zero."""
+    number = check_real(name, value)
+    if number <= 0.0:
+        raise InvalidArgumentError(f"{name} must be above 0, got {number!r}")
+    return number
+
+
+def check_fraction(name: str, value: float) -> float:
+    """Return `value` as a float in [0, 1]."""
+    number = check_real(name, value)
+    if not 0.0 <= number <= 1.0:
+        raise InvalidArgumentError(f"{name} must lie in [0, 1], got {number!r}")
+    return number
+
+
+def check_int(name: str, value: int, *, low: int, high: int | None = None) -> int:
+    """Return `value` as an int between `low` and `high` (both included)."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}") from None
+    if number < low or (high is not None and number > high):
+        rule = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise InvalidArgumentError(f"{name} must be {rule}, got {number}")
+    return number
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise InvalidArgumentError(f"{name} must be one of {listed}, got {value!r}")
+    return value
+
+
+def as_generator(seed: SeedLike) -> np.random.Generator:
+    """Turn a seed into a Generator; an existing Generator is used as it is."""
+    if isinstance(seed, np.random.Generator):
+        return seed
+    if seed is not None:
+        seed = check_int("seed", seed, low=0)
+    return np.random.default_rng(seed)
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import an optional module, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependency(
+            f"{module} is needed here and could not be imported ({error}); "
+            f"install it with: pip install 'bisim-abstract[{extra}]'"
+        ) from error

@@ -1,0 +1,64 @@
+"""Every error this package raises on purpose.
+
+::
+
+    BisimError
+    ├── InvalidArgumentError (ValueError)      an argument breaks a stated rule
+    │   └── InvalidMDPError                    the numbers do not describe an MDP
+    ├── ExtractionError (ValueError)           an environment cannot be tabulated faithfully
+    │   ├── StochasticEnvError                 enumeration met a random transition
+    │   └── StateLimitError                    enumeration met more states than allowed
+    ├── FileFormatError (ValueError)           a file is not what it should be
+    ├── MemoryLimitError (MemoryError)         the result would not fit
+    └── MissingDependency (ImportError)        an optional package is not installed
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BisimError",
+    "ExtractionError",
+    "FileFormatError",
+    "InvalidArgumentError",
+    "InvalidMDPError",
+    "MemoryLimitError",
+    "MissingDependency",
+    "StateLimitError",
+    "StochasticEnvError",
+]
+
+
+class BisimError(Exception):
+    """Root of the tree: catch this to catch everything the package raises on purpose."""
+
+
+class InvalidArgumentError(BisimError, ValueError):
+    """An argument breaks a stated rule; the message names argument, rule and value."""
+
+
+class InvalidMDPError(InvalidArgumentError):
+    """The numbers given do not describe an MDP; the message names state, action and value."""
+
+
+class ExtractionError(BisimError, ValueError):
+    """An environment cannot be turned into a table that describes it faithfully."""
+
+
+class StochasticEnvError(ExtractionError):
+    """Enumeration needs deterministic transitions and met a random one."""
+
+
+class StateLimitError(ExtractionError):
+    """Enumeration met more states than the limit allows."""
+
+
+class FileFormatError(BisimError, ValueError):
+    """A file is missing parts, was changed, or is of another kind or version."""
+
+
+class MemoryLimitError(BisimError, MemoryError):
+    """The result would not fit in memory; the message gives the size and the alternative."""
+
+
+class MissingDependency(BisimError, ImportError):  # noqa: N818 - reads as what it says
+    """An optional package is needed; the message gives the pip command."""

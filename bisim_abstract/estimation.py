@@ -1,0 +1,289 @@
+"""Models estimated from samples, with radii within which the true model lies.
+
+The radii hold for all states and actions at once with probability at least 1 - alpha, also
+when the data were gathered by an adaptive policy: the number of visits N is then random, so
+each N is given its own share delta / (N (N + 1)) of the error probability (these shares sum
+to delta), and the outcomes of the first N visits to a state and action are independent by the
+Markov property.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._validation import check_int, check_real
+from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
+from bisim_abstract.mdp import TabularMDP
+
+__all__ = ["Estimate", "estimate_mdp"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Estimate:
+    """What is known about the accuracy of an estimated model.
+
+    With probability at least 1 - alpha, for all states and actions at once, the true expected
+    reward is within `reward_radius` of the model's, and the true row within `row_radius` of
+    the model's in total variation.
+
+    Attributes:
+        counts: (n_states, n_actions) number of visits.
+        reward_radius: (n_states, n_actions).
+        row_radius: (n_states, n_actions) in total variation, between 0 and 1.
+        alpha: Probability that some radius fails.
+        reward_range: Known bounds on single rewards, (low, high).
+        support_bound: Known bound on the number of successors of a state and action.
+    """
+
+    counts: IntArray
+    reward_radius: FloatArray
+    row_radius: FloatArray
+    alpha: float
+    reward_range: tuple[float, float]
+    support_bound: int
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "alpha", check_alpha(self.alpha))
+        set_field(self, "reward_range", check_reward_range(self.reward_range))
+        set_field(self, "support_bound", check_int("support_bound", self.support_bound, low=1))
+        counts = np.array(self.counts, dtype=np.int64)
+        if counts.ndim != 2 or (counts < 0).any():
+            raise InvalidMDPError("estimate.counts must be non-negative, (n_states, n_actions)")
+        counts.setflags(write=False)
+        set_field(self, "counts", counts)
+        for name in ("reward_radius", "row_radius"):
+            radius = np.array(getattr(self, name), dtype=np.float64)
+            if radius.shape != counts.shape or not (radius >= 0.0).all():
+                raise InvalidMDPError(
+                    f"estimate.{name} must be non-negative and of shape {counts.shape}"
+                )
+            radius.setflags(write=False)
+            set_field(self, name, radius)
+
+    def header(self) -> dict[str, Any]:
+        """The scalar fields, as JSON values."""
+        return {
+            "alpha": self.alpha,
+            "reward_range": list(self.reward_range),
+            "support_bound": self.support_bound,
+        }
+
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        """The array fields, in the order counts, reward_radius, row_radius."""
+        return [self.counts, self.reward_radius, self.row_radius]
+
+    def restrict(self, states: IntArray) -> Estimate:
+        """The same on a subset of states."""
+        return Estimate(
+            counts=self.counts[states],
+            reward_radius=self.reward_radius[states],
+            row_radius=self.row_radius[states],
+            alpha=self.alpha,
+            reward_range=self.reward_range,
+            support_bound=self.support_bound,
+        )
+
+
+def estimate_mdp(
+    states: npt.ArrayLike,
+    actions: npt.ArrayLike,
+    rewards: npt.ArrayLike,
+    next_states: npt.ArrayLike,
+    terminated: npt.ArrayLike | None = None,
+    *,
+    n_states: int,
+    n_actions: int,
+    reward_range: tuple[float, float],
+    alpha: float = 0.05,
+    support_bound: int | None = None,
+    start: npt.ArrayLike | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> TabularMDP:
+    """The empirical MDP of sampled transitions, marked as an estimate with its radii.
+
+    Rows are visit frequencies and rewards are means. A pair never visited keeps a self-loop
+    with radius 1 and the middle of the reward range with half its width: nothing is known.
+
+    Args:
+        states: (N) states acted in.
+        actions: (N) actions taken.
+        rewards: (N) rewards received.
+        next_states: (N) states reached.
+        terminated: (N) whether the episode ended there (not: was cut off). If given, such
+            outcomes lead to one added absorbing state.
+        n_states: Number of states, the added one not counted.
+        n_actions: Number of actions.
+        reward_range: Bounds that every single reward is known to respect.
+        alpha: Probability allowed for any radius to fail.
+        support_bound: Known bound on the number of successors of a state and action;
+            all states by default. A true bound makes the radii far smaller.
+        start: (n_states) start distribution.
+        metadata: See `TabularMDP`.
+
+    Raises:
+        InvalidArgumentError: If lengths differ, an index is out of range, or a reward lies
+            outside `reward_range`.
+
+    Example:
+        >>> mdp = estimate_mdp([0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 1],
+        ...                    n_states=2, n_actions=1, reward_range=(0, 1))
+        >>> mdp.estimate.counts.ravel()
+        array([3, 1])
+        >>> mdp.successors(0, 0)[1].round(3)
+        array([0.333, 0.667])
+    """
+    n_states = check_int("n_states", n_states, low=1)
+    n_actions = check_int("n_actions", n_actions, low=1)
+    alpha = check_alpha(alpha)
+    low, high = check_reward_range(reward_range)
+    s = _indices("states", states, n_states)
+    a = _indices("actions", actions, n_actions)
+    t = _indices("next_states", next_states, n_states)
+    r = np.asarray(rewards, dtype=np.float64)
+    done = np.zeros(s.shape, bool) if terminated is None else np.asarray(terminated, dtype=bool)
+    lengths = {
+        "states": s.shape,
+        "actions": a.shape,
+        "rewards": r.shape,
+        "next_states": t.shape,
+        "terminated": done.shape,
+    }
+    if len(set(lengths.values())) != 1 or s.ndim != 1:
+        raise InvalidArgumentError(f"transitions must be arrays of one length, got {lengths}")
+    outside = np.flatnonzero(~((low <= r) & (r <= high)))
+    if outside.size:
+        raise InvalidArgumentError(
+            f"rewards must lie in reward_range [{low}, {high}], got {r[outside[0]]} "
+            f"at position {outside[0]}"
+        )
+    absorbing = n_states if terminated is not None else None
+    total = n_states + (absorbing is not None)
+    bound = total if support_bound is None else check_int("support_bound", support_bound, low=1)
+
+    row = s * n_actions + a
+    n_rows = n_states * n_actions
+    counts = np.bincount(row, minlength=n_rows)
+    mean, spread = _mean_and_variance(row, r, counts, low, high)
+    target = np.where(done, total - 1, t)
+    # Unvisited rows and the absorbing state get one self-loop.
+    unseen = np.flatnonzero(counts == 0)
+    loops = np.concatenate([unseen, np.arange(n_rows, total * n_actions)])
+    keys, times = np.unique(row * total + target, return_counts=True)
+    keys = np.concatenate([keys, loops * total + loops // n_actions])
+    probs = np.concatenate([times / counts[keys[: times.size] // total], np.ones(loops.size)])
+    order = np.argsort(keys)
+    indptr = np.searchsorted(keys[order] // total, np.arange(total * n_actions + 1))
+
+    reward_radius, row_radius = _radii(counts, spread, high - low, alpha / n_rows, bound)
+    extra = (total - n_states) * n_actions
+    shape = (total, n_actions)
+    if start is not None and absorbing is not None:
+        start = np.append(np.asarray(start, dtype=np.float64), 0.0)
+    return TabularMDP(
+        indptr=indptr,
+        indices=keys[order] % total,
+        probs=probs[order],
+        rewards=np.append(mean, np.zeros(extra)).reshape(shape),
+        start=start,  # type: ignore[arg-type]
+        terminal_state=absorbing,
+        # The absorbing state is ours, not the environment's: nothing about it is uncertain.
+        estimate=Estimate(
+            counts=np.append(counts, np.zeros(extra, np.int64)).reshape(shape),
+            reward_radius=np.append(reward_radius, np.zeros(extra)).reshape(shape),
+            row_radius=np.append(row_radius, np.zeros(extra)).reshape(shape),
+            alpha=alpha,
+            reward_range=(low, high),
+            support_bound=bound,
+        ),
+        metadata=metadata or {},
+    )
+
+
+def check_alpha(alpha: float) -> float:
+    """Return alpha as a float strictly between 0 and 1."""
+    value = check_real("alpha", alpha)
+    if not 0.0 < value < 1.0:
+        raise InvalidArgumentError(f"alpha must lie strictly between 0 and 1, got {value!r}")
+    return value
+
+
+def check_reward_range(reward_range: tuple[float, float]) -> tuple[float, float]:
+    """Return (low, high) as finite floats, low <= high."""
+    try:
+        low, high = reward_range
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"reward_range must be a pair (low, high), got {reward_range!r}"
+        ) from None
+    low, high = check_real("reward_range[0]", low), check_real("reward_range[1]", high)
+    if low > high:
+        raise InvalidArgumentError(f"reward_range must be (low, high), got {(low, high)}")
+    return low, high
+
+
+def _indices(name: str, values: npt.ArrayLike, bound: int) -> IntArray:
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"{name} must be whole numbers, got dtype {array.dtype}")
+    array = array.astype(np.int64)
+    bad = np.flatnonzero((array < 0) | (array >= bound))
+    if bad.size:
+        raise InvalidArgumentError(
+            f"{name} must lie in [0, {bound}), got {array.ravel()[bad[0]]} at position {bad[0]}"
+        )
+    return array
+
+
+def _mean_and_variance(
+    row: IntArray, r: FloatArray, counts: IntArray, low: float, high: float
+) -> tuple[FloatArray, FloatArray]:
+    """Mean reward (mid-range where unvisited) and unbiased variance (0 below two visits)."""
+    seen = np.maximum(counts, 1)
+    middle = low + (high - low) / 2.0
+    # Sums of deviations from the middle lose less than sums of the rewards themselves.
+    mean = middle + np.bincount(row, weights=r - middle, minlength=counts.size) / seen
+    mean = np.clip(mean, low, high)
+    squares = np.bincount(row, weights=(r - mean[row]) ** 2, minlength=counts.size)
+    return mean, squares / np.maximum(counts - 1, 1)
+
+
+def _radii(
+    counts: IntArray, variance: FloatArray, width: float, delta: float, support: int
+) -> tuple[FloatArray, FloatArray]:
+    """Radii of reward and row per state and action; each row may fail with probability delta.
+
+    Half of delta goes to the row and half to the reward, whose half is shared by two bounds
+    of which the smaller is used. N visits get the share 1 / (N (N + 1)) of each.
+    """
+    n = np.maximum(counts, 1).astype(np.float64)
+    log_delta = np.log(delta) - np.log(n * (n + 1.0))
+    # Hoeffding: P(|mean - mu| >= e) <= 2 exp(-2 N e² / width²).
+    log_part = log_delta - np.log(4.0)
+    hoeffding = width * np.sqrt((np.log(2.0) - log_part) / (2.0 * n))
+    # Empirical Bernstein (Maurer and Pontil 2009), applied to both sides.
+    logs = np.log(4.0) - log_part
+    bernstein = np.sqrt(2.0 * variance * logs / n) + 7.0 * width * logs / (
+        3.0 * np.maximum(n - 1.0, 1.0)
+    )
+    reward = np.where(counts >= 2, np.minimum(hoeffding, bernstein), hoeffding)
+    # The mean lies in the range, so the width always holds; rounding of the sums is covered
+    # by the last term. Unvisited: the middle of the range is within half its width.
+    reward = np.minimum(reward, width) + 4e-16 * n * width
+    reward = np.where(counts == 0, width / 2.0, reward) * (1.0 + 1e-12)
+    # Weissman et al. 2003: P(|p̂ - p|_1 >= e) <= (2^k - 2) exp(-N e² / 2) for k outcomes.
+    if support == 1:
+        row = np.zeros_like(n)
+    else:
+        # log(2^k - 2) <= k log 2, and exactly log 2 for k = 2.
+        log_sets = np.log(2.0) * (1.0 if support == 2 else support)
+        l1 = np.sqrt(2.0 * (log_sets - (log_delta - np.log(2.0))) / n)
+        row = np.minimum(l1 / 2.0 * (1.0 + 1e-12), 1.0)
+    row = np.where(counts == 0, 1.0, row)
+    return reward, row

@@ -1,0 +1,155 @@
+"""Reading and writing MDP files: our own `.npz` format and BRIDGE's. Never a pickle."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._validation import check_int
+from bisim_abstract.errors import FileFormatError, InvalidArgumentError, InvalidMDPError
+from bisim_abstract.estimation import Estimate
+from bisim_abstract.mdp import TabularMDP
+
+__all__ = ["read_bridge"]
+
+FORMAT = "bisim_abstract.TabularMDP"
+VERSION = 1
+ARRAYS = ("indptr", "indices", "probs", "rewards", "start", "state_ids")
+
+
+def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
+    """Write `mdp` to exactly this path (NumPy alone would append `.npz`)."""
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "terminal_state": mdp.terminal_state,
+        "estimate": None if mdp.estimate is None else mdp.estimate.header(),
+        "metadata": dict(mdp.metadata),
+        "fingerprint": mdp.fingerprint,
+    }
+    arrays: dict[str, npt.NDArray[Any]] = {name: getattr(mdp, name) for name in ARRAYS}
+    if mdp.estimate is not None:
+        names = ("counts", "reward_radius", "row_radius")
+        arrays |= {
+            f"estimate_{name}": array
+            for name, array in zip(names, mdp.estimate.arrays(), strict=True)
+        }
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    with open(path, "wb") as file:
+        (np.savez_compressed if compress else np.savez)(file, allow_pickle=False, **arrays)
+
+
+def load_mdp(path: str | Path) -> TabularMDP:
+    """Read a file written by `save_mdp`, checking everything."""
+    arrays = _read_npz(path)
+    if "header" not in arrays:
+        kind = "a BRIDGE file: use read_bridge" if "transitions" in arrays else "not ours"
+        raise FileFormatError(f"{path} holds no TabularMDP ({kind})")
+    try:
+        header = json.loads(arrays["header"].tobytes().decode())
+        if header["format"] != FORMAT:
+            raise FileFormatError(f"{path} holds a {header['format']}, not a {FORMAT}")
+        if header["version"] != VERSION:
+            raise FileFormatError(
+                f"{path} is of format version {header['version']}; this release reads {VERSION}"
+            )
+        estimate = None
+        if header["estimate"] is not None:
+            estimate = Estimate(
+                counts=arrays["estimate_counts"],
+                reward_radius=arrays["estimate_reward_radius"],
+                row_radius=arrays["estimate_row_radius"],
+                **header["estimate"],
+            )
+        mdp = TabularMDP(
+            **{name: arrays[name] for name in ARRAYS},  # type: ignore[arg-type]
+            terminal_state=header["terminal_state"],
+            estimate=estimate,
+            metadata=header["metadata"],
+        )
+        stored = header["fingerprint"]
+    except InvalidArgumentError as error:
+        raise FileFormatError(f"{path} does not describe an MDP: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{path} has a damaged header: {error!r}") from error
+    if mdp.fingerprint != stored:
+        raise FileFormatError(f"{path} was changed after it was written: its fingerprint differs")
+    return mdp
+
+
+def read_bridge(path: str | Path, *, start: int = 0) -> TabularMDP:
+    """Read a BRIDGE file: a deterministic tabular MDP of an Atari, Procgen or MiniGrid game.
+
+    Args:
+        path: An `.npz` with `transitions` (n_states, n_actions), -1 for the end of the
+            episode, and `rewards` of the same shape. Other arrays are ignored.
+        start: The start state.
+
+    Returns:
+        The MDP with one added absorbing state that every -1 leads to.
+
+    Raises:
+        FileFormatError: If the file is damaged or an array is missing or misshapen.
+    """
+    arrays = _read_npz(path)
+    for name in ("transitions", "rewards"):
+        if name not in arrays:
+            listed = ", ".join(sorted(arrays)) or "nothing"
+            raise FileFormatError(f"{path} has no array {name!r}; it holds {listed}")
+    successor, rewards = arrays["transitions"], arrays["rewards"]
+    if successor.ndim != 2 or successor.dtype.kind not in "iu" or successor.size == 0:
+        raise FileFormatError(
+            f"{path}: transitions must be whole numbers of shape (n_states, n_actions), "
+            f"got {successor.dtype} of shape {successor.shape}"
+        )
+    if rewards.shape != successor.shape or rewards.dtype.kind not in "iuf":
+        raise FileFormatError(
+            f"{path}: rewards must be numbers of shape {successor.shape}, "
+            f"got {rewards.dtype} of shape {rewards.shape}"
+        )
+    n_states, n_actions = successor.shape
+    start = check_int("start", start, low=0, high=n_states - 1)
+    first = np.zeros(n_states + 1)
+    first[start] = 1.0
+    flat = successor.astype(np.int64).ravel()
+    indices = np.concatenate([np.where(flat == -1, n_states, flat), np.full(n_actions, n_states)])
+    if flat.max() >= n_states:
+        entry = int(flat.argmax())
+        raise FileFormatError(
+            f"{path}: next states must lie in [-1, {n_states}), got {flat[entry]} at "
+            f"state {entry // n_actions}, action {entry % n_actions}"
+        )
+    try:
+        return TabularMDP(
+            indptr=np.arange(indices.size + 1),
+            indices=indices,
+            probs=np.ones(indices.size),
+            rewards=np.vstack([rewards.astype(np.float64), np.zeros((1, n_actions))]),
+            start=first,
+            terminal_state=n_states,
+            metadata={"source": "BRIDGE", "file": Path(path).name},
+        )
+    except InvalidMDPError as error:
+        raise FileFormatError(f"{path} does not describe an MDP: {error}") from error
+
+
+def _read_npz(path: str | Path) -> Mapping[str, npt.NDArray[Any]]:
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise FileFormatError(f"{path} is a single array, not an .npz archive")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except (FileNotFoundError, FileFormatError):
+        raise
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise FileFormatError(f"{path} is not a readable .npz archive: {error}") from error

@@ -1,0 +1,135 @@
+"""Seeded random models: dense, sparse, deterministic, and with planted groups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bisim_abstract._typing import FloatArray, IntArray, SeedLike
+from bisim_abstract._validation import as_generator, check_int, check_real
+from bisim_abstract.errors import InvalidArgumentError
+from bisim_abstract.mdp import TabularMDP
+
+__all__ = ["grouped_mdp", "random_mdp", "sparse_mdp"]
+
+
+def random_mdp(n_states: int, n_actions: int = 3, *, seed: SeedLike = None) -> TabularMDP:
+    """Dense rows, uniform on the simplex, and rewards rescaled to span exactly [0, 1].
+
+    The random MDPs of the paper's bound audit: `n_states` in {10, 18}, three actions, L = 1.
+    """
+    n_states, n_actions = _sizes(n_states, n_actions)
+    rng = as_generator(seed)
+    P = rng.dirichlet(np.ones(n_states), size=(n_states, n_actions))
+    return TabularMDP.from_dense(
+        P, _unit_rewards(rng, n_states, n_actions), metadata={"generator": "random_mdp"}
+    )
+
+
+def sparse_mdp(
+    n_states: int, n_actions: int = 3, *, support: int = 4, seed: SeedLike = None
+) -> TabularMDP:
+    """Rows over `support` random successors, uniform on the simplex; rewards span [0, 1].
+
+    The sparse-support MDPs of the paper's scaling study. With `support=1` deterministic.
+    """
+    n_states, n_actions = _sizes(n_states, n_actions)
+    support = check_int("support", support, low=1, high=n_states)
+    rng = as_generator(seed)
+    rows = n_states * n_actions
+    indices = _distinct(rng, rows, support, n_states)
+    probs = rng.dirichlet(np.ones(support), size=rows)
+    return TabularMDP.from_rows(
+        np.arange(rows + 1) * support,
+        indices.ravel(),
+        probs.ravel(),
+        _unit_rewards(rng, n_states, n_actions),
+        metadata={"generator": "sparse_mdp", "support": support},
+    )
+
+
+def grouped_mdp(
+    n_states: int,
+    n_groups: int,
+    n_actions: int = 3,
+    *,
+    noise: float = 0.01,
+    support: int = 4,
+    matched_rewards: bool = False,
+    seed: SeedLike = None,
+) -> tuple[TabularMDP, IntArray]:
+    """Planted groups: states of a group share rewards and group-level dynamics up to noise.
+
+    Each group has base rewards in [0, 1] and, per action, a distribution over groups. A state
+    draws `support` successors by it (the group first, then any member), weighted so that the
+    row's mass on each group is the group's, times 1 + noise·U(-1, 1) and divided by the sum.
+    Rewards are the group's plus noise·U(0, 1).
+
+    Args:
+        n_states: Number of states; groups differ in size by at most one.
+        n_groups: Number of groups.
+        n_actions: Number of actions.
+        noise: Within-group noise; 0 makes groups exactly bisimilar up to rounding.
+        support: Number of groups a group can reach under an action.
+        matched_rewards: Give all groups the same base rewards but one, in which a single
+            group differs: only transitions tell the others apart.
+        seed: Seed or generator.
+
+    Returns:
+        The model, and the (n_states) planted group of each state.
+    """
+    n_states, n_actions = _sizes(n_states, n_actions)
+    n_groups = check_int("n_groups", n_groups, low=1, high=n_states)
+    support = check_int("support", support, low=1)
+    noise = check_real("noise", noise)
+    if not 0.0 <= noise < 1.0:
+        raise InvalidArgumentError(f"noise must lie in [0, 1), got {noise!r}")
+    rng = as_generator(seed)
+    groups = np.sort(np.arange(n_states) % n_groups)
+    members = [np.flatnonzero(groups == g) for g in range(n_groups)]
+    reach = min(support, n_groups)
+    targets = _distinct(rng, n_groups * n_actions, reach, n_groups)
+    weights = rng.dirichlet(np.ones(reach), size=n_groups * n_actions)
+    base = rng.random((n_groups, n_actions))
+    if matched_rewards:
+        base[1:] = base[1:2]
+
+    kinds = (groups[:, None] * n_actions + np.arange(n_actions)).ravel()
+    indices = np.empty((kinds.size, reach), np.int64)
+    for g in range(n_groups):
+        where = targets[kinds] == g
+        indices[where] = rng.choice(members[g], size=int(where.sum()))
+    probs = weights[kinds] * (1.0 + noise * rng.uniform(-1.0, 1.0, size=indices.shape))
+    probs /= probs.sum(axis=1, keepdims=True)
+    rewards = base[groups] + noise * rng.random((n_states, n_actions))
+    mdp = TabularMDP.from_rows(
+        np.arange(kinds.size + 1) * reach,
+        indices.ravel(),
+        probs.ravel(),
+        rewards,
+        metadata={"generator": "grouped_mdp", "n_groups": n_groups, "noise": noise},
+    )
+    return mdp, groups
+
+
+def _sizes(n_states: int, n_actions: int) -> tuple[int, int]:
+    return check_int("n_states", n_states, low=1), check_int("n_actions", n_actions, low=1)
+
+
+def _unit_rewards(rng: np.random.Generator, n_states: int, n_actions: int) -> FloatArray:
+    rewards = rng.random((n_states, n_actions))
+    span = np.ptp(rewards)
+    return (rewards - rewards.min()) / (span if span > 0.0 else 1.0)
+
+
+def _distinct(rng: np.random.Generator, rows: int, size: int, n: int) -> IntArray:
+    """(rows, size) numbers below n, distinct within each row."""
+    if 4 * size >= n:
+        return rng.permuted(np.tile(np.arange(n), (rows, 1)), axis=1)[:, :size]
+    # Draw again where a row has a repetition: few rows do, as size is small against n.
+    drawn = rng.integers(n, size=(rows, size))
+    while True:
+        ordered = np.sort(drawn, axis=1)
+        again = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+        if not again.any():
+            return drawn
+        drawn[again] = rng.integers(n, size=(int(again.sum()), size))
