@@ -19,6 +19,7 @@ Example:
     True
 """
 
+from bisim_abstract._register import register_envs
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
 from bisim_abstract.errors import (
     BisimError,
@@ -38,6 +39,9 @@ from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.metric import MetricBounds, bisimulation_metric
 from bisim_abstract.planning import Values, evaluate_policy, value_iteration
 from bisim_abstract.transport import TransportPlans, solve_transport
+
+register_envs()
+del register_envs
 
 __version__ = "0.1.0"
 

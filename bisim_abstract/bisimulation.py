@@ -219,6 +219,6 @@ def _quotient(
         start=start / start.sum(),
         state_ids=mdp.state_ids[representatives],
         terminal_state=None if mdp.terminal_state is None else int(labels[mdp.terminal_state]),
-        metadata={**mdp.metadata, "quotient_of": mdp.fingerprint},
+        metadata=mdp.metadata,
     )
     return quotient, 0.0 if is_exact else LIFT_ERROR

@@ -69,7 +69,7 @@ def load_mdp(path: str | Path) -> TabularMDP:
                 **header["estimate"],
             )
         mdp = TabularMDP(
-            **{name: arrays[name] for name in ARRAYS},  # type: ignore[arg-type]
+            **{name: arrays[name] for name in ARRAYS},
             terminal_state=header["terminal_state"],
             estimate=estimate,
             metadata=header["metadata"],

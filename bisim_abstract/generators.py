@@ -118,7 +118,7 @@ def _sizes(n_states: int, n_actions: int) -> tuple[int, int]:
 def _unit_rewards(rng: np.random.Generator, n_states: int, n_actions: int) -> FloatArray:
     rewards = rng.random((n_states, n_actions))
     span = np.ptp(rewards)
-    return (rewards - rewards.min()) / (span if span > 0.0 else 1.0)
+    return np.asarray((rewards - rewards.min()) / (span if span > 0.0 else 1.0))
 
 
 def _distinct(rng: np.random.Generator, rows: int, size: int, n: int) -> IntArray:

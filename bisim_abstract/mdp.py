@@ -65,8 +65,8 @@ class TabularMDP:
     indices: IntArray
     probs: FloatArray
     rewards: FloatArray
-    start: FloatArray = field(default=None)  # type: ignore[assignment]  # filled in below
-    state_ids: IntArray = field(default=None)  # type: ignore[assignment]
+    start: FloatArray = field(default=None)  # type: ignore[arg-type]  # filled in below
+    state_ids: IntArray = field(default=None)  # type: ignore[arg-type]
     terminal_state: int | None = None
     estimate: Estimate | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -305,7 +305,8 @@ class TabularMDP:
             **options: start, state_ids, terminal_state, estimate, metadata.
         """
         ptr, index, prob = _as_rows(indptr, indices, probs, np.shape(rewards))
-        return cls(**canonical_rows(ptr, index, prob), rewards=_real(rewards), **options)
+        ptr, index, prob = canonical_rows(ptr, index, prob)
+        return cls(indptr=ptr, indices=index, probs=prob, rewards=_real(rewards), **options)
 
     @classmethod
     def from_dense(
@@ -406,7 +407,7 @@ class TabularMDP:
 
 def canonical_rows(
     indptr: IntArray, indices: IntArray, probs: FloatArray
-) -> dict[str, IntArray | FloatArray]:
+) -> tuple[IntArray, IntArray, FloatArray]:
     """Sort compressed rows by successor, add up duplicates and drop zeros.
 
     Duplicates are added in increasing order of size, so the result does not depend on the
@@ -422,7 +423,7 @@ def canonical_rows(
     kept = sums != 0.0
     begins, sums = begins[kept], sums[kept]
     ptr = np.searchsorted(rows[begins], np.arange(indptr.size))
-    return {"indptr": ptr, "indices": indices[begins], "probs": sums}
+    return ptr.astype(np.int64), indices[begins], sums
 
 
 def _rebuild(fields: dict[str, Any]) -> TabularMDP:
@@ -550,7 +551,7 @@ def _check_rows(
     bad = np.flatnonzero(~(np.abs(sums - 1.0) <= ROW_SUM_TOL))
     if bad.size:
         raise InvalidMDPError(
-            f"probabilities must sum to 1, got {sums[bad[0]]!r} at {_where(bad[0], n_actions)}"
+            f"probabilities must sum to 1, got {float(sums[bad[0]])!r} at {_where(bad[0], n_actions)}"
             + (f" (and {bad.size - 1:,} more rows)" if bad.size > 1 else "")
         )
 

@@ -124,7 +124,7 @@ def _normalised(name: str, masses: FloatArray, lead: tuple[int, ...], size: int)
     if (top <= 0.0).any():
         at = int(np.argmax(top <= 0.0))
         raise InvalidArgumentError(f"{name} must have positive total mass, problem {at} has none")
-    flat = np.ldexp(flat, -np.frexp(top)[1][:, None])
+    flat = np.asarray(np.ldexp(flat, -np.frexp(top)[1][:, None]), dtype=np.float64)
     out = np.empty_like(flat)
     if size == 1:
         out[:] = 1.0

@@ -1,4 +1,26 @@
-"""Gymnasium environments as tabular models."""
+"""Gymnasium environments as tabular models.
+
+- `extract_mdp` turns an environment (or its id) into a `TabularMDP`.
+- `TabularEnv` wraps an environment and tells its state at each step.
+- `enumerate_mdp` does the work where there is no `P` table.
+- `RoomsGridEnv`, registered as `bisim_abstract/RoomsGrid-v0`, is a grid of planted rooms.
+- `Distractor` multiplies any of them by a background that does not matter.
+
+Example:
+    >>> from bisim_abstract.wrappers import extract_mdp
+    >>> extract_mdp("CliffWalking-v1", reachable_only=True).n_states
+    38
+"""
 
 if __name__ != "bisim_abstract.wrappers":
-    raise ImportError("import this package as bisim_abstract.wrappers, not as " + __name__)
+    raise ImportError(
+        f"import this package as bisim_abstract.wrappers, not as {__name__}: "
+        "a second copy of its classes would not be recognised by the first"
+    )
+
+from bisim_abstract.wrappers._make import make_env
+from bisim_abstract.wrappers.distractor import Distractor
+from bisim_abstract.wrappers.rooms import RoomsGridEnv
+from bisim_abstract.wrappers.tabular import TabularEnv, extract_mdp
+
+__all__ = ["Distractor", "RoomsGridEnv", "TabularEnv", "extract_mdp", "make_env"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 
@@ -17,7 +17,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     Compiled code is kept beside the source, or in numba's own cache folder. Where neither
     can be written (a read-only install without a home), it is compiled anew in each process.
     """
-    options = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
     try:
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no writable place for its cache

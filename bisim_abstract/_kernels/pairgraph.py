@@ -8,7 +8,7 @@ d(s,t) = max_a |R(s,a) - R(t,a)| + gamma·d(s_a, t_a), solved by policy iteratio
 from __future__ import annotations
 
 from bisim_abstract._kernels._jit import kernel
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._typing import AnyIntArray, FloatArray, IntArray
 
 EPS = 2.0**-53
 
@@ -21,7 +21,7 @@ def greedy_kernel(
     rewards: FloatArray,
     gamma: float,
     table: FloatArray,
-    action: IntArray,
+    action: AnyIntArray,
 ) -> float:
     """Improve the action of every pair s < t with begin <= s < end.
 
@@ -57,10 +57,10 @@ def evaluate_kernel(
     successor: IntArray,
     rewards: FloatArray,
     gamma: float,
-    action: IntArray,
+    action: AnyIntArray,
     table: FloatArray,
     order: IntArray,
-    mark: IntArray,
+    mark: AnyIntArray,
 ) -> None:
     """Value of following `action` for ever, for all pairs, in one pass.
 

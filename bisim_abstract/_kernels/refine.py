@@ -199,7 +199,8 @@ def refine_kernel(
     swapped to the front of their block, so that a block is never searched as a whole.
     """
     n = block.size
-    ptr, preds = predecessors_kernel(indptr, indices, n, n_actions)
+    ptr = np.empty(0, np.int64)  # predecessors, found once a second round needs them
+    preds = np.empty(0, np.int64)
     widest = 0
     for row in range(n * n_actions):
         widest = max(widest, indptr[row + 1] - indptr[row])
@@ -360,12 +361,16 @@ def refine_kernel(
                 if i == n_marked:
                     break
                 i = j
+        if n_blocks == n:
+            break
+        if ptr.size == 0:
+            ptr, preds = predecessors_kernel(indptr, indices, n, n_actions)
         n_next = 0
         for k in range(n_renamed):
             t = renamed[k]
             for q in range(ptr[t], ptr[t + 1]):
                 s = preds[q]
-                if not is_dirty[s]:
+                if not is_dirty[s] and size[block[s]] > 1:
                     is_dirty[s] = True
                     next_dirty[n_next] = s
                     n_next += 1

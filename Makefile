@@ -1,0 +1,81 @@
+# Two commands on a fresh machine with Python >= 3.11, git and make:
+#   make demo   sets up and runs the main job
+#   make test   sets up, checks lint and types, and runs the tests
+# Everything is kept inside the checkout: .venv* and .cache.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NEWEST := .venv-newest
+NEWEST_GYMNASIUM := 1.4.0
+# Nothing outside the checkout: caches of pip, matplotlib and friends live here.
+export XDG_CACHE_HOME := $(CURDIR)/.cache
+export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
+export PIP_NO_CACHE_DIR := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP_INSTALL := -m pip install --quiet --progress-bar off -c constraints.txt
+# Tests run in as many processes as there are cores; each of them uses one thread.
+WORKERS ?= auto
+
+.PHONY: help setup demo test test-slow check bench clean
+
+help:
+	@echo "make demo       set up, extract Taxi and the gridworld, and print Taxi's exact metric"
+	@echo "make test       set up, check lint and types, run the tests"
+	@echo "make test-slow  wheel and other-version tests"
+	@echo "make bench      benchmarks against POT, SciPy and stormpy"
+	@echo "make clean      remove everything that was built"
+
+setup: $(VENV)/.core
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	@echo "setting up $(VENV), once"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "  1/2 PyTorch for the CPU (about 200 MB)"
+	@$(BIN)/python $(PIP_INSTALL) torch
+	@echo "  2/2 bisim-abstract and what it needs"
+	@$(BIN)/python $(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "adding test tools to $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+# The newest Gymnasium, in which ids and tables differ; the encoders are not needed there.
+$(NEWEST)/.dev: pyproject.toml constraints.txt
+	@echo "setting up $(NEWEST) with Gymnasium $(NEWEST_GYMNASIUM), once"
+	@test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	@sed 's/^gymnasium==.*/gymnasium==$(NEWEST_GYMNASIUM)/' constraints.txt > $(NEWEST)/constraints.txt
+	@$(NEWEST)/bin/python -m pip install --quiet --progress-bar off -c $(NEWEST)/constraints.txt \
+		gymnasium minigrid numba numpy scipy rich hypothesis pytest pytest-xdist
+	@$(NEWEST)/bin/python -m pip install --quiet --progress-bar off --no-deps -e .
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.core
+	@echo "adding benchmark peers to $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[bench]'
+	@touch $@
+
+demo: $(VENV)/.core
+	@$(BIN)/python scripts/demo.py
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+test-slow: $(VENV)/.dev $(NEWEST)/.dev
+	$(BIN)/pytest -m slow
+	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
+
+bench: $(VENV)/.bench
+	$(BIN)/python scripts/bench.py
+
+clean:
+	rm -rf .venv* .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,307 @@
+"""Slow references, written for clarity and exactness only.
+
+They share nothing with the package: exact ones compute with whole numbers and fractions and
+take every stored float as the number it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import lcm
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linprog
+
+from bisim_abstract import TabularMDP
+
+Number = float | Fraction
+Table = Sequence[Sequence[Number]] | npt.NDArray[np.float64]
+
+# -- transport ---------------------------------------------------------------------------------
+
+
+def transport_exact(cost: Table, a: Sequence[Number], b: Sequence[Number]) -> Fraction:
+    """The exact least cost of moving a/sum(a) to b/sum(b); costs are non-negative.
+
+    Successive shortest paths in whole numbers. The result is checked before it is returned:
+    the flow has the marginals, the potentials are feasible, and both have the same value.
+    """
+    rows = [i for i, x in enumerate(a) if x]
+    cols = [j for j, x in enumerate(b) if x]
+    total_a = sum((Fraction(x) for x in a), Fraction(0))
+    total_b = sum((Fraction(x) for x in b), Fraction(0))
+    # Masses times both sums, so that the two sides carry the same total.
+    supply, mass_unit = _whole(
+        [Fraction(a[i]) * total_b for i in rows] + [Fraction(b[j]) * total_a for j in cols]
+    )
+    flat, cost_unit = _whole([Fraction(cost[i][j]) for i in rows for j in cols])
+    m, n = len(rows), len(cols)
+    c = [flat[i * n : (i + 1) * n] for i in range(m)]
+    value = _least_cost(c, supply[:m], supply[m:])
+    return Fraction(value, mass_unit * cost_unit) / (total_a * total_b)
+
+
+def _whole(numbers: list[Fraction]) -> tuple[list[int], int]:
+    unit = lcm(*(x.denominator for x in numbers))
+    return [x.numerator * (unit // x.denominator) for x in numbers], unit
+
+
+def _least_cost(c: list[list[int]], supply: list[int], demand: list[int]) -> int:
+    m, n = len(supply), len(demand)
+    left, room = list(supply), list(demand)
+    flow = [[0] * n for _ in range(m)]
+    high = [0] * (m + n)  # potentials: c[i][j] + high[i] - high[m + j] >= 0
+    while any(left):
+        distance: list[int | None] = [0 if k < m and left[k] else None for k in range(m + n)]
+        origin = [-1] * (m + n)
+        done = [False] * (m + n)
+        target = -1
+        while True:
+            here, best = -1, 0
+            for k in range(m + n):
+                d = distance[k]
+                if d is not None and not done[k] and (here < 0 or d < best):
+                    here, best = k, d
+            done[here] = True
+            if here >= m and room[here - m]:
+                target = here
+                break
+            for k in range(m, m + n) if here < m else range(m):
+                if done[k]:
+                    continue
+                if here < m:
+                    step = c[here][k - m] + high[here] - high[k]
+                elif flow[k][here - m]:
+                    step = high[here] - high[k] - c[k][here - m]
+                else:
+                    continue
+                d = distance[k]
+                if d is None or best + step < d:
+                    distance[k], origin[k] = best + step, here
+        limit = distance[target]
+        assert limit is not None
+        for k in range(m + n):
+            d = distance[k]
+            high[k] += d if done[k] and d is not None else limit
+        path = [target]
+        while origin[path[-1]] >= 0:
+            path.append(origin[path[-1]])
+        amount = min(room[target - m], left[path[-1]])
+        for k, before in pairwise(path):
+            if before >= m:
+                amount = min(amount, flow[k][before - m])
+        room[target - m] -= amount
+        left[path[-1]] -= amount
+        for k, before in pairwise(path):
+            if before < m:
+                flow[before][k - m] += amount
+            else:
+                flow[k][before - m] -= amount
+    primal = sum(c[i][j] * flow[i][j] for i in range(m) for j in range(n))
+    dual = sum(high[m + j] * demand[j] for j in range(n)) - sum(
+        high[i] * supply[i] for i in range(m)
+    )
+    assert all(c[i][j] + high[i] >= high[m + j] for i in range(m) for j in range(n))
+    assert all(sum(flow[i]) == supply[i] for i in range(m))
+    assert all(sum(line[j] for line in flow) == demand[j] for j in range(n))
+    assert min(map(min, flow)) >= 0
+    assert primal == dual
+    return primal
+
+
+def transport_lp(
+    cost: npt.NDArray[np.float64], a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]
+) -> float:
+    """The least cost by SciPy's linear programming; good to about 1e-9 of the largest cost."""
+    m, n = cost.shape
+    top = float(cost.max()) or 1.0
+    into = np.vstack([np.kron(np.eye(m), np.ones(n)), np.kron(np.ones(m), np.eye(n))])
+    masses = np.concatenate([a / a.sum(), b / b.sum()])
+    # The last equation follows from the others, but for rounding.
+    result = linprog(cost.ravel() / top, A_eq=into[:-1], b_eq=masses[:-1], method="highs")
+    assert result.x is not None, result.message
+    return float(result.x @ cost.ravel())
+
+
+# -- the metric --------------------------------------------------------------------------------
+
+
+def backup_exact(mdp: TabularMDP, gamma: float, table: Table) -> list[list[Fraction]]:
+    """T(table) for a symmetric table with zero diagonal, every number taken as it is."""
+    n = mdp.n_states
+    result = [[Fraction(0)] * n for _ in range(n)]
+    for s in range(n):
+        for t in range(s + 1, n):
+            result[s][t] = result[t][s] = backup_pair_exact(mdp, gamma, table, s, t)
+    return result
+
+
+def backup_pair_exact(mdp: TabularMDP, gamma: float, table: Table, s: int, t: int) -> Fraction:
+    """T(table) at one pair."""
+    best = Fraction(0)
+    for a in range(mdp.n_actions):
+        (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, a)
+        cost = [[Fraction(table[i][j]) for j in y.tolist()] for i in x.tolist()]
+        gap = abs(Fraction(float(mdp.rewards[s, a])) - Fraction(float(mdp.rewards[t, a])))
+        best = max(best, gap + Fraction(gamma) * transport_exact(cost, p.tolist(), q.tolist()))
+    return best
+
+
+def metric_lp(mdp: TabularMDP, gamma: float, *, error: float = 1e-8) -> npt.NDArray[np.float64]:
+    """The metric by value iteration from 0, all transports of a sweep in one linear program.
+
+    Off by less than `error` of the largest possible distance, and by what the solver leaves.
+    """
+    n, n_actions = mdp.rewards.shape
+    jobs = [(s, t, a) for s in range(n) for t in range(s + 1, n) for a in range(n_actions)]
+    if not jobs:
+        return np.zeros((n, n))
+    equations: list[int] = []
+    variables: list[int] = []
+    masses: list[float] = []
+    left: list[int] = []
+    right: list[int] = []
+    owner: list[int] = []
+    for job, (s, t, a) in enumerate(jobs):
+        (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, a)
+        first, base = len(left), len(masses)
+        for i in range(x.size):
+            for j in range(y.size):
+                variable = first + i * y.size + j
+                equations.append(base + i)
+                variables.append(variable)
+                if j < y.size - 1:  # the last column follows from the rest
+                    equations.append(base + x.size + j)
+                    variables.append(variable)
+        left += np.repeat(x, y.size).tolist()
+        right += np.tile(y, x.size).tolist()
+        owner += [job] * (x.size * y.size)
+        masses += (p / p.sum()).tolist() + (q / q.sum()).tolist()[:-1]
+    matrix = np.zeros((len(masses), len(left)))
+    matrix[equations, variables] = 1.0
+    gaps = np.array([abs(mdp.rewards[s, a] - mdp.rewards[t, a]) for s, t, a in jobs])
+    top = float(gaps.max()) or 1.0
+    gaps /= top
+    table = np.zeros((n, n))
+    remaining = 1.0
+    while remaining > error:
+        cost = table[left, right]
+        result = linprog(cost, A_eq=matrix, b_eq=masses, method="highs")
+        assert result.x is not None, result.message
+        backup = gaps + gamma * np.bincount(owner, weights=result.x * cost, minlength=len(jobs))
+        table = np.zeros((n, n))
+        for (s, t, _), value in zip(jobs, backup, strict=True):
+            table[s, t] = table[t, s] = max(table[s, t], value)
+        remaining *= gamma
+    return table * top
+
+
+# -- bisimulation ------------------------------------------------------------------------------
+
+
+def lifted_exact(mdp: TabularMDP, labels: Sequence[int], s: int, a: int) -> dict[int, Fraction]:
+    """The row of a state and action, divided by its exact sum and summed by label."""
+    successors, probs = mdp.successors(s, a)
+    masses = [Fraction(p) for p in probs.tolist()]
+    total = sum(masses)
+    row: dict[int, Fraction] = {}
+    for t, mass in zip(successors.tolist(), masses, strict=True):
+        row[labels[t]] = row.get(labels[t], Fraction(0)) + mass / total
+    return row
+
+
+def variation_exact(row: dict[int, Fraction], other: dict[int, Fraction]) -> Fraction:
+    """Total variation distance of two exact rows."""
+    keys = row.keys() | other.keys()
+    return sum(
+        (max(row.get(k, Fraction(0)) - other.get(k, Fraction(0)), Fraction(0)) for k in keys),
+        Fraction(0),
+    )
+
+
+def classes_exact(mdp: TabularMDP, initial: Sequence[int] | None = None) -> list[int]:
+    """The coarsest stable partition by naive refinement, numbered by first appearance."""
+    n = mdp.n_states
+    labels = first_appearance(list(initial)) if initial is not None else [0] * n
+    while True:
+        signatures = [
+            (
+                labels[s],
+                tuple(Fraction(r) for r in mdp.rewards[s].tolist()),
+                tuple(frozenset(lifted_exact(mdp, labels, s, a).items()) for a in actions(mdp)),
+            )
+            for s in range(n)
+        ]
+        finer = first_appearance(signatures)
+        if max(finer) == max(labels):
+            return finer
+        labels = finer
+
+
+def actions(mdp: TabularMDP) -> range:
+    return range(mdp.n_actions)
+
+
+def first_appearance(keys: Sequence[object]) -> list[int]:
+    """Number equal keys by where they first appear."""
+    names: dict[object, int] = {}
+    return [names.setdefault(key, len(names)) for key in keys]
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def policy_values_exact(
+    mdp: TabularMDP, policy: Sequence[Sequence[Number]], gamma: float
+) -> list[Fraction]:
+    """Values of a policy of action probabilities, each row divided by its exact sum."""
+    n, g = mdp.n_states, Fraction(gamma)
+    identity = list(range(n))
+    system = [[Fraction(int(s == t)) for t in range(n)] for s in range(n)]
+    right = [Fraction(0)] * n
+    for s in range(n):
+        weights = [Fraction(w) for w in policy[s]]
+        total = sum(weights)
+        for a in actions(mdp):
+            weight = weights[a] / total
+            right[s] += weight * Fraction(float(mdp.rewards[s, a]))
+            for t, mass in lifted_exact(mdp, identity, s, a).items():
+                system[s][t] -= g * weight * mass
+    return _eliminate(system, right)
+
+
+def _eliminate(system: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
+    n = len(right)
+    for k in range(n):
+        pivot = next(i for i in range(k, n) if system[i][k])
+        system[k], system[pivot] = system[pivot], system[k]
+        right[k], right[pivot] = right[pivot], right[k]
+        for i in range(n):
+            if i != k and system[i][k]:
+                factor = system[i][k] / system[k][k]
+                system[i] = [x - factor * y for x, y in zip(system[i], system[k], strict=True)]
+                right[i] -= factor * right[k]
+    return [right[k] / system[k][k] for k in range(n)]
+
+
+def optimal_values_exact(mdp: TabularMDP, gamma: float) -> list[Fraction]:
+    """Optimal values by policy iteration with fractions."""
+    n, g = mdp.n_states, Fraction(gamma)
+    identity = list(range(n))
+    lifted = [[lifted_exact(mdp, identity, s, a) for a in actions(mdp)] for s in range(n)]
+    choice = [0] * n
+    while True:
+        one_hot = [[float(a == choice[s]) for a in actions(mdp)] for s in range(n)]
+        values = policy_values_exact(mdp, one_hot, gamma)
+        is_stable = True
+        for s in range(n):
+            for a in actions(mdp):
+                ahead = sum(mass * values[t] for t, mass in lifted[s][a].items())
+                if Fraction(float(mdp.rewards[s, a])) + g * ahead > values[s]:
+                    choice[s], is_stable = a, False
+                    break
+        if is_stable:
+            return values

@@ -1,0 +1,332 @@
+"""Extraction through wrappers: counts, values, refusals, and agreement with real steps."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+
+from bisim_abstract import (
+    ExtractionError,
+    InvalidArgumentError,
+    StochasticEnvError,
+    TabularMDP,
+    bisimulation_metric,
+    value_iteration,
+)
+from bisim_abstract.wrappers import TabularEnv, extract_mdp, make_env
+
+NEWER = "Taxi-v4" in gym.registry  # Gymnasium 1.3 renamed Taxi and CliffWalking
+TAXI = "Taxi-v4" if NEWER else "Taxi-v3"
+
+# Name, live states the start can reach, states entered at the end, optimal start value at 0.99.
+# Rainy Taxi slips to other cells from Taxi-v4 on, so that its value differs.
+KNOWN = [
+    (TAXI, {}, 400, 4, 6.33),
+    (TAXI, {"is_rainy": True}, 400, 4, 2.25 if NEWER else 2.72),
+    ("FrozenLake-v1", {}, 11, 5, 0.542),
+    ("FrozenLake8x8-v1", {}, 53, 11, 0.4146),
+    ("CliffWalking-v1", {}, 37, 1, -12.25),
+    ("CliffWalkingSlippery-v1", {}, 37, 1, -46.35),
+]
+
+
+@pytest.mark.parametrize(("env_id", "kwargs", "live", "ends", "value"), KNOWN)
+def test_known_counts_and_start_values(
+    env_id: str, kwargs: dict[str, Any], live: int, ends: int, value: float
+) -> None:
+    mdp = extract_mdp(env_id, env_kwargs=kwargs, reachable_only=True)
+    assert mdp.n_states == live + 1
+    assert mdp.metadata["reachable_live"] == live
+    assert mdp.metadata["reachable_terminal"] == ends
+    low, high = value_iteration(mdp, 0.99).start_bounds(mdp)
+    digits = len(str(value).split(".")[1])
+    assert round(low, digits) == round(high, digits) == value
+
+
+@pytest.mark.parametrize(("terminal", "states", "diameter"), [
+    ("absorb", 501, 120.0),
+    ("table", 500, 200.526),
+])  # fmt: skip
+def test_taxi_diameter(terminal: str, states: int, diameter: float) -> None:
+    mdp = extract_mdp(TAXI, terminal=terminal)
+    assert mdp.n_states == states
+    metric = bisimulation_metric(mdp, 0.9)
+    low, high = metric.diameter
+    assert round(low, 3) == round(high, 3) == diameter
+    assert metric.is_converged
+    assert metric.tol == pytest.approx(1e-9 * diameter, rel=1e-3)
+
+
+def test_ignoring_the_end_of_an_episode_would_give_another_value() -> None:
+    literal = extract_mdp(TAXI, terminal="table", reachable_only=True)
+    low, _ = value_iteration(literal, 0.99).start_bounds(literal)
+    assert 834 < low < 837  # the wrong answer that following the table beyond the end gives
+
+
+def test_state_ids_lead_back_to_the_environment() -> None:
+    mdp = extract_mdp("FrozenLake-v1", reachable_only=True)
+    holes = {5, 7, 11, 12, 15}
+    assert mdp.state_ids.tolist() == [s for s in range(16) if s not in holes] + [-1]
+
+
+def expected_outcome(table: Any, state: int, action: int) -> tuple[dict[int, float], float]:
+    """Next-state distribution and expected reward, written out directly."""
+    mass: dict[int, float] = {}
+    mean = 0.0
+    for prob, successor, reward, done in table[state][action]:
+        target = -1 if done else successor
+        mass[target] = mass.get(target, 0.0) + prob
+        mean += prob * reward
+    return mass, mean
+
+
+@pytest.mark.parametrize("env_id", [TAXI, "FrozenLake8x8-v1", "CliffWalkingSlippery-v1"])
+def test_rows_and_rewards_are_those_of_the_table(env_id: str) -> None:
+    env: Any = gym.make(env_id).unwrapped
+    mdp = extract_mdp(env)
+    ids = mdp.state_ids.tolist()
+    for state in range(0, len(env.P), 7):
+        for action in range(mdp.n_actions):
+            mass, mean = expected_outcome(env.P, state, action)
+            successors, probs = mdp.successors(state, action)
+            found = {ids[t]: p for t, p in zip(successors, probs, strict=True)}
+            assert found == pytest.approx(mass)
+            assert mdp.rewards[state, action] == pytest.approx(mean)
+    assert np.array_equal(mdp.start[:-1], env.initial_state_distrib)
+
+
+def test_custom_and_seeded_random_maps() -> None:
+    custom = extract_mdp("FrozenLake-v1", env_kwargs={"desc": ["SF", "HG"], "is_slippery": False})
+    assert custom.n_states == 5
+    maps = [generate_random_map(6, seed=3) for _ in range(2)]
+    models = [extract_mdp("FrozenLake-v1", env_kwargs={"desc": m}) for m in maps]
+    assert models[0] == models[1]
+    other = extract_mdp("FrozenLake-v1", env_kwargs={"desc": generate_random_map(6, seed=4)})
+    assert models[0] != other
+
+
+def test_unseeded_random_map_is_refused() -> None:
+    with pytest.raises(ExtractionError, match="no seed controls.*generate_random_map"):
+        extract_mdp("FrozenLake-v1", env_kwargs={"map_name": None})
+
+
+def test_a_retired_or_newer_id_is_resolved_with_a_warning_that_names_both() -> None:
+    missing = "Taxi-v3" if NEWER else "Taxi-v4"
+    with pytest.warns(UserWarning, match=f"{missing} is not in Gymnasium.*using {TAXI}"):
+        mdp = extract_mdp(missing)
+    assert mdp == extract_mdp(TAXI)
+    with pytest.warns(UserWarning, match=r"options such as \['is_rainy'\] may not"):
+        extract_mdp(missing, env_kwargs={"is_rainy": True})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's own remark on an outdated version
+        assert extract_mdp("CliffWalking-v0") == extract_mdp("CliffWalking-v1")
+
+
+def test_unknown_ids_and_arguments_are_named() -> None:
+    with pytest.raises(ExtractionError, match="no environment 'NoSuchEnv-v0'"):
+        extract_mdp("NoSuchEnv-v0")
+    with pytest.raises(ExtractionError, match="does not take these arguments.*colour"):
+        make_env(TAXI, colour="red")
+    with pytest.raises(ExtractionError, match="env_kwargs goes with an environment id"):
+        extract_mdp(gym.make(TAXI), env_kwargs={"is_rainy": True})
+    with pytest.raises(InvalidArgumentError, match="terminal must be one of"):
+        extract_mdp(TAXI, terminal="ignore")
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+
+def test_fickle_taxi_is_refused() -> None:
+    with pytest.raises(ExtractionError, match="fickle_passenger"):
+        extract_mdp(TAXI, env_kwargs={"fickle_passenger": True})
+
+
+def test_blackjack_is_refused_as_stochastic() -> None:
+    with pytest.raises(StochasticEnvError):
+        extract_mdp("Blackjack-v1")
+
+
+def test_continuous_observations_are_refused() -> None:
+    with pytest.raises(ExtractionError, match="continuous observations"):
+        extract_mdp("CartPole-v1")
+
+
+def test_continuous_actions_are_refused() -> None:
+    with pytest.raises(ExtractionError, match="actions must be Discrete"):
+        extract_mdp("Pendulum-v1")
+
+
+def test_vector_environments_and_other_objects_are_refused() -> None:
+    vector: Any = gym.make_vec(TAXI, num_envs=2, vectorization_mode="sync")
+    with pytest.raises(ExtractionError, match="vector environment"):
+        extract_mdp(vector)
+    wrong: Any = 3
+    with pytest.raises(ExtractionError, match="got int"):
+        extract_mdp(wrong)
+
+
+def test_reward_wrappers_are_refused_by_name() -> None:
+    env = gym.wrappers.TransformReward(gym.make(TAXI), lambda reward: 2.0 * float(reward))
+    with pytest.raises(ExtractionError, match="TransformReward changes rewards"):
+        extract_mdp(env)
+
+
+class Doubling(gym.Wrapper[Any, Any, Any, Any]):
+    """Changes rewards without saying so by its type."""
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, 2.0 * float(reward), terminated, truncated, info
+
+
+class Swapping(gym.Wrapper[Any, Any, Any, Any]):
+    """Changes what an action does."""
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        return self.env.step(1 - action if action < 2 else action)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "env_id"),
+    [(Doubling, TAXI), (Swapping, TAXI), (Swapping, "bisim_abstract/RoomsGrid-v0")],
+)
+def test_wrappers_that_change_the_dynamics_are_noticed(wrapper: Any, env_id: str) -> None:
+    with pytest.raises(ExtractionError, match=f"contradicts its table.*{wrapper.__name__}"):
+        extract_mdp(wrapper(gym.make(env_id)))
+
+
+def test_harmless_wrappers_are_looked_through() -> None:
+    env: gym.Env[Any, Any] = gym.make("FrozenLake-v1")
+    env = gym.wrappers.RecordEpisodeStatistics(gym.wrappers.TimeLimit(env, 7))
+    env = gym.wrappers.TransformObservation(env, lambda o: o, env.observation_space)
+    assert extract_mdp(env) == extract_mdp("FrozenLake-v1")
+
+
+def test_the_environment_is_left_as_it_was() -> None:
+    env = gym.make(TAXI)
+    env.reset(seed=3)
+    inner: Any = env.unwrapped
+    before, bits = inner.s, inner.np_random.bit_generator.state
+    extract_mdp(env)
+    assert inner.s == before
+    assert inner.np_random.bit_generator.state == bits
+
+
+class Bare(gym.Env[int, int]):
+    """A table without a start distribution."""
+
+    def __init__(self, starts: int = 1, table: Any = None) -> None:
+        self.P = table or {s: {0: [(1.0, (s + 1) % 3, float(s), s == 2)]} for s in range(3)}
+        self.observation_space = spaces.Discrete(3)
+        self.action_space = spaces.Discrete(1)
+        self.starts, self.s = starts, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.s = int(self.np_random.integers(self.starts))
+        return self.s, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        _, successor, reward, done = self.P[self.s][int(action)][0]
+        self.s = successor
+        return self.s, reward, done, False, {}
+
+
+def test_start_found_by_resetting() -> None:
+    assert extract_mdp(Bare()).start.tolist() == [1.0, 0.0, 0.0, 0.0]
+    with pytest.raises(ExtractionError, match="starts in several states.*pass start"):
+        extract_mdp(Bare(starts=2))
+    given = extract_mdp(Bare(starts=2), start=[0.5, 0.5, 0.0])
+    assert given.start.tolist() == [0.5, 0.5, 0.0, 0.0]
+
+
+def test_a_start_that_excludes_real_resets_is_noticed() -> None:
+    with pytest.raises(ExtractionError, match="start distribution"):
+        extract_mdp(Bare(), start=[0.0, 1.0, 0.0])
+
+
+def test_a_broken_table_is_named() -> None:
+    table = {0: {0: [(0.5, 0, 0.0, False)]}}
+    with pytest.raises(ExtractionError, match=r"must sum to 1, got 0.5 at state 0, action 0"):
+        extract_mdp(Bare(table=table))
+
+
+# -- TabularEnv ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terminal", ["absorb", "table"])
+def test_tabular_env_tells_the_state(terminal: str) -> None:
+    env = TabularEnv(gym.make("FrozenLake-v1"), terminal=terminal)
+    mdp = env.mdp
+    rng = np.random.default_rng(0)
+    ended = 0
+    _, info = env.reset(seed=0)
+    for _ in range(500):
+        state, action = info["state"], int(rng.integers(4))
+        observation, _, terminated, truncated, info = env.step(np.array(action))
+        assert info["env_state"] == observation
+        assert info["state"] in mdp.successors(state, action)[0]
+        if terminated:
+            ended += 1
+            assert (info["state"] == mdp.terminal_state) == (terminal == "absorb")
+        if terminated or truncated:
+            _, info = env.reset()
+    assert ended > 10
+
+
+def test_tabular_env_statistics_match_the_rows() -> None:
+    """Chi-square of sampled next states against the model's rows."""
+    env = TabularEnv(gym.make("FrozenLake-v1"))
+    counts = np.zeros((17, 4, 17))
+    rng = np.random.default_rng(1)
+    _, info = env.reset(seed=1)
+    for _ in range(6000):
+        state, action = info["state"], int(rng.integers(4))
+        _, _, terminated, truncated, info = env.step(action)
+        counts[state, action, info["state"]] += 1
+        if terminated or truncated:
+            _, info = env.reset()
+    dense = env.mdp.kernel().toarray().reshape(17, 4, 17)
+    visits = counts.sum(axis=2, keepdims=True)
+    expected = dense * visits
+    used = (expected >= 5.0) & (visits >= 30)
+    statistic = ((counts - expected)[used] ** 2 / expected[used]).sum()
+    freedom = int(used.sum()) - int((used.any(axis=2)).sum())
+    assert freedom > 40
+    assert abs(statistic - freedom) < 4.0 * np.sqrt(2.0 * freedom)
+    assert (counts[dense == 0.0] == 0).all()
+
+
+def test_tabular_env_can_be_made_from_its_spec() -> None:
+    env = TabularEnv(gym.make(TAXI), reachable_only=True)
+    spec = env.spec
+    assert spec is not None
+    again = gym.make(spec)
+    assert isinstance(again, TabularEnv)
+    assert again.mdp == env.mdp
+    assert gym.envs.registration.EnvSpec.from_json(spec.to_json()) is not None
+
+
+def test_tabular_env_notices_a_state_outside_its_model() -> None:
+    env = TabularEnv(gym.make("FrozenLake-v1"), reachable_only=True)
+    env.reset(seed=0)
+    inner: Any = env.unwrapped
+    inner.s = 5  # a hole
+    with pytest.raises(ExtractionError, match="state 5, which its model does not have"):
+        env._with_state({}, terminated=False)
+
+
+def test_model_of_minigrid_through_extract() -> None:
+    pytest.importorskip("minigrid")
+    mdp = extract_mdp("MiniGrid-Empty-5x5-v0")
+    assert isinstance(mdp, TabularMDP)
+    assert mdp.metadata["env"] == "MiniGrid-Empty-5x5-v0"
+    assert value_iteration(mdp, 0.9).start_bounds(mdp)[0] > 0.0

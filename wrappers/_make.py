@@ -1,0 +1,55 @@
+"""Making environments by id, across the versions in which ids were retired."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.error import DeprecatedEnv, UnregisteredEnv
+
+from bisim_abstract.errors import ExtractionError
+
+# Ids whose default dynamics are the same; which of them exists depends on Gymnasium.
+SAME_DYNAMICS = (("Taxi-v3", "Taxi-v4"), ("CliffWalking-v0", "CliffWalking-v1"))
+
+
+def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
+    """`gymnasium.make`, with a retired (or newer) id resolved to the one that exists.
+
+    Args:
+        env_id: An environment id.
+        **kwargs: Passed on to `gymnasium.make`.
+
+    Raises:
+        ExtractionError: If the id is not known, or the arguments do not fit it.
+    """
+    has_map = kwargs.get("desc") is not None or kwargs.get("map_name", "4x4") is not None
+    if env_id.startswith("FrozenLake") and not has_map:
+        raise ExtractionError(
+            f"{env_id} with map_name=None draws a map that no seed controls; pass "
+            "desc=gymnasium.envs.toy_text.frozen_lake.generate_random_map(size, seed=...)"
+        )
+    try:
+        return _made(env_id, kwargs)
+    except (DeprecatedEnv, UnregisteredEnv) as error:
+        for pair in SAME_DYNAMICS:
+            if env_id in pair:
+                other = pair[1 - pair.index(env_id)]
+                if other in gym.registry:
+                    # Rainy Taxi slips to other cells in v4 than in v3, for instance.
+                    options = f" (but options such as {list(kwargs)} may not)" if kwargs else ""
+                    warnings.warn(
+                        f"{env_id} is not in Gymnasium {gym.__version__}; using {other}, whose "
+                        f"default dynamics are the same{options}",
+                        stacklevel=3,
+                    )
+                    return _made(other, kwargs)
+        raise ExtractionError(f"no environment {env_id!r}: {error}") from error
+
+
+def _made(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    try:
+        return gym.make(env_id, **kwargs)
+    except TypeError as error:
+        raise ExtractionError(f"{env_id} does not take these arguments: {error}") from error

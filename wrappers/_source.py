@@ -1,0 +1,76 @@
+"""Where a table comes from: which layer of a wrapped environment knows states and dynamics.
+
+An environment or wrapper that can describe itself offers two methods, `to_mdp(terminal=...)`
+and `state_id()`; `RoomsGridEnv` and `Distractor` do. All others are read through their `P`
+table and `s`, or enumerated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium as gym
+import numpy as np
+
+from bisim_abstract.errors import ExtractionError
+from bisim_abstract.mdp import TabularMDP
+
+
+@runtime_checkable
+class TableSource(Protocol):
+    """An environment, or wrapper, that can describe itself as a table."""
+
+    def to_mdp(self, *, terminal: str = "absorb") -> TabularMDP:
+        """The model, with `terminal` as in `TabularMDP.from_table`."""
+
+    def state_id(self) -> int:
+        """The present state's id, one of the model's `state_ids`."""
+
+
+def layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
+    """The environment and all it wraps, from the outside in."""
+    while isinstance(env, gym.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def find_source(env: gym.Env[Any, Any]) -> TableSource | None:
+    """The outermost layer that describes itself, if any."""
+    for layer in layers(env):
+        if isinstance(layer, TableSource):
+            return layer
+    return None
+
+
+def has_table(env: gym.Env[Any, Any]) -> bool:
+    """Whether the environment has a `P` table (the present state is then its `s`)."""
+    return hasattr(env.unwrapped, "P")
+
+
+def state_reader(env: gym.Env[Any, Any]) -> Callable[[], int]:
+    """A function that tells the id of the state the environment is in."""
+    source = find_source(env)
+    if source is not None:
+        return source.state_id
+    if has_table(env):
+        return lambda: _table_state(env)
+    from bisim_abstract.wrappers.enumerate import StateReader
+
+    return StateReader(env).state_id
+
+
+def plain_action(action: Any) -> Any:
+    """A NumPy array of one action as that action: agents return them, tables refuse them."""
+    return action.item() if isinstance(action, np.ndarray) and action.ndim == 0 else action
+
+
+def _table_state(env: gym.Env[Any, Any]) -> int:
+    inner: Any = env.unwrapped
+    if not hasattr(inner, "s"):
+        raise ExtractionError(
+            f"{type(inner).__name__} has a P table but no attribute s that tells its present "
+            "state; give it one, or the methods to_mdp() and state_id()"
+        )
+    return int(inner.s)

@@ -1,0 +1,405 @@
+"""From a Gymnasium environment to a `TabularMDP`, faithfully or not at all."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+
+from bisim_abstract._typing import ProgressCallback
+from bisim_abstract._validation import check_choice, check_int
+from bisim_abstract.errors import ExtractionError, InvalidMDPError
+from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.wrappers._make import make_env
+from bisim_abstract.wrappers._source import (
+    find_source,
+    has_table,
+    layers,
+    plain_action,
+    state_reader,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def extract_mdp(
+    env: gym.Env[Any, Any] | str,
+    *,
+    terminal: str = "absorb",
+    reachable_only: bool = False,
+    env_kwargs: Mapping[str, Any] | None = None,
+    start: npt.ArrayLike | None = None,
+    seed: int = 0,
+    checks: int = 256,
+    max_states: int = 100_000,
+    callback: ProgressCallback | None = None,
+) -> TabularMDP:
+    """The tabular MDP behind an environment, through any stack of wrappers.
+
+    An environment that describes itself (`RoomsGrid`, `Distractor`) is asked; one with a `P`
+    table is read; any other is enumerated, which needs deterministic transitions. Time limits
+    are not part of the model. The table is then compared with `checks` real steps of a copy
+    of the environment, wrappers included, so that a wrapper which changes rewards or
+    transitions is noticed.
+
+    Args:
+        env: An environment, or the id of one. Ids that this Gymnasium has retired are
+            resolved to their successors with a warning. An environment is not changed.
+        terminal: "absorb" sends every transition that ends an episode to one added absorbing
+            state that pays nothing; "table" follows the table literally, beyond the end.
+        reachable_only: Keep only states that can be reached from the start distribution.
+        env_kwargs: Arguments for `gymnasium.make`, where `env` is an id.
+        start: (number of the environment's states) start distribution, where the environment
+            does not tell it.
+        seed: Seed of the checking steps, and of the reset where states are enumerated (one
+            model per seed, where the layout depends on it).
+        checks: Number of steps to compare the table with.
+        max_states: Limit for enumeration.
+        callback: Told about progress of an enumeration.
+
+    Returns:
+        The model. `state_ids` maps its states back to the environment's; the added absorbing
+        state has id -1.
+
+    Raises:
+        ExtractionError: If the environment cannot be described faithfully by a table; the
+            message says why, and what can be done.
+
+    Example:
+        >>> extract_mdp("FrozenLake-v1", reachable_only=True)
+        TabularMDP(12 states, 4 actions, 101 transitions, terminal state 11, from FrozenLake-v1)
+    """
+    check_choice("terminal", terminal, ("absorb", "table"))
+    checks = check_int("checks", checks, low=0)
+    if isinstance(env, str):
+        made = make_env(env, **dict(env_kwargs or {}))
+        try:
+            return extract_mdp(
+                made,
+                terminal=terminal,
+                reachable_only=reachable_only,
+                start=start,
+                seed=seed,
+                checks=checks,
+                max_states=max_states,
+                callback=callback,
+            )
+        finally:
+            made.close()
+    if env_kwargs is not None:
+        raise ExtractionError("env_kwargs goes with an environment id, not with an environment")
+    _refuse_unfaithful(env)
+    source = find_source(env)
+    if source is not None:
+        mdp = source.to_mdp(terminal=terminal)
+    elif has_table(env):
+        mdp = _from_table(env, terminal, start, seed)
+    else:
+        mdp = _enumerated(env, terminal, seed, max_states, checks, callback)
+    if mdp.metadata["method"] != "enumeration":  # which compares with steps itself
+        _compare_with_steps(env, mdp, terminal, seed, checks)
+    if reachable_only:
+        mdp = mdp.restrict(mdp.reachable())
+    return mdp.with_metadata(
+        env=_name(env), terminal=terminal, reachable_only=reachable_only, gymnasium=gym.__version__
+    )
+
+
+class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """A wrapper that carries the environment's model and tells the state at each step.
+
+    Observations, rewards and actions are untouched. `info` gains "state", the index of the
+    present state in `mdp`, and "env_state", the environment's own id of it. After a step that
+    ended the episode, "state" is the absorbing state (with terminal="absorb").
+
+    Attributes:
+        mdp: The model, as given by `extract_mdp`.
+
+    Example:
+        >>> env = TabularEnv(gym.make("FrozenLake-v1"))
+        >>> _, info = env.reset(seed=0)
+        >>> info["state"], env.mdp.n_states
+        (0, 17)
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        terminal: str = "absorb",
+        reachable_only: bool = False,
+        seed: int = 0,
+        max_states: int = 100_000,
+    ) -> None:
+        RecordConstructorArgs.__init__(
+            self,
+            terminal=terminal,
+            reachable_only=reachable_only,
+            seed=seed,
+            max_states=max_states,
+        )
+        gym.Wrapper.__init__(self, env)
+        self.mdp = extract_mdp(
+            env,
+            terminal=terminal,
+            reachable_only=reachable_only,
+            seed=seed,
+            max_states=max_states,
+        )
+        self._absorbs = terminal == "absorb"
+        ids = self.mdp.state_ids.tolist()
+        self._place = {ident: index for index, ident in enumerate(ids) if ident >= 0}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; see the class for what `info` gains."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, self._with_state(info, terminated=False)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step the environment; see the class for what `info` gains."""
+        observation, reward, terminated, truncated, info = self.env.step(plain_action(action))
+        return observation, reward, terminated, truncated, self._with_state(info, terminated)
+
+    def _with_state(self, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
+        ident = state_reader(self.env)()
+        if terminated and self._absorbs:
+            state = self.mdp.terminal_state
+        else:
+            state = self._place.get(ident)
+            if state is None:
+                raise ExtractionError(
+                    f"the environment is in state {ident}, which its model does not have; was "
+                    "it changed, or reset to another layout, after the model was extracted?"
+                )
+        return {**info, "state": state, "env_state": ident}
+
+
+def _name(env: gym.Env[Any, Any]) -> str:
+    spec = env.spec
+    return type(env.unwrapped).__name__ if spec is None else spec.id
+
+
+def _refuse_unfaithful(env: gym.Env[Any, Any]) -> None:
+    """Raise where a table could not describe what `step` does."""
+    if not isinstance(env, gym.Env):
+        hint = ""
+        if isinstance(env, gym.vector.VectorEnv):
+            hint = "; it is a vector environment: pass one of its single environments"
+        raise ExtractionError(
+            f"env must be a gymnasium.Env or an id, got {type(env).__name__}{hint}"
+        )
+    for layer in layers(env):
+        if isinstance(layer, gym.RewardWrapper | gym.ActionWrapper):
+            what = "rewards" if isinstance(layer, gym.RewardWrapper) else "actions"
+            raise ExtractionError(
+                f"the wrapper {type(layer).__name__} changes {what}, which the table behind it "
+                "does not know; extract the model without this wrapper"
+            )
+    inner: Any = env.unwrapped
+    if getattr(inner, "fickle_passenger", False):
+        raise ExtractionError(
+            "Taxi with fickle_passenger=True cannot be extracted: its P table does not describe "
+            "what step() does (the destination changes with a hidden flag); use "
+            "fickle_passenger=False"
+        )
+    action_space = env.action_space
+    if not isinstance(action_space, spaces.Discrete):
+        raise ExtractionError(
+            f"actions must be Discrete to be tabulated, got {action_space}; discretise them first"
+        )
+    if action_space.start != 0:
+        raise ExtractionError(
+            f"actions must be numbered from 0, got {action_space}; shift them with a wrapper "
+            "inside the environment"
+        )
+    if find_source(env) is None and not has_table(env) and _is_continuous(inner.observation_space):
+        raise ExtractionError(
+            f"{_name(env)} has continuous observations ({inner.observation_space}) and no P "
+            "table: its states cannot be enumerated; discretise it, or estimate a model from "
+            "samples with bisim_abstract.estimate_mdp"
+        )
+
+
+def _is_continuous(space: spaces.Space[Any]) -> bool:
+    if isinstance(space, spaces.Box):
+        return bool(np.issubdtype(space.dtype, np.floating))
+    if isinstance(space, spaces.Dict):
+        return any(_is_continuous(part) for part in space.spaces.values())
+    if isinstance(space, spaces.Tuple):
+        return any(_is_continuous(part) for part in space.spaces)
+    return False
+
+
+def _from_table(
+    env: gym.Env[Any, Any], terminal: str, start: npt.ArrayLike | None, seed: int
+) -> TabularMDP:
+    inner: Any = env.unwrapped
+    table = inner.P
+    if start is None:
+        start = getattr(inner, "initial_state_distrib", None)
+    if start is None:
+        start = _start_by_reset(env, len(table), seed)
+    try:
+        mdp = TabularMDP.from_table(table, start=start, terminal=terminal)
+    except InvalidMDPError as error:
+        raise ExtractionError(f"the P table of {_name(env)} is not an MDP: {error}") from error
+    if mdp.n_actions != env.action_space.n:  # type: ignore[attr-defined]
+        raise ExtractionError(
+            f"the P table of {_name(env)} has {mdp.n_actions} actions, its action space is "
+            f"{env.action_space}"
+        )
+    return mdp.with_metadata(method="table", **_reachable_counts(mdp, table, terminal))
+
+
+def _reachable_counts(mdp: TabularMDP, table: Any, terminal: str) -> dict[str, int]:
+    """How many live states, and states entered at an episode's end, the start can reach."""
+    if terminal != "absorb":
+        return {}
+    live = [int(s) for s in mdp.reachable() if s != mdp.terminal_state]
+    ends = {
+        int(successor)
+        for s in live
+        for a in range(mdp.n_actions)
+        for prob, successor, _, done in table[s][a]
+        if done and prob > 0.0
+    }
+    return {"reachable_live": len(set(live) - ends), "reachable_terminal": len(ends)}
+
+
+def _start_by_reset(env: gym.Env[Any, Any], n_states: int, seed: int) -> npt.NDArray[np.float64]:
+    """The start distribution of an environment that does not tell it, if it is one state."""
+    trial = _copied(env)
+    if trial is None:
+        raise ExtractionError(
+            f"{_name(env)} does not tell its start distribution (initial_state_distrib), and "
+            "cannot be copied to find out; pass start=..."
+        )
+    read = state_reader(trial)
+    seen = set()
+    for k in range(64):
+        trial.reset(seed=seed + k)
+        seen.add(read())
+    if len(seen) > 1:
+        raise ExtractionError(
+            f"{_name(env)} starts in several states and does not tell their distribution "
+            "(initial_state_distrib); pass start=..."
+        )
+    distribution = np.zeros(n_states)
+    distribution[seen.pop()] = 1.0
+    return distribution
+
+
+def _enumerated(
+    env: gym.Env[Any, Any],
+    terminal: str,
+    seed: int,
+    max_states: int,
+    checks: int,
+    callback: ProgressCallback | None,
+) -> TabularMDP:
+    from bisim_abstract.wrappers.enumerate import enumerate_mdp
+
+    return enumerate_mdp(
+        env,
+        seed=seed,
+        max_states=max_states,
+        checks=checks,
+        terminal=terminal,
+        callback=callback,
+    )
+
+
+def _copied(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
+    """A copy that can be stepped without touching the original, or None."""
+    try:
+        return copy.deepcopy(env)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        logger.debug("%s cannot be copied: %s", _name(env), error)
+        return None
+
+
+def _compare_with_steps(
+    env: gym.Env[Any, Any], mdp: TabularMDP, terminal: str, seed: int, checks: int
+) -> None:
+    """Raise if real steps, through all wrappers, contradict the table."""
+    if checks == 0:
+        return
+    trial = _copied(env)
+    if trial is None:
+        logger.warning(
+            "%s cannot be copied, so its table was not compared with real steps; pass checks=0 "
+            "to silence this",
+            _name(env),
+        )
+        return
+    read = state_reader(trial)
+    place = {ident: k for k, ident in enumerate(mdp.state_ids.tolist()) if ident >= 0}
+    rng = np.random.default_rng(seed)
+    check = _outcome_check(trial, mdp, place, terminal)
+    needs_reset = True
+    for k in range(checks):
+        if needs_reset:
+            trial.reset(seed=seed + k)
+            before = read()
+            if place.get(before) is None or mdp.start[place[before]] <= 0.0:
+                raise ExtractionError(
+                    f"reset() put {_name(env)} into state {before}, which the start distribution "
+                    "excludes; a wrapper may change how episodes start"
+                )
+        before = read()
+        action = int(rng.integers(mdp.n_actions))
+        _, reward, terminated, truncated, _ = trial.step(action)
+        problem = check(before, action, read(), float(reward), bool(terminated))
+        if problem:
+            stack = " > ".join(type(layer).__name__ for layer in layers(env))
+            raise ExtractionError(
+                f"step() of {_name(env)} contradicts its table at state {before}, action "
+                f"{action}: {problem}. A wrapper may change the dynamics ({stack}); extract the "
+                "model without it"
+            )
+        needs_reset = bool(terminated or truncated)
+
+
+def _outcome_check(
+    env: gym.Env[Any, Any], mdp: TabularMDP, place: dict[int, int], terminal: str
+) -> Callable[[int, int, int, float, bool], str]:
+    """A function that says what is wrong with an observed outcome ("" if nothing is)."""
+    inner: Any = env.unwrapped
+    table = None if find_source(env) is not None else inner.P
+
+    def against_table(before: int, action: int, after: int, reward: float, done: bool) -> str:
+        assert table is not None
+        listed = [
+            (int(successor), float(r), bool(end))
+            for prob, successor, r, end in table[before][action]
+            if prob > 0.0
+        ]
+        for successor, r, end in listed:
+            if successor == after and end == done and math.isclose(r, reward, abs_tol=1e-12):
+                return ""
+        return f"it gave (state {after}, reward {reward}, terminated {done}), listed are {listed}"
+
+    def against_model(before: int, action: int, after: int, reward: float, done: bool) -> str:
+        # The model knows expected rewards only: these settle it where they are certain.
+        state = place[before]
+        target = mdp.terminal_state if done and terminal == "absorb" else place.get(after)
+        successors, _ = mdp.successors(state, action)
+        if target is None or target not in successors:
+            return f"it led to state {after} (terminated {done}), to which the table gives no mass"
+        if len(successors) == 1 and not math.isclose(
+            reward, mdp.rewards[state, action], rel_tol=1e-9, abs_tol=1e-12
+        ):
+            return f"it paid {reward}, the table says {mdp.rewards[state, action]}"
+        return ""
+
+    return against_model if table is None else against_table
