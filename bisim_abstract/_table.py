@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,9 @@ def rows_of_table(table: Mapping[int, Any] | Sequence[Any], *, absorb: bool) -> 
                 merged.setdefault(target, []).append(prob)
             for target in sorted(merged):
                 indices.append(target)
-                probs.append(math.fsum(merged[target]))
+                probs.append(_sum(merged[target], where))
             indptr.append(len(indices))
-            rewards[state, action] = _mean_reward(outcomes)
+            rewards[state, action] = _mean_reward(outcomes, where)
     if absorb:
         for _ in range(n_actions):
             indices.append(n_table)
@@ -66,10 +67,12 @@ def _entry(table: Any, key: int, where: str) -> Any:
 
 def _outcomes(raw: Any, n_table: int, where: str) -> list[tuple[float, int, float, bool]]:
     outcomes = []
+    if not isinstance(raw, Iterable):
+        raise InvalidMDPError(f"outcomes must be a list, got {raw!r} at {where}")
     for outcome in raw:
         try:
             prob, successor, reward, done = outcome
-            prob, successor, reward = float(prob), int(successor), float(reward)
+            prob, successor, reward = float(prob), operator.index(successor), float(reward)
         except (TypeError, ValueError):
             raise InvalidMDPError(
                 f"outcomes must be (probability, next state, reward, done), got {outcome!r} "
@@ -93,9 +96,17 @@ def _outcomes(raw: Any, n_table: int, where: str) -> list[tuple[float, int, floa
     return outcomes
 
 
-def _mean_reward(outcomes: list[tuple[float, int, float, bool]]) -> float:
+def _sum(values: Iterable[float], where: str) -> float:
+    """The correctly rounded sum, which does not depend on the order of its terms."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        raise InvalidMDPError(f"numbers too large to be added up at {where}") from None
+
+
+def _mean_reward(outcomes: list[tuple[float, int, float, bool]], where: str) -> float:
     rewards = {reward for _, _, reward, _ in outcomes}
     if len(rewards) == 1:  # not the quotient of two sums, which may round
         return rewards.pop()
-    total = math.fsum(prob for prob, *_ in outcomes)
-    return math.fsum(prob * reward for prob, _, reward, _ in outcomes) / total
+    total = _sum((prob for prob, *_ in outcomes), where)
+    return _sum((prob / total * reward for prob, _, reward, _ in outcomes), where)

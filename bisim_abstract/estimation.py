@@ -9,13 +9,15 @@ Markov property.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._mdp_checks import frozen
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_int, check_real
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
@@ -67,6 +69,10 @@ class Estimate:
             radius.setflags(write=False)
             set_field(self, name, radius)
 
+    def __reduce__(self) -> tuple[Callable[..., Estimate], tuple[dict[str, Any]]]:
+        # Through the constructor, so that copies are read-only too.
+        return _rebuild, ({name: getattr(self, name) for name in self.__dataclass_fields__},)
+
     def header(self) -> dict[str, Any]:
         """The scalar fields, as JSON values."""
         return {
@@ -89,6 +95,10 @@ class Estimate:
             reward_range=self.reward_range,
             support_bound=self.support_bound,
         )
+
+
+def _rebuild(fields: dict[str, Any]) -> Estimate:
+    return Estimate(**fields)
 
 
 def estimate_mdp(
@@ -146,7 +156,7 @@ def estimate_mdp(
     s = _indices("states", states, n_states)
     a = _indices("actions", actions, n_actions)
     t = _indices("next_states", next_states, n_states)
-    r = np.asarray(rewards, dtype=np.float64)
+    r = frozen("rewards", rewards, np.float64)
     done = np.zeros(s.shape, bool) if terminated is None else np.asarray(terminated, dtype=bool)
     lengths = {
         "states": s.shape,
@@ -179,9 +189,19 @@ def estimate_mdp(
     keys = np.concatenate([keys, loops * total + loops // n_actions])
     probs = np.concatenate([times / counts[keys[: times.size] // total], np.ones(loops.size)])
     order = np.argsort(keys)
+    successors = np.bincount(keys[: times.size] // total, minlength=n_rows)
+    if successors.max() > bound:
+        at = int(successors.argmax())
+        raise InvalidArgumentError(
+            f"support_bound is {bound}, but state {at // n_actions}, action {at % n_actions} was "
+            f"seen to reach {successors.max()} states"
+        )
     indptr = np.searchsorted(keys[order] // total, np.arange(total * n_actions + 1))
 
     reward_radius, row_radius = _radii(counts, spread, high - low, alpha / n_rows, bound)
+    # Means are rounded at the magnitude of the rewards, not of their range.
+    if high > low:
+        reward_radius += 8.0 * 2.0**-53 * max(abs(low), abs(high))
     extra = (total - n_states) * n_actions
     shape = (total, n_actions)
     if start is not None and absorbing is not None:
@@ -222,17 +242,17 @@ def check_reward_range(reward_range: tuple[float, float]) -> tuple[float, float]
         raise InvalidArgumentError(
             f"reward_range must be a pair (low, high), got {reward_range!r}"
         ) from None
-    low, high = check_real("reward_range[0]", low), check_real("reward_range[1]", high)
-    if low > high:
-        raise InvalidArgumentError(f"reward_range must be (low, high), got {(low, high)}")
+    # + 0.0, because -0.0 and 0.0 are the same reward.
+    low, high = check_real("reward_range[0]", low) + 0.0, check_real("reward_range[1]", high) + 0.0
+    if low > high or not math.isfinite(high - low):
+        raise InvalidArgumentError(
+            f"reward_range must be (low, high) with a finite difference, got {(low, high)}"
+        )
     return low, high
 
 
 def _indices(name: str, values: npt.ArrayLike, bound: int) -> IntArray:
-    array = np.asarray(values)
-    if array.size and array.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"{name} must be whole numbers, got dtype {array.dtype}")
-    array = array.astype(np.int64)
+    array = frozen(name, values, np.int64)
     bad = np.flatnonzero((array < 0) | (array >= bound))
     if bad.size:
         raise InvalidArgumentError(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._npz import read_npz
 from bisim_abstract._validation import check_int
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError, InvalidMDPError
 from bisim_abstract.estimation import Estimate
@@ -48,7 +46,7 @@ def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
 
 def load_mdp(path: str | Path) -> TabularMDP:
     """Read a file written by `save_mdp`, checking everything."""
-    arrays = _read_npz(path)
+    arrays = read_npz(path)
     if "header" not in arrays:
         kind = "a BRIDGE file: use read_bridge" if "transitions" in arrays else "not ours"
         raise FileFormatError(f"{path} holds no TabularMDP ({kind})")
@@ -100,7 +98,7 @@ def read_bridge(path: str | Path, *, start: int = 0) -> TabularMDP:
     Raises:
         FileFormatError: If the file is damaged or an array is missing or misshapen.
     """
-    arrays = _read_npz(path)
+    arrays = read_npz(path)
     for name in ("transitions", "rewards"):
         if name not in arrays:
             listed = ", ".join(sorted(arrays)) or "nothing"
@@ -140,16 +138,3 @@ def read_bridge(path: str | Path, *, start: int = 0) -> TabularMDP:
         )
     except InvalidMDPError as error:
         raise FileFormatError(f"{path} does not describe an MDP: {error}") from error
-
-
-def _read_npz(path: str | Path) -> Mapping[str, npt.NDArray[Any]]:
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise FileFormatError(f"{path} is a single array, not an .npz archive")
-        with archive:
-            return {name: archive[name] for name in archive.files}
-    except (FileNotFoundError, FileFormatError):
-        raise
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise FileFormatError(f"{path} is not a readable .npz archive: {error}") from error

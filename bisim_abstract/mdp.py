@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._mdp_checks import (
+    ROW_SUM_TOL,
+    check_distribution,
+    check_entries,
+    check_layout,
+    check_rewards,
+    check_rows,
+    check_state_ids,
+    checked_metadata,
+    frozen,
+)
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 from bisim_abstract._validation import check_choice
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
@@ -29,8 +41,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from bisim_abstract.estimation import Estimate
-
-ROW_SUM_TOL = 1e-9  # far above rounding, far below any modelling intention
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,44 +82,44 @@ class TabularMDP:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        rewards = _frozen("rewards", self.rewards, np.float64)
+        rewards = frozen("rewards", self.rewards, np.float64)
         if rewards.ndim != 2 or rewards.size == 0:
             raise InvalidMDPError(
                 "an MDP needs at least one state and one action: rewards must have shape "
                 f"(n_states, n_actions) with both above 0, got {rewards.shape}"
             )
         n_states, n_actions = rewards.shape
-        _check_rewards(rewards)
+        check_rewards(rewards)
         set_field = object.__setattr__
         set_field(self, "rewards", rewards)
-        set_field(self, "indptr", _frozen("indptr", self.indptr, np.int64))
-        set_field(self, "indices", _frozen("indices", self.indices, np.int64))
-        set_field(self, "probs", _frozen("probs", self.probs, np.float64))
-        _check_rows(self.indptr, self.indices, self.probs, n_states, n_actions)
+        set_field(self, "indptr", frozen("indptr", self.indptr, np.int64))
+        set_field(self, "indices", frozen("indices", self.indices, np.int64))
+        set_field(self, "probs", frozen("probs", self.probs, np.float64))
+        check_rows(self.indptr, self.indices, self.probs, n_states, n_actions)
 
         if self.terminal_state is not None:
-            set_field(self, "terminal_state", int(self.terminal_state))
+            set_field(self, "terminal_state", _whole("terminal_state", self.terminal_state))
             _check_terminal(self)
         if self.start is None:
             start = np.ones(n_states)
             if self.terminal_state is not None and n_states > 1:
                 start[self.terminal_state] = 0.0
             set_field(self, "start", start / start.sum())
-        set_field(self, "start", _frozen("start", self.start, np.float64))
-        _check_distribution("start", self.start, n_states)
+        set_field(self, "start", frozen("start", self.start, np.float64))
+        check_distribution("start", self.start, n_states)
         if self.state_ids is None:
             ids = np.arange(n_states)
             if self.terminal_state is not None:
                 ids[self.terminal_state] = -1
             set_field(self, "state_ids", ids)
-        set_field(self, "state_ids", _frozen("state_ids", self.state_ids, np.int64))
-        _check_state_ids(self.state_ids, n_states)
+        set_field(self, "state_ids", frozen("state_ids", self.state_ids, np.int64))
+        check_state_ids(self.state_ids, n_states)
         if self.estimate is not None and self.estimate.counts.shape != rewards.shape:
             raise InvalidMDPError(
                 f"estimate.counts must have the shape of rewards {rewards.shape}, "
                 f"got {self.estimate.counts.shape}"
             )
-        set_field(self, "metadata", MappingProxyType(_checked_metadata(self.metadata)))
+        set_field(self, "metadata", MappingProxyType(checked_metadata(self.metadata)))
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -238,12 +248,20 @@ class TabularMDP:
         """The same MDP on a closed subset of states (no transition may leave it).
 
         Args:
-            states: State indices; the result numbers them in increasing order.
+            states: State indices, or a mask of states; the result numbers them in
+                increasing order.
 
         Raises:
             InvalidArgumentError: If a transition leaves the subset, or no start mass is in it.
         """
-        keep = np.unique(np.asarray(states, dtype=np.int64))
+        given = np.asarray(states)
+        if given.dtype == bool and given.shape == (self.n_states,):
+            given = np.flatnonzero(given)
+        if given.size and given.dtype.kind not in "iu":
+            raise InvalidArgumentError(
+                f"states must be state indices or a mask of all states, got dtype {given.dtype}"
+            )
+        keep = np.unique(given).astype(np.int64)
         if keep.size == 0 or keep[0] < 0 or keep[-1] >= self.n_states:
             raise InvalidArgumentError(
                 f"states must be a non-empty set of indices in [0, {self.n_states})"
@@ -282,7 +300,11 @@ class TabularMDP:
 
     def with_metadata(self, **entries: Any) -> TabularMDP:
         """A copy with metadata entries added or replaced."""
-        return replace(self, metadata={**self.metadata, **entries})
+        # The arrays were checked and cannot change, so the copy may share them.
+        copied = object.__new__(TabularMDP)
+        metadata = MappingProxyType(checked_metadata({**self.metadata, **entries}))
+        copied.__dict__.update(self.__dict__, metadata=metadata)
+        return copied
 
     # -- constructors ----------------------------------------------------------------------
 
@@ -304,9 +326,9 @@ class TabularMDP:
             rewards: (n_states, n_actions) expected rewards.
             **options: start, state_ids, terminal_state, estimate, metadata.
         """
-        ptr, index, prob = _as_rows(indptr, indices, probs, np.shape(rewards))
-        ptr, index, prob = canonical_rows(ptr, index, prob)
-        return cls(indptr=ptr, indices=index, probs=prob, rewards=_real(rewards), **options)
+        R = frozen("rewards", rewards, np.float64)
+        ptr, index, prob = canonical_rows(*_as_rows(indptr, indices, probs, R.shape))
+        return cls(indptr=ptr, indices=index, probs=prob, rewards=R, **options)
 
     @classmethod
     def from_dense(
@@ -319,12 +341,13 @@ class TabularMDP:
             rewards: (n_states, n_actions), or (n_states) where they do not depend on actions.
             **options: start, state_ids, terminal_state, estimate, metadata.
         """
-        P = np.asarray(transitions, dtype=np.float64)
-        if P.ndim != 3 or P.shape[0] != P.shape[2]:
+        P = frozen("transitions", transitions, np.float64)
+        if P.ndim != 3 or P.shape[0] != P.shape[2] or P.size == 0:
             raise InvalidMDPError(
-                f"transitions must have shape (n_states, n_actions, n_states), got {P.shape}"
+                "transitions must have shape (n_states, n_actions, n_states), none of them 0, "
+                f"got {P.shape}"
             )
-        R = np.asarray(rewards, dtype=np.float64)
+        R = frozen("rewards", rewards, np.float64)
         if R.ndim == 1 and R.shape == P.shape[:1]:
             R = np.repeat(R[:, None], P.shape[1], axis=1)
         if R.shape != P.shape[:2]:
@@ -361,11 +384,15 @@ class TabularMDP:
         check_choice("terminal", terminal, ("absorb", "table"))
         rows = rows_of_table(table, absorb=terminal == "absorb")
         absorbing = len(table) if terminal == "absorb" else None
-        if start is not None and absorbing is not None:
-            start = np.append(np.asarray(start, dtype=np.float64), 0.0)
+        distribution = None
+        if start is not None:
+            distribution = frozen("start", start, np.float64)
+            check_distribution("start", distribution, len(table))
+            if absorbing is not None:
+                distribution = np.append(distribution, 0.0)
         return cls(
             **rows,
-            start=start,  # type: ignore[arg-type]
+            start=distribution,  # type: ignore[arg-type]
             terminal_state=absorbing,
             metadata=metadata or {},
         )
@@ -419,7 +446,8 @@ def canonical_rows(
     first = np.ones(rows.size, dtype=bool)
     first[1:] = (rows[1:] != rows[:-1]) | (indices[1:] != indices[:-1])
     begins = np.flatnonzero(first)
-    sums = np.add.reduceat(probs, begins) if begins.size else probs
+    with np.errstate(over="ignore"):  # infinite sums are refused by name later
+        sums = np.add.reduceat(probs, begins) if begins.size else probs
     kept = sums != 0.0
     begins, sums = begins[kept], sums[kept]
     ptr = np.searchsorted(rows[begins], np.arange(indptr.size))
@@ -430,155 +458,25 @@ def _rebuild(fields: dict[str, Any]) -> TabularMDP:
     return TabularMDP(**fields)
 
 
-def _frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
-    """A read-only C-contiguous copy; arrays that are read-only already are shared."""
+def _whole(name: str, value: int) -> int:
     try:
-        array = np.asarray(values)
-        if dtype is np.int64 and array.size and array.dtype.kind not in "iu":
-            raise InvalidMDPError(f"{name} must hold whole numbers, got dtype {array.dtype}")
-        frozen = not array.flags.writeable and array.dtype == dtype and array.flags.c_contiguous
-        array = array if frozen else np.array(array, dtype=dtype, order="C")
-    except (TypeError, OverflowError) as error:
-        raise InvalidMDPError(f"{name} cannot be read as numbers: {error}") from None
-    except InvalidMDPError:
-        raise
-    except ValueError as error:
-        raise InvalidMDPError(f"{name} cannot be read as numbers: {error}") from None
-    array.setflags(write=False)
-    return array
-
-
-def _real(values: npt.ArrayLike) -> FloatArray:
-    return np.asarray(values, dtype=np.float64)
+        return operator.index(value)
+    except TypeError:
+        raise InvalidMDPError(f"{name} must be a whole number, got {value!r}") from None
 
 
 def _as_rows(
     indptr: npt.ArrayLike, indices: npt.ArrayLike, probs: npt.ArrayLike, shape: tuple[int, ...]
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    ptr = _frozen("indptr", indptr, np.int64)
-    index = _frozen("indices", indices, np.int64)
-    prob = _frozen("probs", probs, np.float64)
+    ptr = frozen("indptr", indptr, np.int64)
+    index = frozen("indices", indices, np.int64)
+    prob = frozen("probs", probs, np.float64)
     if len(shape) != 2:
         raise InvalidMDPError(f"rewards must have shape (n_states, n_actions), got {shape}")
-    _check_layout(ptr, index, prob, shape[0] * shape[1])
+    check_layout(ptr, index, prob, shape[0] * shape[1])
     # Checked before duplicates are added up: a negative entry must not hide in a sum.
-    _check_entries(ptr, index, prob, shape[0], shape[1])
+    check_entries(ptr, index, prob, shape[0], shape[1])
     return ptr, index, prob
-
-
-def _where(row: int, n_actions: int) -> str:
-    state, action = divmod(int(row), n_actions)
-    return f"state {state}, action {action}"
-
-
-def _row_of(entry: int, indptr: IntArray) -> int:
-    return int(np.searchsorted(indptr, entry, side="right")) - 1
-
-
-def _check_rewards(rewards: FloatArray) -> None:
-    bad = np.flatnonzero(~np.isfinite(rewards))
-    if bad.size:
-        value = rewards.ravel()[bad[0]]
-        where = _where(bad[0], rewards.shape[1])
-        raise InvalidMDPError(f"rewards must be finite, got {value} at {where}")
-
-
-def _check_layout(indptr: IntArray, indices: IntArray, probs: FloatArray, n_rows: int) -> None:
-    if indices.ndim != 1 or indices.shape != probs.shape:
-        raise InvalidMDPError(
-            "indices and probs must be one-dimensional and of equal length, "
-            f"got shapes {indices.shape} and {probs.shape}"
-        )
-    if indptr.shape != (n_rows + 1,):
-        raise InvalidMDPError(
-            f"indptr must have n_states * n_actions + 1 = {n_rows + 1} entries, got {indptr.shape}"
-        )
-    if indptr[0] != 0 or indptr[-1] != indices.size or (np.diff(indptr) < 0).any():
-        raise InvalidMDPError(
-            f"indptr must rise from 0 to the number of transitions, {indices.size}, "
-            f"got {indptr[0]} to {indptr[-1]}"
-        )
-
-
-def _check_entries(
-    indptr: IntArray, indices: IntArray, probs: FloatArray, n_states: int, n_actions: int
-) -> None:
-    bad = np.flatnonzero(~np.isfinite(probs) | (probs < 0.0))
-    if bad.size:
-        where = _where(_row_of(int(bad[0]), indptr), n_actions)
-        kind = "non-negative" if np.isfinite(probs[bad[0]]) else "finite"
-        raise InvalidMDPError(
-            f"probabilities must be {kind}, got {probs[bad[0]]} at {where}, "
-            f"next state {indices[bad[0]]}"
-        )
-    bad = np.flatnonzero((indices < 0) | (indices >= n_states))
-    if bad.size:
-        where = _where(_row_of(int(bad[0]), indptr), n_actions)
-        raise InvalidMDPError(
-            f"next states must lie in [0, {n_states}), got {indices[bad[0]]} at {where}"
-        )
-
-
-def _check_rows(
-    indptr: IntArray, indices: IntArray, probs: FloatArray, n_states: int, n_actions: int
-) -> None:
-    _check_layout(indptr, indices, probs, n_states * n_actions)
-    empty = np.flatnonzero(np.diff(indptr) == 0)
-    if empty.size:
-        raise InvalidMDPError(
-            f"every row needs a successor: {_where(empty[0], n_actions)} has none "
-            "(its probabilities sum to 0)"
-        )
-    _check_entries(indptr, indices, probs, n_states, n_actions)
-    zero = np.flatnonzero(probs == 0.0)
-    if zero.size:
-        raise InvalidMDPError(
-            f"stored probabilities must be above 0, got 0 at "
-            f"{_where(_row_of(int(zero[0]), indptr), n_actions)}; use TabularMDP.from_rows to "
-            "drop zeros"
-        )
-    rising = np.diff(indices) > 0
-    rising[indptr[1:-1] - 1] = True  # between rows anything goes
-    if not rising.all():
-        entry = int(np.argmin(rising))
-        raise InvalidMDPError(
-            "next states must increase within a row, got "
-            f"{indices[entry]} before {indices[entry + 1]} at "
-            f"{_where(_row_of(entry, indptr), n_actions)}; use TabularMDP.from_rows to sort and "
-            "merge"
-        )
-    sums = np.add.reduceat(probs, indptr[:-1])
-    bad = np.flatnonzero(~(np.abs(sums - 1.0) <= ROW_SUM_TOL))
-    if bad.size:
-        raise InvalidMDPError(
-            f"probabilities must sum to 1, got {float(sums[bad[0]])!r} at {_where(bad[0], n_actions)}"
-            + (f" (and {bad.size - 1:,} more rows)" if bad.size > 1 else "")
-        )
-
-
-def _check_distribution(name: str, values: FloatArray, n_states: int) -> None:
-    if values.shape != (n_states,):
-        raise InvalidMDPError(
-            f"{name} must have one entry per state ({n_states}), got shape {values.shape}"
-        )
-    bad = np.flatnonzero(~np.isfinite(values) | (values < 0.0))
-    if bad.size:
-        raise InvalidMDPError(
-            f"{name} must be finite and non-negative, got {values[bad[0]]} at state {bad[0]}"
-        )
-    if not abs(float(values.sum()) - 1.0) <= ROW_SUM_TOL:
-        raise InvalidMDPError(f"{name} must sum to 1, got {float(values.sum())!r}")
-
-
-def _check_state_ids(ids: IntArray, n_states: int) -> None:
-    if ids.shape != (n_states,):
-        raise InvalidMDPError(
-            f"state_ids must have one entry per state ({n_states}), got shape {ids.shape}"
-        )
-    own = np.sort(ids[ids >= 0])
-    twice = np.flatnonzero(own[1:] == own[:-1])
-    if twice.size:
-        raise InvalidMDPError(f"state_ids must be distinct, got {own[twice[0]]} twice")
 
 
 def _check_terminal(mdp: TabularMDP) -> None:
@@ -594,12 +492,3 @@ def _check_terminal(mdp: TabularMDP) -> None:
                 f"terminal_state {state} must stay where it is and pay 0, but action {action} "
                 f"leads to {successors.tolist()} with reward {reward}"
             )
-
-
-def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        copied = json.loads(json.dumps(dict(metadata), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"metadata must hold JSON values only: {error}") from None
-    assert isinstance(copied, dict)
-    return copied

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from bisim_abstract._memory import check_memory
 from bisim_abstract._pairs import PairSolver, pair_solver
 from bisim_abstract._parallel import thread_count
+from bisim_abstract._progress import shown
 from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
 from bisim_abstract._validation import check_gamma, check_int, check_positive
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes, reward_span
@@ -173,7 +174,8 @@ def bisimulation_metric(
         max_sweeps: Limit on backups of all pairs.
         threads: Number of threads; all cores by default.
         memory_limit: Bytes that may be used; what is available by default.
-        callback: Called after every sweep.
+        callback: Called after every sweep. Without one, a progress line is shown if the
+            program runs in a terminal and takes a while.
 
     Returns:
         The bounds. Where rounding or `max_sweeps` keep the gap above `tol`, they still hold,
@@ -208,8 +210,9 @@ def bisimulation_metric(
     if model.n_states == 1:
         table, rise, fall, sweeps, goal = np.zeros((1, 1)), 0.0, 0.0, 0, tol or 0.0
     else:
-        pairs = pair_solver(model, gamma, workers, memory_limit, callback)
-        rise, fall, goal = _solve(pairs, gamma, tol, max_sweeps)
+        with shown(callback) as report:
+            pairs = pair_solver(model, gamma, workers, memory_limit, report)
+            rise, fall, goal = _solve(pairs, gamma, tol, max_sweeps)
         table, sweeps = pairs.full_table(), pairs.sweeps
 
     distortion = classes.distortion(gamma)

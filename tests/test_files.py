@@ -234,7 +234,7 @@ def test_every_byte_of_the_directory(tmp_path: Path) -> None:
     end = content.index(b"PK\x01\x02", begin + 1)
     wrong = []
     for position in range(begin, end):
-        for mask in (0x01, 0x40, 0xFF):
+        for mask in (0x01, 0x04, 0x06, 0x40, 0xFF):
             damaged = bytearray(content)
             damaged[position] ^= mask
             path.write_bytes(damaged)

@@ -298,6 +298,18 @@ def test_a_read_only_view_of_a_writable_array_is_not_shared(name: str) -> None:
     np.testing.assert_array_equal(getattr(mdp, name), before)
 
 
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_older_writable_view_does_not_reach_in(name: str) -> None:
+    owner = parts()[name]
+    view = owner.view()
+    owner.setflags(write=False)
+    assert view.flags.writeable
+    mdp = TabularMDP(**parts(**{name: owner}))
+    before = np.array(getattr(mdp, name))
+    view.flat[0] = 99
+    np.testing.assert_array_equal(getattr(mdp, name), before)
+
+
 def test_constructors_do_not_share_either() -> None:
     P, R = np.eye(2)[:, None, :].copy(), np.array([[1.0], [2.0]])
     mdp = TabularMDP.from_dense(P, R)

@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NoReturn, TypeAlias
 
@@ -151,7 +152,7 @@ def enumerate_mdp(
     check_choice("terminal", terminal, ("absorb", "table"))
     codec = _Codec(_home(env), _names(freeze))
     n_actions = _action_count(env)
-    with _borrowed(codec.home, codec, seed):
+    with _borrowed(codec, seed):
         search = _Search(codec, n_actions, seed, absorb=terminal == "absorb", limit=max_states)
         search.run(callback)
         search.check(checks)
@@ -211,11 +212,11 @@ def _home(env: AnyEnv) -> AnyEnv:
             "no single state"
         )
     home = env.unwrapped
-    slots = [name for kind in type(home).__mro__ for name in kind.__dict__.get("__slots__", ())]
-    if slots:
+    slotted = [kind.__name__ for kind in type(home).__mro__ if kind.__dict__.get("__slots__")]
+    if slotted:
         raise ExtractionError(
-            f"{type(home).__name__} keeps state in __slots__ ({', '.join(slots)}), which a "
-            "snapshot of its attributes does not hold; remove __slots__ from the class"
+            f"{', '.join(slotted)} keeps state in __slots__, which a snapshot of the attributes "
+            "does not hold; remove __slots__ from the class"
         )
     return home
 
@@ -289,14 +290,15 @@ def _reseed(stream: Any, seed: int) -> None:
     if isinstance(stream, np.random.Generator):
         stream = stream.bit_generator
     if isinstance(stream, np.random.BitGenerator):
-        stream.state = type(stream)(seed).state  # type: ignore[call-arg]  # all concrete ones do
+        stream.state = type(stream)(seed).state
     else:
         stream.seed(seed)
 
 
 @contextmanager
-def _borrowed(home: AnyEnv, codec: _Codec, seed: int | None) -> Iterator[None]:
+def _borrowed(codec: _Codec, seed: int | None) -> Iterator[None]:
     """Let the search use the environment; put everything back however it ends."""
+    home = codec.home
     attributes = vars(home)
     original = dict(attributes)
     state = codec.snapshot()  # registers the generators it meets, and may raise
@@ -304,9 +306,10 @@ def _borrowed(home: AnyEnv, codec: _Codec, seed: int | None) -> Iterator[None]:
         _ = home.np_random  # created now if there is none, so that a reset can be repeated
     streams = [random, *codec.streams()]
     marks = [_mark(stream) for stream in streams]
-    global_bits = np.random.get_bit_generator()
+    global_bits = np.random.mtrand.get_bit_generator()
+    global_state = np.random.mtrand.get_state(legacy=False)
     # A small generator stands in for NumPy's global one: its state is quick to compare.
-    np.random.set_bit_generator(np.random.PCG64(CHECK_SEED))  # type: ignore[no-untyped-call]
+    np.random.mtrand.set_bit_generator(np.random.PCG64(CHECK_SEED))
     try:
         random.seed(CHECK_SEED)
         codec.hold()
@@ -320,7 +323,8 @@ def _borrowed(home: AnyEnv, codec: _Codec, seed: int | None) -> Iterator[None]:
         attributes.update(original)
         for stream, mark in zip(streams, marks, strict=True):
             _rewind(stream, mark)
-        np.random.set_bit_generator(global_bits)  # type: ignore[no-untyped-call]
+        np.random.mtrand.set_bit_generator(global_bits)
+        np.random.mtrand.set_state(global_state)  # with the second half of a pair of normals
 
 
 # -- snapshots -----------------------------------------------------------------------------
@@ -408,13 +412,12 @@ class _Codec:
         try:
             return self._dump(attributes)
         except Exception as error:  # pickling runs the environment's own code
-            name = next(
-                (name for name in attributes if not self._is_picklable(attributes[name])), ""
-            )
+            bad = [name for name, value in attributes.items() if not self._is_picklable(value)]
             raise ExtractionError(
-                f"the state of {type(self.home).__name__} cannot be pickled: attribute {name!r} "
-                f"({type(error).__name__}: {error}); remove it, give its class a __reduce__, or "
-                "name it in freeze if it is not part of the state"
+                f"the state of {type(self.home).__name__} cannot be pickled, because of "
+                f"{_listed(bad) or 'all attributes together'} ({type(error).__name__}: {error}); "
+                "remove what cannot be pickled, give its class a __reduce__, or name the "
+                "attribute in freeze if it is not part of the state"
             ) from error
 
     def restore(self, snapshot: bytes) -> None:
@@ -451,7 +454,8 @@ class _Codec:
             encoder = _Encoder(self.home, self._handlers)
             for name, value in sorted(self._attributes().items()):
                 if _is_told(value):
-                    encoder.attribute(name, value)
+                    encoder.text(name)
+                    encoder.add(value)
             found = hashlib.sha256(encoder.result()).digest()
             if len(self._digests) >= CACHED:
                 self._digests.clear()
@@ -476,9 +480,8 @@ class _Codec:
     def streams(self) -> list[object]:
         """The generators that a step of the environment may draw from, `random` left out."""
         own = vars(self.home).get("_np_random")
-        streams = [] if own is None else [own]
-        streams += [stream for stream in self._kept.streams if stream is not own]
-        return streams
+        others = [stream for stream in self._kept.streams if stream is not own]
+        return [own, *others] if isinstance(own, GENERATORS) else others
 
     def _attributes(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self.home).items() if name not in self._aside}
@@ -518,6 +521,12 @@ def _is_told(value: object) -> bool:
     return value is not None and not _is_aside(type(value))
 
 
+@lru_cache(maxsize=4096)  # names of attributes and classes, over and over
+def _encoded(text: str) -> bytes:
+    raw = text.encode("utf-8", "surrogatepass")
+    return b"s%d:%b" % (len(raw), raw)
+
+
 class _Encoder:
     """Writes values as bytes that are equal exactly for equal states.
 
@@ -545,10 +554,6 @@ class _Encoder:
             handler = self._handlers[kind] = _handler_of(kind)
         handler(self, value)
 
-    def attribute(self, name: str, value: Any) -> None:
-        self.text(name)
-        self.add(value)
-
     def constant(self, value: object) -> None:
         self._parts.append(b"N" if value is None else b"C" + repr(value).encode())
 
@@ -562,13 +567,12 @@ class _Encoder:
         self._parts.append(b"fnan" if math.isnan(value) else b"f" + struct.pack("<d", value))
 
     def text(self, value: str) -> None:
-        raw = value.encode("utf-8", "surrogatepass")
-        self._parts.append(b"s%d:%b" % (len(raw), raw))
+        self._parts.append(_encoded(value))
 
     def raw(self, value: bytes | bytearray) -> None:
         if isinstance(value, bytearray) and self._is_met(value):
             return
-        self._parts.append(b"b%d:%b" % (len(value), value))
+        self._parts.append(b"b%d:%b" % (len(value), bytes(value)))
 
     def scalar(self, value: np.generic) -> None:
         # int64, float64 and bool are what Python's own numbers become; others wrap or round
@@ -694,7 +698,7 @@ class _Encoder:
     def _state(self, attributes: Mapping[str, Any]) -> None:
         self._parts.append(b"%d:" % len(attributes))
         for name in sorted(attributes):
-            self.text(name)
+            self._parts.append(_encoded(name))
             self.add(attributes[name])
 
     def _items(self, items: Sequence[Any]) -> None:
@@ -788,6 +792,7 @@ class _Search:
         self._rng = np.random.default_rng(CHECK_SEED)
         self._streams: list[object] = []
         self._snapshots: list[bytes] = []  # compressed
+        self._hashes: list[int] = []  # of the snapshot as it was first taken
         self._digests: list[bytes] = []
         self._parents: list[int] = []
         self._numbers: dict[bytes, int] = {}
@@ -872,17 +877,20 @@ class _Search:
         codec = self._codec
         snapshot = zlib.decompress(self._snapshots[state])
         is_there = False
+        before = self._marks()
         for action in range(self._n_actions):
             if is_there:  # many actions change nothing, and loading is half of the work
                 codec.refreeze()
             else:
                 codec.restore(snapshot)
-            before = self._marks()
             outcome = self._step(state, action)
-            if self._marks() != before:
+            is_there = outcome.snapshot == snapshot
+            after = self._marks()
+            if after != before:
                 self._draws += 1
                 self._repeat(state, action, snapshot, outcome)
-            is_there = outcome.snapshot == snapshot and self._marks() == before
+                is_there, after = False, self._marks()
+            before = after
             successor = -1
             if outcome.digest:
                 successor = self._number(outcome.snapshot, outcome.digest, parent=state)
@@ -924,20 +932,19 @@ class _Search:
                     "environment to get other ids"
                 )
             self._snapshots.append(zlib.compress(snapshot, 1))
+            self._hashes.append(hash(snapshot))
             self._digests.append(digest)
             self._parents.append(parent)
-        elif number not in self._variants:
-            packed = zlib.compress(snapshot, 1)
-            if packed != self._snapshots[number]:
-                self._variants[number] = packed
+        elif number not in self._variants and hash(snapshot) != self._hashes[number]:
+            self._variants[number] = zlib.compress(snapshot, 1)
         return number
 
     def _marks(self) -> list[tuple[int, object]]:
-        streams = [random, np.random.get_bit_generator(), *self._codec.streams()]
+        streams = [random, np.random.mtrand.get_bit_generator(), *self._codec.streams()]
         return [(id(stream), _mark(stream)) for stream in streams]
 
     def _reseed(self) -> None:
-        for stream in [random, np.random.get_bit_generator(), *self._codec.streams()]:
+        for stream in [random, np.random.mtrand.get_bit_generator(), *self._codec.streams()]:
             _reseed(stream, int(self._rng.integers(2**32)))
 
     # -- checking --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
+from bisim_abstract._progress import shown
 from bisim_abstract._typing import ProgressCallback
 from bisim_abstract._validation import check_choice, check_int
 from bisim_abstract.errors import ExtractionError, InvalidMDPError
@@ -63,7 +64,8 @@ def extract_mdp(
             model per seed, where the layout depends on it).
         checks: Number of steps to compare the table with.
         max_states: Limit for enumeration.
-        callback: Told about progress of an enumeration.
+        callback: Told about progress of an enumeration. Without one, a progress line is
+            shown if the program runs in a terminal.
 
     Returns:
         The model. `state_ids` maps its states back to the environment's; the added absorbing
@@ -309,14 +311,15 @@ def _enumerated(
 ) -> TabularMDP:
     from bisim_abstract.wrappers.enumerate import enumerate_mdp
 
-    return enumerate_mdp(
-        env,
-        seed=seed,
-        max_states=max_states,
-        checks=checks,
-        terminal=terminal,
-        callback=callback,
-    )
+    with shown(callback) as report:
+        return enumerate_mdp(
+            env,
+            seed=seed,
+            max_states=max_states,
+            checks=checks,
+            terminal=terminal,
+            callback=report,
+        )
 
 
 def _copied(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:

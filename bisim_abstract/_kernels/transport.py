@@ -350,7 +350,8 @@ def bounds_kernel(
             row += flow[i * n + j]
         if a[i] > row:
             missing += a[i] - row
-    lower = value - (m + n + 16) * EPS * size * (1.0 + 1e-9) - TINY
+    # Masses below the normal range are off by 2**-1074 at most, times potentials of order top.
+    lower = value - (m + n + 16) * EPS * size * (1.0 + 1e-9) - 1e-300 * top - TINY
     missing = missing * (1.0 + 1e-9) + (m + n + 16) * EPS
     upper = total * (1.0 + (m * n + 8) * EPS) + top * missing
     upper = upper * (1.0 + 8 * EPS) + TINY
@@ -579,8 +580,8 @@ def residual_kernel(
                         for j in range(cols):
                             total += mass_p[i] * mass_q[j] * cost[i * cols + j]
                     slack = (rows * cols + 8) * EPS
-                    lower = max(total * (1.0 - slack) - TINY, 0.0)
-                    upper = total * (1.0 + slack) + TINY
+                    lower = max(total * (1.0 - slack) - 1e-300 * top - TINY, 0.0)
+                    upper = total * (1.0 + slack) + 1e-300 * top + TINY
                 else:
                     solve_kernel(rows, cols, cost, mass_p, mass_q, flow, pot, fscratch, iscratch)
                     lower, upper = bounds_kernel(rows, cols, cost, mass_p, mass_q, flow, pot)

@@ -1,0 +1,162 @@
+"""What makes numbers an MDP: checks that name the offending state, action and value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
+
+ROW_SUM_TOL = 1e-9  # far above rounding, far below any modelling intention
+
+
+def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
+    """A read-only C-contiguous copy. Never shared: an older view could still be written to."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # ragged nested lists
+        raise InvalidMDPError(f"{name} cannot be read as numbers: {error}") from None
+    kinds = "iu" if dtype is np.int64 else "biuf"
+    if array.size and array.dtype.kind not in kinds:
+        rule = "whole numbers" if dtype is np.int64 else "real numbers"
+        raise InvalidMDPError(f"{name} must hold {rule}, got dtype {array.dtype}")
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise InvalidMDPError(f"{name} must fit 64 bits with a sign, got {array.max()}")
+    copied = np.array(array, dtype=dtype, order="C")
+    copied.setflags(write=False)
+    return copied
+
+
+def where_is(row: int, n_actions: int) -> str:
+    state, action = divmod(int(row), n_actions)
+    return f"state {state}, action {action}"
+
+
+def row_of(entry: int, indptr: IntArray) -> int:
+    return int(np.searchsorted(indptr, entry, side="right")) - 1
+
+
+def check_rewards(rewards: FloatArray) -> None:
+    bad = np.flatnonzero(~np.isfinite(rewards))
+    if bad.size:
+        value = rewards.ravel()[bad[0]]
+        where = where_is(bad[0], rewards.shape[1])
+        raise InvalidMDPError(f"rewards must be finite, got {value} at {where}")
+
+
+def check_layout(indptr: IntArray, indices: IntArray, probs: FloatArray, n_rows: int) -> None:
+    if indices.ndim != 1 or indices.shape != probs.shape:
+        raise InvalidMDPError(
+            "indices and probs must be one-dimensional and of equal length, "
+            f"got shapes {indices.shape} and {probs.shape}"
+        )
+    if indptr.shape != (n_rows + 1,):
+        raise InvalidMDPError(
+            f"indptr must have n_states * n_actions + 1 = {n_rows + 1} entries, got {indptr.shape}"
+        )
+    # Compared, not subtracted: differences of hostile numbers may wrap round.
+    if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
+        raise InvalidMDPError(
+            f"indptr must rise from 0 to the number of transitions, {indices.size}, "
+            f"got {indptr[0]} to {indptr[-1]}"
+        )
+
+
+def check_entries(
+    indptr: IntArray, indices: IntArray, probs: FloatArray, n_states: int, n_actions: int
+) -> None:
+    bad = np.flatnonzero(~np.isfinite(probs) | (probs < 0.0))
+    if bad.size:
+        where = where_is(row_of(int(bad[0]), indptr), n_actions)
+        kind = "non-negative" if np.isfinite(probs[bad[0]]) else "finite"
+        raise InvalidMDPError(
+            f"probabilities must be {kind}, got {probs[bad[0]]} at {where}, "
+            f"next state {indices[bad[0]]}"
+        )
+    bad = np.flatnonzero((indices < 0) | (indices >= n_states))
+    if bad.size:
+        where = where_is(row_of(int(bad[0]), indptr), n_actions)
+        raise InvalidMDPError(
+            f"next states must lie in [0, {n_states}), got {indices[bad[0]]} at {where}"
+        )
+
+
+def check_rows(
+    indptr: IntArray, indices: IntArray, probs: FloatArray, n_states: int, n_actions: int
+) -> None:
+    check_layout(indptr, indices, probs, n_states * n_actions)
+    empty = np.flatnonzero(np.diff(indptr) == 0)
+    if empty.size:
+        raise InvalidMDPError(
+            f"every row needs a successor: {where_is(empty[0], n_actions)} has none "
+            "(its probabilities sum to 0)"
+        )
+    check_entries(indptr, indices, probs, n_states, n_actions)
+    zero = np.flatnonzero(probs == 0.0)
+    if zero.size:
+        raise InvalidMDPError(
+            f"stored probabilities must be above 0, got 0 at "
+            f"{where_is(row_of(int(zero[0]), indptr), n_actions)}; use TabularMDP.from_rows to "
+            "drop zeros"
+        )
+    rising = np.diff(indices) > 0
+    rising[indptr[1:-1] - 1] = True  # between rows anything goes
+    if not rising.all():
+        entry = int(np.argmin(rising))
+        raise InvalidMDPError(
+            "next states must increase within a row, got "
+            f"{indices[entry]} before {indices[entry + 1]} at "
+            f"{where_is(row_of(entry, indptr), n_actions)}; use TabularMDP.from_rows to sort and "
+            "merge"
+        )
+    with np.errstate(over="ignore"):
+        sums = np.add.reduceat(probs, indptr[:-1])
+    bad = np.flatnonzero(~(np.abs(sums - 1.0) <= ROW_SUM_TOL))
+    if bad.size:
+        raise InvalidMDPError(
+            f"probabilities must sum to 1, got {float(sums[bad[0]])!r} "
+            f"at {where_is(bad[0], n_actions)}"
+            + (f" (and {bad.size - 1:,} more rows)" if bad.size > 1 else "")
+        )
+
+
+def check_distribution(name: str, values: FloatArray, n_states: int) -> None:
+    """Raise unless `values` is a distribution over states."""
+    if values.shape != (n_states,):
+        raise InvalidMDPError(
+            f"{name} must have one entry per state ({n_states}), got shape {values.shape}"
+        )
+    bad = np.flatnonzero(~np.isfinite(values) | (values < 0.0))
+    if bad.size:
+        raise InvalidMDPError(
+            f"{name} must be finite and non-negative, got {values[bad[0]]} at state {bad[0]}"
+        )
+    with np.errstate(over="ignore"):
+        total = float(values.sum())
+    if not abs(total - 1.0) <= ROW_SUM_TOL:
+        raise InvalidMDPError(f"{name} must sum to 1, got {total!r}")
+
+
+def check_state_ids(ids: IntArray, n_states: int) -> None:
+    if ids.shape != (n_states,):
+        raise InvalidMDPError(
+            f"state_ids must have one entry per state ({n_states}), got shape {ids.shape}"
+        )
+    own = np.sort(ids[ids >= 0])
+    twice = np.flatnonzero(own[1:] == own[:-1])
+    if twice.size:
+        raise InvalidMDPError(f"state_ids must be distinct, got {own[twice[0]]} twice")
+
+
+def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        copied = json.loads(json.dumps(dict(metadata), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"metadata must hold JSON values only: {error}") from None
+    assert isinstance(copied, dict)
+    return copied

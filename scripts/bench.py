@@ -1,0 +1,359 @@
+"""Benchmarks: times and ratios against peers, measured in the same run.
+
+Not a test: machines are noisy, so every figure is the best of several repeats, and the
+ratios are what to look at. Peers that are not installed are named and left out.
+
+    python scripts/bench.py            everything, a few minutes
+    python scripts/bench.py --quick    small sizes, to see that it runs
+    python scripts/bench.py transport metric
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bisim_abstract import (
+    TabularMDP,
+    bisimulation_classes,
+    bisimulation_metric,
+    solve_transport,
+    sparse_mdp,
+)
+from bisim_abstract._pairs import StochasticPairs
+from bisim_abstract.wrappers import Distractor, extract_mdp
+
+os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")  # POT then imports in a moment
+console = Console(width=110, highlight=False)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much to do."""
+
+    quick: bool
+    repeats: int
+
+
+def best(work: Callable[[], object], repeats: int) -> float:
+    """Least seconds over several calls."""
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def peer(name: str) -> Any | None:
+    """A peer's module, or None with a remark."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        console.print(f"[yellow]{name} is not installed, left out ({error})[/yellow]")
+        return None
+
+
+def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """One table of results."""
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="left" if k == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def problems(count: int, m: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Transport problems with m x m supports in a metric space."""
+    x, y = rng.random((count, m, 1, 3)), rng.random((count, 1, m, 3))
+    cost = np.sqrt(((x - y) ** 2).sum(axis=-1))
+    return cost, rng.dirichlet(np.ones(m), count), rng.dirichlet(np.ones(m), count)
+
+
+def linprog_value(cost: Any, a: Any, b: Any) -> float:
+    """One transport problem through SciPy's LP."""
+    from scipy.optimize import linprog
+
+    m, n = cost.shape
+    rows = np.kron(np.eye(m), np.ones(n))
+    cols = np.kron(np.ones(m), np.eye(n))
+    result = linprog(
+        cost.ravel(), A_eq=np.vstack([rows, cols])[:-1], b_eq=np.append(a, b)[:-1], method="highs"
+    )
+    return float(result.fun)
+
+
+def bench_transport(options: Options) -> None:
+    """Batches of small transport problems, one core."""
+    emd = peer("ot.lp.emd_wrap")
+    rng = np.random.default_rng(0)
+    overhead = 0.0
+    if emd is not None:
+        one, unit = np.ones((1, 1)), np.ones(1)
+        calls = 2_000
+        overhead = best(
+            lambda: [emd.emd_c(unit, unit, one, 100_000, 1) for _ in range(calls)], options.repeats
+        )
+        overhead *= 1e6 / calls
+    rows = []
+    for m in (2, 4, 5, 8, 18) if options.quick else (2, 3, 4, 5, 8, 18, 50, 150):
+        count = 200 if options.quick else (20_000 if m <= 8 else 400_000 // m**2 + 20)
+        cost, a, b = problems(count, m, rng)
+        solve_transport(cost[:2], a[:2], b[:2])
+        ours = best(lambda: solve_transport(cost, a, b, threads=1), options.repeats) / count * 1e6  # noqa: B023
+        row = [f"{m} x {m}", f"{ours:.2f}"]
+        if emd is not None:
+            some = min(count, 3_000)
+            prepared = [(a[k].copy(), b[k].copy(), cost[k].copy()) for k in range(some)]
+            pot = best(
+                lambda: [emd.emd_c(*p, 100_000, 1) for p in prepared],  # noqa: B023
+                options.repeats,
+            )
+            pot *= 1e6 / some
+            row += [f"{pot:.2f}", f"{pot / ours:.1f}x", f"{(pot - overhead) / ours:.1f}x"]
+        else:
+            row += ["-", "-", "-"]
+        if m <= 8:
+            few = 5 if options.quick else 50
+            lp = best(lambda: [linprog_value(cost[k], a[k], b[k]) for k in range(few)], 2)  # noqa: B023
+            lp *= 1e6 / few
+            row += [f"{lp:.0f}", f"{lp / ours:,.0f}x"]
+        else:
+            row += ["-", "-"]
+        rows.append(row)
+    show(
+        "Exact transport, one core, µs per problem (ours with duals and certified bounds)",
+        ["supports", "ours", "POT emd_c", "ratio", "less call overhead", "SciPy LP", "ratio"],
+        rows,
+    )
+    if emd is not None:
+        console.print(f"  POT's call overhead, measured on 1 x 1 problems: {overhead:.2f} µs\n")
+
+
+def pot_sweep(mdp: TabularMDP, gamma: float, table: Any, emd: Any, pairs: int) -> int:
+    """One backup of the first `pairs` pairs through POT; the number of transport calls."""
+    n, n_actions = mdp.n_states, mdp.n_actions
+    rows = [[mdp.successors(s, a) for a in range(n_actions)] for s in range(n)]
+    normal = [[(i, p / p.sum()) for i, p in row] for row in rows]
+    rewards = mdp.rewards
+    done = 0
+    for s in range(n):
+        for t in range(s + 1, n):
+            value = 0.0
+            for a in range(n_actions):
+                (i, p), (j, q) = normal[s][a], normal[t][a]
+                cost = table[i[:, None], j]
+                plan = emd.emd_c(p, q, cost, 100_000, 1)[0]
+                value = max(
+                    value, abs(rewards[s, a] - rewards[t, a]) + gamma * float((plan * cost).sum())
+                )
+            done += 1
+            if done == pairs:
+                return done * n_actions
+    return done * n_actions
+
+
+def bench_sweep(options: Options) -> None:
+    """One full exact sweep: every pair, every action."""
+    n = 60 if options.quick else 400
+    mdp = sparse_mdp(n, 3, support=4, seed=0)
+    gamma, pairs = 0.9, n * (n - 1) // 2
+    table = bisimulation_metric(mdp, gamma).upper
+    rows = []
+    ours = {}
+    for threads in (1, 2):
+        solver = StochasticPairs(mdp, gamma, threads, None, None)
+        solver._sweep()
+        ours[threads] = best(solver._sweep, options.repeats)
+        rows.append([f"ours, {threads} thread(s)", f"{ours[threads]:.3f}",
+                     f"{ours[threads] / pairs * 1e6:.2f}", ""])  # fmt: skip
+        proof = best(solver.residual, options.repeats)
+        rows.append([f"  with certified bounds, {threads} thread(s)", f"{proof:.3f}",
+                     f"{proof / pairs * 1e6:.2f}", ""])  # fmt: skip
+    emd = peer("ot.lp.emd_wrap")
+    if emd is not None:
+        seconds = best(lambda: pot_sweep(mdp, gamma, table, emd, pairs), 1)
+        ratio = seconds / ours[2]
+        rows.append(["through POT, one thread", f"{seconds:.2f}", f"{seconds / pairs * 1e6:.1f}",
+                     f"{ratio:.1f}x slower than ours on two"])  # fmt: skip
+    show(
+        f"One full exact sweep, {n} states, 3 actions, support 4 ({pairs:,} pairs)",
+        ["", "seconds", "µs per pair", ""],
+        rows,
+    )
+    if not options.quick:
+        console.print("  The paper reports 872 s for its sweep of this size (an LP per pair).\n")
+
+
+def numpy_metric(mdp: TabularMDP, gamma: float, tol: float) -> tuple[Any, int]:
+    """Value iteration on the dense table of pairs of a deterministic model, in NumPy."""
+    successor = mdp.indices.reshape(mdp.n_states, mdp.n_actions)
+    rewards = mdp.rewards
+    gaps = [np.abs(rewards[:, a, None] - rewards[:, a]) for a in range(mdp.n_actions)]
+    places = [np.ix_(successor[:, a], successor[:, a]) for a in range(mdp.n_actions)]
+    table = np.zeros((mdp.n_states, mdp.n_states))
+    sweeps = 0
+    while True:
+        new = gaps[0] + gamma * table[places[0]]
+        for gap, place in zip(gaps[1:], places[1:], strict=True):
+            np.maximum(new, gap + gamma * table[place], out=new)
+        sweeps += 1
+        change = float(np.abs(new - table).max())
+        table = new
+        if change * gamma / (1.0 - gamma) <= tol:
+            return table, sweeps
+
+
+def bench_metric(options: Options) -> None:
+    """Exact metrics to 1e-9 of the diameter."""
+    rows = []
+    name = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
+    taxi = extract_mdp(name)
+    for gamma in (0.9,) if options.quick else (0.9, 0.99):
+        metric = bisimulation_metric(taxi, gamma)
+        ours = best(lambda: bisimulation_metric(taxi, gamma), options.repeats)  # noqa: B023
+        begin = time.perf_counter()
+        table, sweeps = numpy_metric(taxi, gamma, metric.tol)
+        seconds = time.perf_counter() - begin
+        assert np.abs(table - metric.upper).max() <= 2.0 * metric.tol
+        rows.append([f"{name}, {taxi.n_states} states, gamma {gamma:g}", f"{ours:.4f}",
+                     f"{metric.sweeps}", f"{metric.gap:.1e}",
+                     f"NumPy {seconds:.2f} s, {sweeps} sweeps: {seconds / ours:.0f}x"])  # fmt: skip
+    sizes = (60,) if options.quick else (100, 400)
+    for n in sizes:
+        mdp = sparse_mdp(n, 3, support=4, seed=0)
+        for gamma in (0.9,) if options.quick else (0.9, 0.99, 0.999):
+            metric = bisimulation_metric(mdp, gamma)
+            ours = best(lambda: bisimulation_metric(mdp, gamma), min(options.repeats, 3))  # noqa: B023
+            rows.append([f"sparse, {n} states, gamma {gamma:g}", f"{ours:.3f}",
+                         f"{metric.sweeps}", f"{metric.gap:.1e}", ""])  # fmt: skip
+    show(
+        "Exact metric of all pairs, certified, to 1e-9 of the diameter",
+        ["model", "seconds", "sweeps", "gap", "peer, same accuracy"],
+        rows,
+    )
+
+
+def storm_chain(chain: TabularMDP, storm: Any) -> Any:
+    """The Markov chain of a one-action model as a Storm model, rewards as labels."""
+    from stormpy.datastructures import BitVector, SparseMatrixBuilder
+    from stormpy.models import SparseDtmc, SparseModelComponents, StateLabeling
+
+    n = chain.n_states
+    builder = SparseMatrixBuilder[float](
+        rows=n, columns=n, entries=chain.nnz, force_dimensions=True, has_custom_row_grouping=False
+    )
+    indptr, indices, probs = (x.tolist() for x in (chain.indptr, chain.indices, chain.probs))
+    for s in range(n):
+        for k in range(indptr[s], indptr[s + 1]):
+            builder.add_next_value(s, indices[k], probs[k])
+    labels = StateLabeling(n)
+    _, kinds = np.unique(chain.rewards[:, 0], return_inverse=True)
+    for kind in range(int(kinds.max()) + 1):
+        labels.add_label(f"r{kind}")
+        labels.set_states(f"r{kind}", BitVector(n, np.flatnonzero(kinds == kind).tolist()))
+    labels.add_label("init")
+    labels.set_states("init", BitVector(n, [0]))
+    parts = SparseModelComponents[float](transition_matrix=builder.build(), state_labeling=labels)
+    return SparseDtmc[float](parts)
+
+
+def one_action(mdp: TabularMDP) -> TabularMDP:
+    """The chain that the first action makes of a model."""
+    rows = np.arange(mdp.n_states) * mdp.n_actions
+    sizes = np.diff(mdp.indptr)[rows]
+    indptr = np.concatenate([[0], np.cumsum(sizes)])
+    take = np.repeat(mdp.indptr[rows] - indptr[:-1], sizes) + np.arange(indptr[-1])
+    return TabularMDP(
+        indptr=indptr,
+        indices=mdp.indices[take],
+        probs=mdp.probs[take],
+        rewards=mdp.rewards[:, :1],
+    )
+
+
+def bench_classes(options: Options) -> None:
+    """Bisimulation classes by partition refinement."""
+    side = 100 if options.quick else 1000
+    rooms = gym.make("bisim_abstract/RoomsGrid-v0", side=side, room_size=side // 10, noise=0.0)
+    begin = time.perf_counter()
+    grid = extract_mdp(rooms, checks=0)
+    build = time.perf_counter() - begin
+    backgrounds = 20 if options.quick else 2000
+    name = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
+    taxi = extract_mdp(Distractor(gym.make(name), n_background=backgrounds), checks=0)
+    n = grid.n_states
+    line = TabularMDP(
+        indptr=np.arange(n + 1),
+        indices=np.minimum(np.arange(1, n + 1), n - 1),
+        probs=np.ones(n),
+        rewards=(np.arange(n) == n - 1).astype(float)[:, None],
+    )
+    chain = one_action(grid)
+    repeats = min(options.repeats, 3)
+    rows = []
+    for title, mdp, digits in (
+        (f"RoomsGrid without noise (built in {build:.1f} s)", grid, 12),
+        (f"{name} x {backgrounds} backgrounds", taxi, None),
+        ("a line whose states differ only at its end", line, None),
+        ("RoomsGrid, one action", chain, 6),
+    ):
+        classes = bisimulation_classes(mdp, digits=digits)
+        ours = best(lambda: bisimulation_classes(mdp, digits=digits), repeats)  # noqa: B023
+        rows.append([title, f"{mdp.n_states:,}", f"{mdp.nnz:,}", f"{classes.n_classes:,}",
+                     f"{ours:.2f}", ""])  # fmt: skip
+    storm = peer("stormpy")
+    if storm is not None:
+        from stormpy.transformations import perform_bisimulation
+
+        model = storm_chain(chain, storm)
+        seconds = best(lambda: perform_bisimulation(model, []), repeats)
+        found = perform_bisimulation(model, []).nr_states
+        rows.append(["  the same through Storm", f"{n:,}", f"{chain.nnz:,}", f"{found:,}",
+                     f"{seconds:.2f}", f"{seconds / ours:.1f}x ours"])  # fmt: skip
+    show(
+        "Bisimulation classes",
+        ["model", "states", "transitions", "classes", "seconds", ""],
+        rows,
+    )
+
+
+BENCHMARKS = {
+    "transport": bench_transport,
+    "sweep": bench_sweep,
+    "metric": bench_metric,
+    "classes": bench_classes,
+}
+
+
+def main() -> None:
+    """Run the benchmarks named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--repeats", type=int, default=5, help="best of this many (5)")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"no benchmark {sorted(unknown)}; there are {', '.join(BENCHMARKS)}")
+    options = Options(arguments.quick, 1 if arguments.quick else arguments.repeats)
+    cores = len(os.sched_getaffinity(0))
+    console.print(f"{cores} cores; best of {options.repeats} repeats\n")
+    for name, bench in BENCHMARKS.items():
+        if not arguments.names or name in arguments.names:
+            bench(options)
+
+
+if __name__ == "__main__":
+    main()

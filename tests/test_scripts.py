@@ -1,0 +1,70 @@
+"""Scripts, and the README's example, run as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_demo_prints_the_metric_of_taxi() -> None:
+    out = run("scripts/demo.py")
+    assert re.search(r"Taxi +│ +501 │ +6 │ +3,006", out)
+    assert re.search(r"RoomsGrid +│ +2,500 │ +4", out)
+    assert "diameter  between 120 and 120" in out
+    assert "with proof" in out
+
+
+def test_benchmarks_run_at_small_sizes() -> None:
+    out = run("scripts/bench.py", "--quick")
+    for title in (
+        "Exact transport",
+        "One full exact sweep",
+        "Exact metric",
+        "Bisimulation classes",
+    ):
+        assert title in out
+    assert "Taxi" in out
+
+
+def test_benchmarks_refuse_unknown_names() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/bench.py", "speed"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "there are transport, sweep, metric, classes" in done.stderr
+
+
+def test_readme_example_prints_what_it_says() -> None:
+    text = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
+    if "Taxi-v3" not in gym.registry:
+        pytest.fail("the README's example is written for the pinned Gymnasium")
+    out = run("-c", code)
+    for line in shown.splitlines():
+        if line.strip() != "...":
+            assert line in out
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "README.md"])
+def test_nothing_names_a_package_host(name: str) -> None:
+    assert not re.search(r"index-url|https?://(?!github)", (ROOT / name).read_text())
