@@ -27,7 +27,7 @@ def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
         raise InvalidMDPError(f"{name} must hold {rule}, got dtype {array.dtype}")
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise InvalidMDPError(f"{name} must fit 64 bits with a sign, got {array.max()}")
-    copied = np.array(array, dtype=dtype, order="C")
+    copied: npt.NDArray[Any] = np.array(array, dtype=dtype, order="C")
     copied.setflags(write=False)
     return copied
 

@@ -40,7 +40,7 @@ def human_bytes(size: int) -> str:
     """Write a size as a person would."""
     value = float(size)
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if value < 1000.0 or unit == "TB":
+        if value < (1000.0 if unit == "bytes" else 999.95) or unit == "TB":
             break
         value /= 1000.0
     return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import struct
 import zipfile
@@ -29,6 +30,7 @@ DAMAGE = (
     struct.error,
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
 )
 
 

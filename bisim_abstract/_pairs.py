@@ -218,6 +218,7 @@ class StochasticPairs:
                 end,
                 model.indptr,
                 model.indices,
+                model.probs,
                 model.normalised_probs,
                 model.rewards,
                 gamma,
@@ -270,15 +271,15 @@ class StochasticPairs:
         used = self._cells >= 0
         indptr = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
         coupling = csr_array((self._masses[used], self._cells[used], indptr), shape=(count, count))
-        # guess = r + gamma·Π f at the present f, so r needs no second look at the rewards.
-        constant = guess - self._gamma * (coupling @ self._value)
+        # With guess = r + gamma·Π f at the present f, the correction x = solution - guess obeys
+        # x = gamma·Π (guess - f) + gamma·Π x. It is solved for in units of the residual, so
+        # that norms neither overflow nor vanish.
         system = eye_array(count, format="csr") - self._gamma * coupling
-        solution, _ = bicgstab(
-            system, constant, x0=guess, rtol=0.0, atol=max(1e-3 * residual, 1e-15), maxiter=200
-        )
-        if not np.isfinite(solution).all():
-            return guess
-        return np.clip(solution, 0.0, None)
+        constant = self._gamma * (coupling @ ((guess - self._value) / residual))
+        with np.errstate(all="ignore"):  # a breakdown is seen in the result
+            correction, _ = bicgstab(system, constant, rtol=0.0, atol=1e-3, maxiter=200)
+        solution = guess + residual * correction
+        return np.maximum(solution, 0.0) if np.isfinite(solution).all() else guess
 
     def _spread(self, value: FloatArray) -> None:
         """Make `value` the table."""

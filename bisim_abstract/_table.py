@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,16 @@ def rows_of_table(table: Mapping[int, Any] | Sequence[Any], *, absorb: bool) -> 
     if n_table == 0:
         raise InvalidMDPError("the table has no states")
     n_states = n_table + 1 if absorb else n_table
-    n_actions = len(_entry(table, 0, "state 0"))
+    first = _entry(table, 0, "state 0")
+    if not isinstance(first, Sized):
+        raise InvalidMDPError(f"actions must be a table, got {first!r} at state 0")
+    n_actions = len(first)
     rewards = np.zeros((n_states, n_actions))
     indptr, indices, probs = [0], [], []
     for state in range(n_table):
         actions = _entry(table, state, f"state {state}")
+        if not isinstance(actions, Sized):
+            raise InvalidMDPError(f"actions must be a table, got {actions!r} at state {state}")
         if len(actions) != n_actions:
             raise InvalidMDPError(
                 f"every state needs the same actions: state 0 has {n_actions}, "
@@ -59,6 +64,8 @@ def rows_of_table(table: Mapping[int, Any] | Sequence[Any], *, absorb: bool) -> 
 def _entry(table: Any, key: int, where: str) -> Any:
     try:
         return table[key]
+    except TypeError:
+        raise InvalidMDPError(f"the table holds {table!r} above {where}, not a list") from None
     except (KeyError, IndexError):
         raise InvalidMDPError(
             f"the table has no entry for {where}; states and actions must be numbered from 0"

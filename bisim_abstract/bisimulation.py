@@ -175,7 +175,10 @@ def _reward_keys(rewards: FloatArray, digits: int | None) -> tuple[IntArray, flo
         # + 0.0, because -0.0 and 0.0 are the same reward.
         return (rewards + 0.0).view(np.int64), 0.0
     scale = 10.0 ** check_int("digits", digits, low=1, high=15)
-    span = float(np.ptp(rewards)) or 1.0
+    with np.errstate(over="ignore"):
+        span = float(np.ptp(rewards)) or 1.0
+    if not math.isfinite(span):
+        raise InvalidArgumentError("rewards differ by more than a float can hold; rescale them")
     grid = np.rint((rewards - rewards.min()) / span * scale)
     return (grid + 0.0).view(np.int64), scale
 

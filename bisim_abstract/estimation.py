@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._mdp_checks import frozen
+from bisim_abstract._mdp_checks import check_distribution, frozen
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_int, check_real
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
@@ -68,6 +68,8 @@ class Estimate:
                 )
             radius.setflags(write=False)
             set_field(self, name, radius)
+        if (self.row_radius > 1.0).any():
+            raise InvalidMDPError("estimate.row_radius is a total variation: at most 1")
 
     def __reduce__(self) -> tuple[Callable[..., Estimate], tuple[dict[str, Any]]]:
         # Through the constructor, so that copies are read-only too.
@@ -204,14 +206,17 @@ def estimate_mdp(
         reward_radius += 8.0 * 2.0**-53 * max(abs(low), abs(high))
     extra = (total - n_states) * n_actions
     shape = (total, n_actions)
-    if start is not None and absorbing is not None:
-        start = np.append(np.asarray(start, dtype=np.float64), 0.0)
+    distribution = None
+    if start is not None:
+        distribution = frozen("start", start, np.float64)
+        check_distribution("start", distribution, n_states)
+        distribution = np.append(distribution, np.zeros(total - n_states))
     return TabularMDP(
         indptr=indptr,
         indices=keys[order] % total,
         probs=probs[order],
         rewards=np.append(mean, np.zeros(extra)).reshape(shape),
-        start=start,  # type: ignore[arg-type]
+        start=distribution,  # type: ignore[arg-type]
         terminal_state=absorbing,
         # The absorbing state is ours, not the environment's: nothing about it is uncertain.
         estimate=Estimate(

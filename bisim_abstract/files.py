@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,18 @@ def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
             for name, array in zip(names, mdp.estimate.arrays(), strict=True)
         }
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    with open(path, "wb") as file:
-        (np.savez_compressed if compress else np.savez)(file, allow_pickle=False, **arrays)
+    # Beside the target, then renamed: an interruption leaves the old file or the new one.
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(unfinished, "wb") as file:
+            write = np.savez_compressed if compress else np.savez
+            write(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def load_mdp(path: str | Path) -> TabularMDP:

@@ -15,7 +15,12 @@ __all__ = ["grouped_mdp", "random_mdp", "sparse_mdp"]
 def random_mdp(n_states: int, n_actions: int = 3, *, seed: SeedLike = None) -> TabularMDP:
     """Dense rows, uniform on the simplex, and rewards rescaled to span exactly [0, 1].
 
-    The random MDPs of the paper's bound audit: `n_states` in {10, 18}, three actions, L = 1.
+    The random MDPs of the paper's bound audit: 10 or 18 states, three actions, L = 1.
+
+    Args:
+        n_states: Number of states.
+        n_actions: Number of actions.
+        seed: Seed or generator.
     """
     n_states, n_actions = _sizes(n_states, n_actions)
     rng = as_generator(seed)
@@ -30,7 +35,13 @@ def sparse_mdp(
 ) -> TabularMDP:
     """Rows over `support` random successors, uniform on the simplex; rewards span [0, 1].
 
-    The sparse-support MDPs of the paper's scaling study. With `support=1` deterministic.
+    The sparse-support MDPs of the paper's scaling study.
+
+    Args:
+        n_states: Number of states.
+        n_actions: Number of actions.
+        support: Number of successors of a state and action; 1 makes the model deterministic.
+        seed: Seed or generator.
     """
     n_states, n_actions = _sizes(n_states, n_actions)
     support = check_int("support", support, low=1, high=n_states)

@@ -266,6 +266,11 @@ def _enclose(
     return lower, upper
 
 
+def _goal(pairs: PairSolver, tol: float | None) -> float:
+    """The gap to reach. Where nothing differs, underflow is all that is left of it."""
+    return max(DEFAULT_RELATIVE_TOL * pairs.top(), 1e-300) if tol is None else tol
+
+
 def _solve(
     pairs: PairSolver, gamma: float, tol: float | None, max_sweeps: int
 ) -> tuple[float, float, float]:
@@ -278,11 +283,11 @@ def _solve(
     while True:
         # While the table grows from its start its largest entry is at most the diameter, so
         # the goal taken from it is never too loose.
-        goal = DEFAULT_RELATIVE_TOL * pairs.top() if tol is None else tol
+        goal = _goal(pairs, tol)
         if pairs.sweeps < max_sweeps - 1:
             pairs.improve(goal * (1.0 - gamma) * ahead, max_sweeps - 1)
         rise, fall = pairs.residual()
-        goal = DEFAULT_RELATIVE_TOL * pairs.top() if tol is None else tol
+        goal = _goal(pairs, tol)
         gap = (rise + fall) / (1.0 - gamma)
         if gap <= 0.9 * goal or gap >= 0.9 * previous or pairs.sweeps >= max_sweeps:
             return rise, fall, goal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,10 +51,19 @@ class Values:
 
     def start_bounds(self, mdp: TabularMDP) -> tuple[float, float]:
         """Bounds on the expected value of the start distribution, divided by its sum."""
-        weights = mdp.start / mdp.start.sum()
-        slack = 4.0 * EPS * (weights.size + 4) * float(np.abs(self.upper).max(initial=0.0))
-        low, high = float(weights @ self.lower), float(weights @ self.upper)
-        return low - slack, high + slack
+        if mdp.n_states != self.lower.size:
+            raise InvalidArgumentError(
+                f"these are values of {self.lower.size} states, the model has {mdp.n_states}"
+            )
+        used = np.flatnonzero(mdp.start)
+        weights, low, high = mdp.start[used], self.lower[used], self.upper[used]
+        total = math.fsum(weights)
+        # Sums are correctly rounded; products, the quotient and the total round once each.
+        slack = 8.0 * EPS * math.fsum(weights * np.maximum(np.abs(low), np.abs(high))) / total
+        return (
+            math.fsum(weights * low) / total - slack,
+            math.fsum(weights * high) / total + slack,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -100,20 +110,17 @@ def value_iteration(
     n, n_actions = mdp.n_states, mdp.n_actions
     kernel = mdp.kernel()
     values = np.zeros(n)
-    previous = np.inf
     for sweeps in range(1, max_sweeps + 1):
         q = mdp.rewards + gamma * (kernel @ values).reshape(n, n_actions)
         policy = q.argmax(axis=1)
         backup = q[np.arange(n), policy]
-        low, high = _residual_bounds(mdp, gamma, values, backup)
+        low, high, noise = _residual_bounds(mdp, values, backup, mdp.max_support)
         gap = (high - low) / (1.0 - gamma)
         if callback is not None:
             callback(Progress("value iteration", sweeps, None, f"gap {gap:.2g}"))
-        # Stop where rounding keeps the gap from shrinking, too.
-        stuck = gap >= previous * (1.0 - (1.0 - gamma) / 4.0) and gap <= 1e3 * goal
-        if gap <= goal or stuck or sweeps == max_sweeps:
+        # Residuals of the size of their rounding errors cannot be improved on.
+        if gap <= goal or high - low <= 4.0 * noise or sweeps == max_sweeps:
             break
-        previous = min(previous, gap)
         values = _follow(mdp, gamma, policy, backup)
     return _bounded(gamma, values, low, high, policy, goal, sweeps)
 
@@ -138,8 +145,9 @@ def evaluate_policy(
     rewards, kernel = _chain(mdp, weights)
     values = _solve_chain(rewards, kernel, gamma, goal)
     backup = rewards + gamma * (kernel @ values)
-    # Mixing rows by the policy adds the rounding of its normalisation and of the products.
-    low, high = _residual_bounds(mdp, gamma, values, backup, extra=2 * mdp.n_actions + 8)
+    # A row of the chain mixes up to n_actions rows: that many more terms, normalised weights.
+    terms = int(np.diff(kernel.indptr).max()) + 2 * mdp.n_actions + 8
+    low, high, _ = _residual_bounds(mdp, values, backup, terms)
     given = np.asarray(policy)
     kept = given.astype(np.int64) if given.ndim == 1 else weights
     return _bounded(gamma, values, low, high, kept, goal, 1)
@@ -155,19 +163,19 @@ def _goal(mdp: TabularMDP, gamma: float, tol: float | None) -> float:
 
 
 def _residual_bounds(
-    mdp: TabularMDP, gamma: float, values: FloatArray, backup: FloatArray, extra: int = 0
-) -> tuple[float, float]:
-    """Bounds on the exact residual TV - V over all states, rounding included.
+    mdp: TabularMDP, values: FloatArray, backup: FloatArray, terms: int
+) -> tuple[float, float, float]:
+    """Bounds on the exact residual TV - V over all states, and how much of them is rounding.
 
-    A backup is a product of a row of at most m entries (each within 2·EPS relative of the
-    exact quotient), a multiplication and an addition; |terms| are at most |R| + |V|. So it is
-    off by at most (m + 8)·EPS·(max|R| + max|V|), and the subtraction by one rounding more.
+    A backup is a product of a row of at most `terms` entries (each within 2·EPS relative of
+    the exact quotient), a multiplication and an addition; |terms| are at most |R| + |V|. So it
+    is off by at most (terms + 8)·EPS·(max|R| + max|V|), the subtraction by one rounding more.
     """
     size = float(np.abs(mdp.rewards).max() + np.abs(values).max(initial=0.0))
-    slack = (mdp.max_support + 8 + extra) * EPS * size * (1.0 + 1e-9) + 1e-315
     residual = backup - values
-    pad = 2.0 * EPS * float(np.abs(residual).max())
-    return float(residual.min()) - slack - pad, float(residual.max()) + slack + pad
+    noise = (terms + 8) * EPS * size * (1.0 + 1e-9) + 1e-315
+    noise += 2.0 * EPS * float(np.abs(residual).max())
+    return float(residual.min()) - noise, float(residual.max()) + noise, noise
 
 
 def _bounded(
@@ -245,15 +253,16 @@ def _chain(mdp: TabularMDP, weights: FloatArray):  # type: ignore[no-untyped-def
 def _solve_chain(rewards: FloatArray, kernel, gamma: float, goal: float) -> FloatArray:  # type: ignore[no-untyped-def]
     """Solve V = r + gamma·P V."""
     from scipy.sparse import eye_array
-    from scipy.sparse.linalg import bicgstab, splu
+    from scipy.sparse.linalg import gmres, splu
 
     n = rewards.size
     system = eye_array(n, format="csr") - gamma * kernel
     if n <= DIRECT_LIMIT:
         return np.asarray(splu(system.tocsc()).solve(rewards))
-    values, _ = bicgstab(system, rewards, rtol=0.0, atol=max(goal * (1.0 - gamma) / 8, 1e-300))
-    if not np.isfinite(values).all():
-        values = np.zeros(n)
+    # In units of the largest reward, so that norms neither overflow nor vanish.
+    unit = float(np.abs(rewards).max()) or 1.0
+    start, _ = gmres(system, rewards / unit, rtol=0.0, atol=1e-9, restart=30, maxiter=10)
+    values = np.asarray(start * unit) if np.isfinite(start).all() else np.zeros(n)
     # Plain sweeps finish what the solver leaves; each contracts the error by gamma.
     for _ in range(100_000):
         backup = rewards + gamma * (kernel @ values)

@@ -80,6 +80,9 @@ def solve_transport(
         ) from None
     count = int(np.prod(lead))
     flat_cost = np.ascontiguousarray(np.broadcast_to(costs, (*lead, m, n))).reshape(count, m * n)
+    # Near the end of the number line potentials would overflow: scale by a power of two.
+    unit = 2.0**64 if flat_cost.max(initial=0.0) > 2.0**900 else 1.0
+    flat_cost = flat_cost / unit
     flat_a = _normalised("a", masses_a, lead, m)
     flat_b = _normalised("b", masses_b, lead, n)
     flow = np.empty((count, m * n))
@@ -90,8 +93,11 @@ def solve_transport(
         batch_kernel(flat_cost, flat_a, flat_b, flow, pot, lower, upper, begin, end)
 
     map_chunks(part, count, threads=thread_count(threads), chunk=1 + 100_000 // (m * n))
+    with np.errstate(over="ignore"):  # an infinite upper bound is a bound
+        value = (flow * flat_cost).sum(axis=1) * unit
+        lower, upper, pot = lower * unit, upper * unit, pot * unit
     return TransportPlans(
-        value=np.asarray((flow * flat_cost).sum(axis=1).reshape(lead)),
+        value=np.asarray(value.reshape(lead)),
         lower=lower.reshape(lead),
         upper=upper.reshape(lead),
         coupling=flow.reshape(*lead, m, n),

@@ -91,6 +91,7 @@ def linprog_value(cost: Any, a: Any, b: Any) -> float:
     result = linprog(
         cost.ravel(), A_eq=np.vstack([rows, cols])[:-1], b_eq=np.append(a, b)[:-1], method="highs"
     )
+    assert result.fun is not None
     return float(result.fun)
 
 

@@ -155,8 +155,17 @@ def test_start_and_metadata() -> None:
     assert mdp.metadata["env"] == "x"
     ended = small(start=[0.5, 0.5, 0.0], terminated=[False] * 6)
     assert ended.start.tolist() == [0.5, 0.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("terminated", [None, [False] * 6], ids=["endless", "with an end"])
+@pytest.mark.parametrize(
+    "start",
+    [[0.5, 0.5], [0.5, 0.25, 0.0], [[0.5], [0.5], [0.0]], ["x", "y", "z"]],
+    ids=["short", "not one", "column", "text"],
+)
+def test_bad_starts(start: Any, terminated: Any) -> None:
     with pytest.raises(InvalidMDPError, match="start"):
-        small(start=[0.5, 0.5])
+        small(start=start, terminated=terminated)
 
 
 def test_from_transitions_is_the_same() -> None:
@@ -201,7 +210,7 @@ def test_from_transitions_is_the_same() -> None:
         ({"n_states": 2.5}, ["n_states", "2.5"]),
         ({"support_bound": 0}, ["support_bound", "0"]),
         ({"support_bound": 1.5}, ["support_bound", "1.5"]),
-        ({"metadata": {"x": object()}}, ["metadata"]),
+        ({"metadata": {"x": {1}}}, ["metadata"]),
     ],
     ids=lambda value: (
         ",".join(f"{k}={v}" for k, v in value.items())[:40] if isinstance(value, dict) else ""
@@ -398,6 +407,8 @@ def test_the_support_bound_pays() -> None:
     default = radii_by_visits([2000], n_states=100)[0][0]
     assert one == 0.0  # one visit shows the only successor
     assert 0.0 < two < three < many == default
+    unseen = visits(np.zeros((1, 5), np.int64), np.zeros((1, 5)), support_bound=1)
+    assert estimate_of(unseen).row_radius.tolist() == [[0.0], [1.0], [1.0]]
     rewards = [radii_by_visits([2000], support_bound=k, n_states=100)[1][0] for k in (1, 100)]
     assert rewards[0] == rewards[1]
 

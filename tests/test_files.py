@@ -212,7 +212,7 @@ def test_flipped_bytes(compress: bool, tmp_path: Path) -> None:
     rng = np.random.default_rng(20 + compress)
     seen = {"refused": 0, "same": 0}
     wrong = []
-    for position in rng.permutation(len(content))[:1200].tolist():
+    for position in rng.permutation(len(content))[:800].tolist():
         damaged = bytearray(content)
         damaged[position] ^= int(rng.integers(1, 256))
         path.write_bytes(damaged)
@@ -221,8 +221,8 @@ def test_flipped_bytes(compress: bool, tmp_path: Path) -> None:
             seen[outcome] += 1
         else:
             wrong.append(f"byte {position} as {damaged[position]}: {outcome}")
-    assert not wrong, f"{len(wrong)} of 1200, such as " + "; ".join(wrong[:5])
-    assert seen["refused"] > 600
+    assert not wrong, f"{len(wrong)} of 800, such as " + "; ".join(wrong[:5])
+    assert seen["refused"] > 400
 
 
 def test_every_byte_of_the_directory(tmp_path: Path) -> None:
@@ -242,6 +242,30 @@ def test_every_byte_of_the_directory(tmp_path: Path) -> None:
             if outcome not in ("refused", "same"):
                 wrong.append(f"byte {position - begin} of the entry: {outcome}")
     assert not wrong, f"{len(wrong)} cases, such as " + "; ".join(wrong[:5])
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
+def test_damage_under_other_compressions(method: int, tmp_path: Path) -> None:
+    """Repacked archives fail in ways of their own."""
+    mdp, path = plain_mdp(), tmp_path / "mdp.npz"
+    mdp.save(path)
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    assert outcome_of_loading(path, mdp) in ("refused", "same")
+    content = path.read_bytes()
+    rng = np.random.default_rng(method)
+    wrong = []
+    for position in rng.permutation(len(content))[:300].tolist():
+        damaged = bytearray(content)
+        damaged[position] ^= int(rng.integers(1, 256))
+        path.write_bytes(damaged)
+        outcome = outcome_of_loading(path, mdp)
+        if outcome not in ("refused", "same"):
+            wrong.append(f"byte {position} as {damaged[position]}: {outcome}")
+    assert not wrong, f"{len(wrong)} of 300, such as " + "; ".join(wrong[:5])
 
 
 def test_appended_and_zeroed_content(tmp_path: Path) -> None:

@@ -876,11 +876,21 @@ def test_duplicate_outcomes_are_not_counted_twice() -> None:
     assert mdp.nnz == 3
 
 
-def test_equal_rewards_are_kept_as_they_are() -> None:
-    """Thirds do not add up to one: an average would move the reward by a rounding error."""
-    third = 1.0 / 3.0
-    table: Table = {0: {0: [(third, 0, 0.1, False)] * 2 + [(third - 1e-10, 0, 0.1, False)]}}
-    assert TabularMDP.from_table(table).rewards[0, 0] == 0.1
+@pytest.mark.parametrize("reward", [0.1, 0.3, 0.7, -1.1, 1e-300, 123.456])
+def test_equal_rewards_are_kept_as_they_are(reward: float) -> None:
+    """Rows need not add up to one: an average would move the reward by a rounding error."""
+    for missing in (0.0, 1e-10, 3e-10, 7e-10):
+        row: list[Outcome] = [(1.0 / 7.0, 0, reward, False)] * 6
+        row.append((1.0 / 7.0 - missing, 0, reward, False))
+        assert TabularMDP.from_table({0: {0: row}}).rewards[0, 0] == reward
+
+
+def test_rewards_of_a_row_that_misses_one() -> None:
+    """The mean is over the row divided by its sum, as the kernel is."""
+    row: list[Outcome] = [(0.5, 0, 1.0, False), (0.5 - 8e-10, 0, 3.0, False)]
+    mean = exact_row(row, None)[1]
+    found = TabularMDP.from_table({0: {0: row}}).rewards[0, 0]
+    assert float(found) == pytest.approx(float(mean), rel=1e-15)
 
 
 def test_done_redirects_the_outcome_and_not_the_state() -> None:
@@ -966,6 +976,7 @@ def test_bad_outcomes_are_refused_by_name(outcomes: Any, words: list[str]) -> No
         ({}, ["no states"]),
         ([], ["no states"]),
         ({0: {}}, ["action"]),
+        ({0: None}, ["state 0"]),
         ({1: {0: [(1.0, 0, 0.0, False)]}}, ["state 0", "numbered from 0"]),
         ({0: {1: [(1.0, 0, 0.0, False)]}}, ["state 0, action 0", "numbered from 0"]),
         (
@@ -973,7 +984,15 @@ def test_bad_outcomes_are_refused_by_name(outcomes: Any, words: list[str]) -> No
             ["same actions", "state 0 has 1", "state 1 has 2"],
         ),
     ],
-    ids=["dict", "list", "no action", "numbering", "action numbering", "unequal"],
+    ids=[
+        "dict",
+        "list",
+        "no action",
+        "no actions at all",
+        "numbering",
+        "action numbering",
+        "unequal",
+    ],
 )
 def test_bad_tables(table: Any, words: list[str]) -> None:
     with pytest.raises(InvalidMDPError) as caught:

@@ -320,10 +320,10 @@ def test_tolerance_and_progress() -> None:
 
 
 def test_an_impossible_tolerance_is_admitted() -> None:
-    values = value_iteration(sparse_mdp(10, 2, seed=2), 0.9, tol=1e-300)
+    values = value_iteration(sparse_mdp(10, 2, seed=2), 0.9, tol=1e-300, max_sweeps=2000)
     assert not values.is_converged
     assert values.gap < 1e-10
-    assert values.sweeps < 1000
+    assert values.sweeps < 2000  # rounding stops it, not the limit
 
 
 def test_the_result_prints_itself_and_is_frozen() -> None:

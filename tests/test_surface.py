@@ -31,6 +31,7 @@ LAYERS: dict[str, int] = {
     "_progress": 0,
     "_register": 0,
     "_mdp_checks": 1,
+    "_npz": 1,
     "mdp": 1,
     "_table": 1,
     "estimation": 1,

@@ -242,6 +242,17 @@ def test_a_spoilt_answer_gives_bounds(spoil: str) -> None:
         assert encloses(lower, exact(problem), upper)
 
 
+@pytest.mark.parametrize("side", [10, 20, 33, 40, 55])
+def test_rounding_that_leans_one_way_is_covered(side: int) -> None:
+    # Equal terms round alike: the sum of the product coupling drifts, term after term.
+    for m in range(side - 3, side + 4):
+        cost = np.full((m, side), 3.0)
+        problem = Problem(cost, np.ones(m), np.ones(side))
+        flow = np.full((m, side), 1.0 / (m * side))
+        lower, upper = garbage_bounds(problem, flow, np.full(m, 0.1))
+        assert encloses(lower, Fraction(3), upper)
+
+
 def test_no_flow_at_all_costs_the_most() -> None:
     problem = Problem(np.array([[1.0, 3.0]]), np.array([1.0]), np.array([0.5, 0.5]))
     lower, upper = garbage_bounds(problem, np.zeros((1, 2)), np.zeros(1))

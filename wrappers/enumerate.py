@@ -790,7 +790,6 @@ class _Search:
         self._absorb = absorb
         self._limit = limit
         self._rng = np.random.default_rng(CHECK_SEED)
-        self._streams: list[object] = []
         self._snapshots: list[bytes] = []  # compressed
         self._hashes: list[int] = []  # of the snapshot as it was first taken
         self._digests: list[bytes] = []
@@ -839,7 +838,8 @@ class _Search:
             return
         for state, action in self._sample(range(len(self._snapshots)), checks):
             self._compare(state, action, self._snapshots[state], StochasticEnvError)
-        for state, action in self._sample(sorted(self._variants), checks):
+        variants = min(checks, len(self._variants) * self._n_actions)  # once each is enough
+        for state, action in self._sample(sorted(self._variants), variants):
             self._compare(state, action, self._variants[state], ExtractionError)
         self._walk(checks)
 
@@ -927,9 +927,8 @@ class _Search:
             twin = self._by_id.setdefault(_short_id(digest), number)
             if twin != number:
                 raise ExtractionError(
-                    f"states {twin} and {number} share the id {_short_id(digest)}, by a chance "
-                    "of less than one in a million million; add any constant attribute to the "
-                    "environment to get other ids"
+                    f"states {twin} and {number} share the id {_short_id(digest)} by "
+                    "coincidence; add any constant attribute to the environment to get other ids"
                 )
             self._snapshots.append(zlib.compress(snapshot, 1))
             self._hashes.append(hash(snapshot))
@@ -1072,13 +1071,14 @@ class _Search:
             for name in names:
                 values.setdefault(name, set()).add(child.get(name, b""))
         message = (
-            f"more than max_states={self._limit:,} states: {n:,} were found and "
-            f"{n * self._n_actions - len(self._successors):,} of their actions are still untried"
+            f"more than max_states={self._limit:,} states: {n:,} were found, and "
+            f"{n - len(self._successors) // self._n_actions:,} of them are not explored yet"
         )
         if always:
             message += (
                 f"; {_listed(sorted(always))} changed in every step that found a new state, as "
-                "a counter does: if it is not part of the state, name it in freeze"
+                "a counter does: if it is not part of the state, name it in freeze, or else raise "
+                "max_states"
             )
         else:
             most = sorted(values, key=lambda name: (-len(values[name]), name))[:3]

@@ -475,11 +475,13 @@ def lift_rows_kernel(
     exact = True
     out_indptr[0] = 0
     for k in range(rows.size):
-        count, _, _, _ = lift_row_kernel(rows[k], indptr, indices, probs, block, hi, lo, touched)
+        count, _, _, is_exact = lift_row_kernel(
+            rows[k], indptr, indices, probs, block, hi, lo, touched
+        )
         for b in np.sort(touched[:count]):
             out_indices[at] = b
             out_probs[at] = hi[b]
-            exact = exact and lo[b] == 0.0
+            exact = exact and is_exact and lo[b] == 0.0
             hi[b] = 0.0
             lo[b] = 0.0
             at += 1

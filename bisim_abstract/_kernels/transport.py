@@ -402,14 +402,16 @@ def pair_at_kernel(position: int, n: int) -> tuple[int, int]:
 
 
 @kernel
-def same_row_kernel(p: int, q: int, indptr: IntArray, indices: IntArray, probs: FloatArray) -> bool:
-    """Whether rows p and q are equal bit for bit."""
+def same_row_kernel(
+    p: int, q: int, indptr: IntArray, indices: IntArray, weights: FloatArray
+) -> bool:
+    """Whether rows p and q are equal bit for bit, as stored."""
     begin, other = indptr[p], indptr[q]
     size = indptr[p + 1] - begin
     if indptr[q + 1] - other != size:
         return False
     for k in range(size):
-        if indices[begin + k] != indices[other + k] or probs[begin + k] != probs[other + k]:
+        if indices[begin + k] != indices[other + k] or weights[begin + k] != weights[other + k]:
             return False
     return True
 
@@ -524,6 +526,7 @@ def residual_kernel(
     end: int,
     indptr: IntArray,
     indices: IntArray,
+    weights: FloatArray,
     probs: FloatArray,
     rewards: FloatArray,
     gamma: float,
@@ -532,6 +535,8 @@ def residual_kernel(
 ) -> tuple[float, float]:
     """Bound how far the exact backup of `table` leaves it, over pairs at begin..end.
 
+    In: weights, the rows as stored; probs, the same divided by their sums. Rows that are equal
+    as stored cost nothing to couple; equal after rounding would not be enough.
     Returns (rise, fall) with table - fall <= T(table) <= table + rise on these pairs, T being
     the exact operator in exact arithmetic. `action` is only a hint which action to try first.
 
@@ -563,7 +568,7 @@ def residual_kernel(
             gap = abs(rewards[s, a] - rewards[t, a])
             lower = 0.0
             upper = 0.0
-            if not same_row_kernel(p, q, indptr, indices, probs):
+            if not same_row_kernel(p, q, indptr, indices, weights):
                 top = gather_cost_kernel(p, q, indptr, indices, table, cost)
                 if (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY <= best_lower:
                     continue
