@@ -268,7 +268,7 @@ def _enclose(
 
 def _goal(pairs: PairSolver, tol: float | None) -> float:
     """The gap to reach. Where nothing differs, underflow is all that is left of it."""
-    return max(DEFAULT_RELATIVE_TOL * pairs.top(), 1e-300) if tol is None else tol
+    return max(DEFAULT_RELATIVE_TOL * pairs.top(), 1e-310) if tol is None else tol
 
 
 def _solve(

@@ -310,6 +310,7 @@ def pair_residual(
         at + 1,
         mdp.indptr,
         mdp.indices,
+        mdp.probs,
         mdp.normalised_probs,
         mdp.rewards,
         gamma,

@@ -20,7 +20,8 @@ if __name__ != "bisim_abstract.wrappers":
 
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers.distractor import Distractor
+from bisim_abstract.wrappers.enumerate import enumerate_mdp
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import TabularEnv, extract_mdp
 
-__all__ = ["Distractor", "RoomsGridEnv", "TabularEnv", "extract_mdp", "make_env"]
+__all__ = ["Distractor", "RoomsGridEnv", "TabularEnv", "enumerate_mdp", "extract_mdp", "make_env"]

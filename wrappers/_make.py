@@ -8,8 +8,10 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.error import DeprecatedEnv, UnregisteredEnv
 
+from bisim_abstract._validation import require
 from bisim_abstract.errors import ExtractionError
 
+MINIGRID = ("MiniGrid-", "BabyAI-")
 # Ids whose default dynamics are the same; which of them exists depends on Gymnasium.
 SAME_DYNAMICS = (("Taxi-v3", "Taxi-v4"), ("CliffWalking-v0", "CliffWalking-v1"))
 
@@ -23,6 +25,7 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
 
     Raises:
         ExtractionError: If the id is not known, or the arguments do not fit it.
+        MissingDependency: If it is a MiniGrid environment and MiniGrid is not installed.
     """
     has_map = kwargs.get("desc") is not None or kwargs.get("map_name", "4x4") is not None
     if env_id.startswith("FrozenLake") and not has_map:
@@ -30,6 +33,8 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
             f"{env_id} with map_name=None draws a map that no seed controls; pass "
             "desc=gymnasium.envs.toy_text.frozen_lake.generate_random_map(size, seed=...)"
         )
+    if env_id.startswith(MINIGRID):
+        require("minigrid", extra="minigrid")  # importing it registers its environments
     try:
         return _made(env_id, kwargs)
     except (DeprecatedEnv, UnregisteredEnv) as error:

@@ -1,36 +1,21 @@
 """Exact tables of deterministic environments that have none: breadth-first search.
 
-The state of an environment is taken to be the attributes of `env.unwrapped`. A snapshot is one
-pickle of all of them together, because objects are shared between attributes (MiniGrid's
-`door` is also a cell of `grid`); restoring puts the unpickled attributes back into the same
-environment. Two snapshots are the same state if their canonical encodings agree: an encoding
-of values and of which parts are shared, free of addresses, of hash order, and of whether a
-position happens to be a tuple or an array.
+`_snapshot` takes and restores states, `_encoding` tells which of them are the same; this module
+searches, checks, and makes the table.
 """
 
 from __future__ import annotations
 
-import copyreg
-import enum
-import hashlib
-import io
-import itertools
 import logging
 import math
-import pickle
 import random
-import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 
 from bisim_abstract._typing import Progress, ProgressCallback
 from bisim_abstract._validation import check_choice, check_int
@@ -41,51 +26,24 @@ from bisim_abstract.errors import (
     StochasticEnvError,
 )
 from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.wrappers._snapshot import (
+    CHECK_SEED,
+    AnyEnv,
+    Codec,
+    borrowed,
+    listed,
+    mark_of,
+    reseed,
+    rewind,
+)
 
 __all__ = ["StateReader", "enumerate_mdp"]
 
 logger = logging.getLogger(__name__)
 
-AnyEnv: TypeAlias = gym.Env[Any, Any]
-
 RESEEDS = 8  # other seeds under which a step that drew random numbers is repeated
 REPORT_EVERY = 64  # states between two calls of the callback
 COMPARED = 500  # states looked at to explain a state limit; enough to clear innocent attributes
-CACHED = 2**18  # digests remembered per environment
-CHECK_SEED = 20_230_817  # any constant: the checks must be the same in every run
-
-# Attributes that Gymnasium itself gives a meaning outside the dynamics. Everything else counts
-# as state: leaving out too much would merge states, leaving out too little only repeats them.
-NOT_STATE = frozenset(
-    {
-        "_np_random",
-        "_np_random_seed",
-        "action_space",
-        "metadata",
-        "observation_space",
-        "render_fps",
-        "render_mode",
-        "render_size",
-        "reward_range",
-        "spec",
-    }
-)
-GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
-SET_ASIDE = (*GENERATORS, np.random.SeedSequence, gym.Space, EnvSpec)
-# Windows, surfaces, clocks and fonts. Other parts of pygame, such as Rect, may well be state.
-DRAWING = (
-    "matplotlib.",
-    "pygame._freetype",
-    "pygame.display",
-    "pygame.font",
-    "pygame.freetype",
-    "pygame.mixer",
-    "pygame.surface",
-    "pygame.time",
-    "pygame.window",
-    "pyglet.",
-    "tkinter",
-)
 
 
 def enumerate_mdp(
@@ -150,9 +108,9 @@ def enumerate_mdp(
     max_states = check_int("max_states", max_states, low=1)
     checks = check_int("checks", checks, low=0)
     check_choice("terminal", terminal, ("absorb", "table"))
-    codec = _Codec(_home(env), _names(freeze))
+    codec = Codec(_home(env), _names(freeze))
     n_actions = _action_count(env)
-    with _borrowed(codec, seed):
+    with borrowed(codec, seed):
         search = _Search(codec, n_actions, seed, absorb=terminal == "absorb", limit=max_states)
         search.run(callback)
         search.check(checks)
@@ -190,7 +148,7 @@ class StateReader:
     """
 
     def __init__(self, env: AnyEnv, *, freeze: Sequence[str] = ("step_count",)) -> None:
-        self._codec = _Codec(_home(env), _names(freeze))
+        self._codec = Codec(_home(env), _names(freeze))
 
     def state_id(self) -> int:
         """The id of the present state, in [0, 2**63).
@@ -252,519 +210,6 @@ def _short_id(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names)
-
-
-# -- random generators ---------------------------------------------------------------------
-# A stream is a generator, a bit generator, or the module `random` with its global functions.
-
-
-def _mark(stream: Any) -> object:
-    """Something that compares equal until the stream is drawn from."""
-    if isinstance(stream, random.SystemRandom):
-        return object()  # has no state: count every step as one that drew
-    if isinstance(stream, np.random.Generator):
-        stream = stream.bit_generator
-    if isinstance(stream, np.random.BitGenerator):
-        return pickle.dumps(stream.state)  # as bytes: some hold arrays, which do not compare
-    if isinstance(stream, np.random.RandomState):
-        return pickle.dumps(stream.get_state(legacy=False))
-    return stream.getstate()
-
-
-def _rewind(stream: Any, mark: Any) -> None:
-    if isinstance(stream, random.SystemRandom):
-        return
-    if isinstance(stream, np.random.Generator):
-        stream = stream.bit_generator
-    if isinstance(stream, np.random.BitGenerator):
-        stream.state = pickle.loads(mark)
-    elif isinstance(stream, np.random.RandomState):
-        stream.set_state(pickle.loads(mark))
-    else:
-        stream.setstate(mark)
-
-
-def _reseed(stream: Any, seed: int) -> None:
-    if isinstance(stream, np.random.Generator):
-        stream = stream.bit_generator
-    if isinstance(stream, np.random.BitGenerator):
-        stream.state = type(stream)(seed).state
-    else:
-        stream.seed(seed)
-
-
-@contextmanager
-def _borrowed(codec: _Codec, seed: int | None) -> Iterator[None]:
-    """Let the search use the environment; put everything back however it ends."""
-    home = codec.home
-    attributes = vars(home)
-    original = dict(attributes)
-    state = codec.snapshot()  # registers the generators it meets, and may raise
-    if seed is None:
-        _ = home.np_random  # created now if there is none, so that a reset can be repeated
-    streams = [random, *codec.streams()]
-    marks = [_mark(stream) for stream in streams]
-    global_bits = np.random.mtrand.get_bit_generator()
-    global_state = np.random.mtrand.get_state(legacy=False)
-    # A small generator stands in for NumPy's global one: its state is quick to compare.
-    np.random.mtrand.set_bit_generator(np.random.PCG64(CHECK_SEED))
-    try:
-        random.seed(CHECK_SEED)
-        codec.hold()
-        codec.restore(state)  # copies: reset may change objects in place
-        if attributes.get("render_mode") == "human":
-            attributes["render_mode"] = None  # thousands of steps need no window
-        codec.marks = list(zip(streams[1:], marks[1:], strict=True))
-        yield
-    finally:
-        attributes.clear()
-        attributes.update(original)
-        for stream, mark in zip(streams, marks, strict=True):
-            _rewind(stream, mark)
-        np.random.mtrand.set_bit_generator(global_bits)
-        np.random.mtrand.set_state(global_state)  # with the second half of a pair of normals
-
-
-# -- snapshots -----------------------------------------------------------------------------
-
-
-def _fetch(index: int) -> NoReturn:
-    """Stands in a pickle for an object that is kept as it is; `_Unpickler` replaces it."""
-    raise pickle.UnpicklingError(f"object {index} is known to the environment's own codec only")
-
-
-class _Kept:
-    """Objects that snapshots refer to instead of copying them."""
-
-    def __init__(self, home: object) -> None:
-        self._home = home
-        self._objects: list[object] = []
-        self._index: dict[int, int] = {}  # by address; the list keeps the objects alive
-        self._by_type: dict[type, bool] = {}
-        self.streams: list[object] = []
-
-    def index(self, thing: object) -> int | None:
-        """The number of an object that is to be kept, None for one that is to be copied."""
-        kind = type(thing)
-        keep = self._by_type.get(kind)
-        if keep is None:
-            keep = self._by_type[kind] = _is_aside(kind) or issubclass(
-                kind, FunctionType | ModuleType | type
-            )
-        if (not keep and thing is not self._home) or thing is _fetch:
-            return None
-        place = self._index.get(id(thing))
-        if place is None:
-            place = self._index[id(thing)] = len(self._objects)
-            self._objects.append(thing)
-            if isinstance(thing, GENERATORS):
-                self.streams.append(thing)
-        return place
-
-    def __getitem__(self, index: int) -> object:
-        return self._objects[index]
-
-
-def _is_aside(kind: type) -> bool:
-    """Whether objects of this type are neither state nor to be copied."""
-    return issubclass(kind, SET_ASIDE) or f"{kind.__module__}.".startswith(DRAWING)
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, kept: _Kept) -> None:
-        super().__init__(file, protocol=5)
-        self._kept = kept
-
-    def reducer_override(self, thing: Any) -> Any:
-        index = self._kept.index(thing)
-        return NotImplemented if index is None else (_fetch, (index,))
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, kept: _Kept) -> None:
-        super().__init__(file)
-        self._kept = kept
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name == "_fetch" and module == __name__:
-            return self._kept.__getitem__
-        return super().find_class(module, name)
-
-
-class _Codec:
-    """Takes, restores and identifies the states of one environment."""
-
-    def __init__(self, home: AnyEnv, freeze: frozenset[str]) -> None:
-        self.home = home
-        self.freeze = freeze
-        self.held: dict[str, Callable[[], Any]] = {}  # makes the value of a frozen attribute
-        self.marks: list[tuple[object, object]] = []  # the environment's generators at first
-        self._aside = NOT_STATE | freeze
-        self._kept = _Kept(home)
-        self._handlers: dict[type, _Handler] = dict(_HANDLERS)
-        self._digests: dict[bytes, bytes] = {}
-
-    def snapshot(self) -> bytes:
-        """All attributes that are state, in one pickle."""
-        attributes = self._attributes()
-        try:
-            return self._dump(attributes)
-        except Exception as error:  # pickling runs the environment's own code
-            bad = [name for name, value in attributes.items() if not self._is_picklable(value)]
-            raise ExtractionError(
-                f"the state of {type(self.home).__name__} cannot be pickled, because of "
-                f"{_listed(bad) or 'all attributes together'} ({type(error).__name__}: {error}); "
-                "remove what cannot be pickled, give its class a __reduce__, or name the "
-                "attribute in freeze if it is not part of the state"
-            ) from error
-
-    def restore(self, snapshot: bytes) -> None:
-        """Put the environment into the state of a snapshot."""
-        loaded = self._load(snapshot)
-        attributes = vars(self.home)
-        for name in [name for name in attributes if name not in self._aside]:
-            if name not in loaded:
-                del attributes[name]
-        attributes.update(loaded)
-        self.refreeze()
-
-    def hold(self) -> None:
-        """Take the present values of the frozen attributes as those to hold."""
-        attributes = vars(self.home)
-        self.held = {name: self._maker(attributes[name]) for name in self.freeze & set(attributes)}
-
-    def refreeze(self) -> None:
-        """Set the frozen attributes back."""
-        attributes = vars(self.home)
-        for name in self.freeze:
-            if name in self.held:
-                attributes[name] = self.held[name]()
-            else:
-                attributes.pop(name, None)
-
-    def digest(self, snapshot: bytes) -> bytes:
-        """The canonical digest of the present state, of which `snapshot` was taken."""
-        # Pickles differ where states do not, but equal pickles are equal states, and hashing
-        # one takes a hundredth of the time that walking through the objects does.
-        key = hashlib.sha256(snapshot).digest()
-        found = self._digests.get(key)
-        if found is None:
-            encoder = _Encoder(self.home, self._handlers)
-            for name, value in sorted(self._attributes().items()):
-                if _is_told(value):
-                    encoder.text(name)
-                    encoder.add(value)
-            found = hashlib.sha256(encoder.result()).digest()
-            if len(self._digests) >= CACHED:
-                self._digests.clear()
-            self._digests[key] = found
-        return found
-
-    def encodings(self, snapshot: bytes) -> dict[str, bytes]:
-        """The canonical encoding of each attribute by itself."""
-        found = {}
-        for name, value in self._load(snapshot).items():
-            if _is_told(value):
-                encoder = _Encoder(self.home, self._handlers)
-                encoder.add(value)
-                found[name] = encoder.result()
-        return found
-
-    def differing(self, one: bytes, other: bytes) -> list[str]:
-        """The attributes in which two snapshots differ."""
-        left, right = self.encodings(one), self.encodings(other)
-        return sorted(name for name in left | right if left.get(name) != right.get(name))
-
-    def streams(self) -> list[object]:
-        """The generators that a step of the environment may draw from, `random` left out."""
-        own = vars(self.home).get("_np_random")
-        others = [stream for stream in self._kept.streams if stream is not own]
-        return [own, *others] if isinstance(own, GENERATORS) else others
-
-    def _attributes(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self.home).items() if name not in self._aside}
-
-    def _dump(self, value: object) -> bytes:
-        file = io.BytesIO()
-        _Pickler(file, self._kept).dump(value)
-        return file.getvalue()
-
-    def _load(self, raw: bytes) -> Any:
-        return _Unpickler(io.BytesIO(raw), self._kept).load()
-
-    def _is_picklable(self, value: object) -> bool:
-        try:
-            self._dump(value)
-        except Exception:  # as in `snapshot`
-            return False
-        return True
-
-    def _maker(self, value: object) -> Callable[[], Any]:
-        if not self._is_picklable(value):
-            return lambda: value
-        raw = self._dump(value)
-        return lambda: self._load(raw)
-
-
-# -- canonical encoding --------------------------------------------------------------------
-
-_Handler: TypeAlias = "Callable[[_Encoder, Any], None]"
-
-
-def _is_told(value: object) -> bool:
-    """Whether an attribute enters the key.
-
-    None counts as absent: what rendering and lazy set-up create is None or missing before.
-    """
-    return value is not None and not _is_aside(type(value))
-
-
-@lru_cache(maxsize=4096)  # names of attributes and classes, over and over
-def _encoded(text: str) -> bytes:
-    raw = text.encode("utf-8", "surrogatepass")
-    return b"s%d:%b" % (len(raw), raw)
-
-
-class _Encoder:
-    """Writes values as bytes that are equal exactly for equal states.
-
-    Every item says its type and length, so no two values run together. Mutable objects are
-    numbered by where they are first met, and later meetings refer back to that number: whether
-    `carrying` is the very object of the mission can decide over the reward. Numbers count
-    sequences too, of whatever type, so that a tuple in place of an array shifts none of them.
-    """
-
-    def __init__(self, home: object, handlers: dict[type, _Handler]) -> None:
-        self._home = home
-        self._handlers = handlers
-        self._parts: list[bytes] = []
-        self._met: dict[int, int] = {}
-        self._count = 0
-        self._alive: list[object] = []  # temporary objects, whose address must not be reused
-
-    def result(self) -> bytes:
-        return b"".join(self._parts)
-
-    def add(self, value: Any) -> None:
-        kind = type(value)
-        handler = self._handlers.get(kind)
-        if handler is None:
-            handler = self._handlers[kind] = _handler_of(kind)
-        handler(self, value)
-
-    def constant(self, value: object) -> None:
-        self._parts.append(b"N" if value is None else b"C" + repr(value).encode())
-
-    def boolean(self, value: Any) -> None:
-        self._parts.append(b"T" if value else b"F")
-
-    def integer(self, value: int) -> None:
-        self._parts.append(b"i%d;" % value)
-
-    def real(self, value: float) -> None:
-        self._parts.append(b"fnan" if math.isnan(value) else b"f" + struct.pack("<d", value))
-
-    def text(self, value: str) -> None:
-        self._parts.append(_encoded(value))
-
-    def raw(self, value: bytes | bytearray) -> None:
-        if isinstance(value, bytearray) and self._is_met(value):
-            return
-        self._parts.append(b"b%d:%b" % (len(value), bytes(value)))
-
-    def scalar(self, value: np.generic) -> None:
-        # int64, float64 and bool are what Python's own numbers become; others wrap or round
-        # differently, and stay apart.
-        if value.dtype in (np.int64, np.float64, np.bool_):
-            self.add(value.item())
-        else:
-            self._parts.append(b"n")
-            self.text(value.dtype.str)
-            self.raw(value.tobytes())
-
-    def fixed_sequence(self, value: Sequence[Any]) -> None:
-        self._count += 1
-        self._items(value)
-
-    def sequence(self, value: list[Any]) -> None:
-        if not self._is_met(value):
-            self._items(value)
-
-    def array(self, value: np.ndarray[Any, Any]) -> None:
-        if self._is_met(value):
-            return
-        if value.ndim == 1 and value.dtype in (np.int64, np.float64, np.bool_):
-            self._items(value.tolist())  # as a tuple of the same numbers
-            return
-        self._parts.append(b"a")
-        self.text(value.dtype.str)
-        self._parts.append(b"%d%b" % (value.ndim, b"".join(b",%d" % n for n in value.shape)))
-        if value.dtype.hasobject or value.dtype.names:  # padding bytes are not part of the value
-            self._items(value.ravel().tolist())
-        else:
-            self.raw(value.tobytes())
-
-    def mapping(self, value: Mapping[Any, Any]) -> None:
-        # In order, as the dynamics may go through it in order.
-        if self._is_met(value):
-            return
-        self._parts.append(b"{%d:" % len(value))
-        for key, item in value.items():
-            self.add(key)
-            self.add(item)
-
-    def collection(self, value: set[Any] | frozenset[Any]) -> None:
-        if isinstance(value, frozenset):
-            self._count += 1
-        elif self._is_met(value):
-            return
-        keyed = []
-        for item in value:
-            encoder = _Encoder(self._home, self._handlers)
-            encoder.add(item)
-            keyed.append((encoder.result(), item))
-        self._parts.append(b"S")
-        self._items([item for _, item in sorted(keyed, key=lambda pair: pair[0])])
-
-    def member(self, value: enum.Enum) -> None:
-        self._parts.append(b"e")
-        self.named(type(value))
-        self.add(value.value)
-
-    def named(self, value: Any) -> None:
-        """Functions, classes and modules, by their name."""
-        module = getattr(value, "__module__", None) or ""
-        self._parts.append(b"g")
-        self.text(f"{module}:{getattr(value, '__qualname__', value.__name__)}")
-
-    def aside(self, value: object) -> None:
-        self._parts.append(b"x")
-        self.named(type(value))
-
-    def builtin(self, value: Any) -> None:
-        if isinstance(value.__self__, ModuleType | type | None):
-            self.named(value)
-        else:  # the method of some object, which is state
-            self.reduced(value)
-
-    def instance(self, value: object) -> None:
-        """An object that is its class and its attributes."""
-        if value is self._home:
-            self._parts.append(b"H")
-        elif not self._is_met(value):
-            self._parts.append(b"<")
-            self.named(type(value))
-            self._state(vars(value))
-
-    def reduced(self, value: Any) -> None:
-        """An object that says itself what it consists of."""
-        if value is self._home:
-            self._parts.append(b"H")
-            return
-        if self._is_met(value):
-            return
-        special = copyreg.dispatch_table.get(type(value))
-        recipe: Any = value.__reduce_ex__(4) if special is None else special(value)
-        self._alive.append(recipe)
-        if isinstance(recipe, str):
-            self._parts.append(b"g")
-            self.text(recipe)
-            return
-        function, arguments, state, items, pairs = itertools.islice(
-            itertools.chain(recipe, itertools.repeat(None)), 5
-        )
-        self._parts.append(b"r")
-        self.add(function)
-        self._items(arguments)
-        parts = state if isinstance(state, tuple) and len(state) == 2 else (state,)
-        for part in parts:  # attributes, or attributes and slots
-            if isinstance(part, dict) and all(isinstance(name, str) for name in part):
-                self._state(part)
-            else:
-                self.add(part)
-        for rest in (items, pairs):
-            listed = list(rest or ())
-            self._alive.append(listed)
-            self._items(listed)
-
-    def bare(self, value: object) -> None:
-        raise ExtractionError(
-            "the state holds a bare object(), which has no value to tell it from another one; "
-            "use an enum or a string instead"
-        )
-
-    def _state(self, attributes: Mapping[str, Any]) -> None:
-        self._parts.append(b"%d:" % len(attributes))
-        for name in sorted(attributes):
-            self._parts.append(_encoded(name))
-            self.add(attributes[name])
-
-    def _items(self, items: Sequence[Any]) -> None:
-        self._parts.append(b"(%d:" % len(items))
-        for item in items:
-            self.add(item)
-
-    def _is_met(self, value: object) -> bool:
-        self._count += 1
-        first = self._met.setdefault(id(value), self._count)
-        if first == self._count:
-            return False
-        self._parts.append(b"R%d;" % first)
-        return True
-
-
-_HANDLERS: Mapping[type, _Handler] = {
-    type(None): _Encoder.constant,
-    type(Ellipsis): _Encoder.constant,
-    type(NotImplemented): _Encoder.constant,
-    bool: _Encoder.boolean,
-    int: _Encoder.integer,
-    float: _Encoder.real,
-    str: _Encoder.text,
-    bytes: _Encoder.raw,
-    bytearray: _Encoder.raw,
-    tuple: _Encoder.fixed_sequence,
-    list: _Encoder.sequence,
-    np.ndarray: _Encoder.array,
-    dict: _Encoder.mapping,
-    set: _Encoder.collection,
-    frozenset: _Encoder.collection,
-    object: _Encoder.bare,
-    BuiltinFunctionType: _Encoder.builtin,
-}
-
-
-def _handler_of(kind: type) -> _Handler:
-    if _is_aside(kind):
-        return _Encoder.aside
-    if issubclass(kind, type | FunctionType | ModuleType):
-        return _Encoder.named
-    if issubclass(kind, np.generic):
-        return _Encoder.scalar
-    if issubclass(kind, enum.Enum):
-        return _Encoder.integer if issubclass(kind, int) else _Encoder.member
-    return _Encoder.instance if _is_plain(kind) else _Encoder.reduced
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether pickle would store exactly the class and `__dict__` of such an object."""
-    heap_type = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
-    return (
-        kind.__dictoffset__ != 0
-        and all(base.__flags__ & heap_type for base in kind.__mro__[:-1])
-        and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
-        and kind not in copyreg.dispatch_table
-        and not hasattr(kind, "__getnewargs__")
-        and not hasattr(kind, "__getnewargs_ex__")
-        and all(
-            getattr(kind, name) is getattr(object, name)
-            for name in ("__reduce__", "__reduce_ex__", "__getstate__")
-        )
-    )
-
-
 # -- search --------------------------------------------------------------------------------
 
 
@@ -782,7 +227,7 @@ class _Search:
     """Breadth-first search from the state after reset, and the checks of what it found."""
 
     def __init__(
-        self, codec: _Codec, n_actions: int, seed: int | None, *, absorb: bool, limit: int
+        self, codec: Codec, n_actions: int, seed: int | None, *, absorb: bool, limit: int
     ) -> None:
         self._codec = codec
         self._n_actions = n_actions
@@ -809,8 +254,8 @@ class _Search:
         missing = codec.freeze - set(codec.held) - {"step_count"}
         if missing:
             raise InvalidArgumentError(
-                f"freeze names {_listed(sorted(missing))}, but {type(codec.home).__name__} has "
-                f"no such attribute after reset; it has {_listed(sorted(vars(codec.home)))}"
+                f"freeze names {listed(sorted(missing))}, but {type(codec.home).__name__} has "
+                f"no such attribute after reset; it has {listed(sorted(vars(codec.home)))}"
             )
         snapshot = codec.snapshot()
         self._number(snapshot, codec.digest(snapshot), parent=0)
@@ -870,7 +315,7 @@ class _Search:
     def _reset(self) -> None:
         if self._seed is None:
             for stream, mark in self._codec.marks:
-                _rewind(stream, mark)
+                rewind(stream, mark)
         self._codec.home.reset(seed=self._seed)
 
     def _expand(self, state: int) -> None:
@@ -940,11 +385,11 @@ class _Search:
 
     def _marks(self) -> list[tuple[int, object]]:
         streams = [random, np.random.mtrand.get_bit_generator(), *self._codec.streams()]
-        return [(id(stream), _mark(stream)) for stream in streams]
+        return [(id(stream), mark_of(stream)) for stream in streams]
 
     def _reseed(self) -> None:
         for stream in [random, np.random.mtrand.get_bit_generator(), *self._codec.streams()]:
-            _reseed(stream, int(self._rng.integers(2**32)))
+            reseed(stream, int(self._rng.integers(2**32)))
 
     # -- checking --------------------------------------------------------------------------
 
@@ -1051,8 +496,8 @@ class _Search:
         raise ExtractionError(
             f"step returned truncated=True at state {state}, action {action}: a time limit is "
             "not part of the MDP; name the attribute that counts the steps in freeze (held "
-            f"now: {_listed(sorted(codec.held)) or 'none'}; changed in this step: "
-            f"{_listed(changed) or 'none'})"
+            f"now: {listed(sorted(codec.held)) or 'none'}; changed in this step: "
+            f"{listed(changed) or 'none'})"
         )
 
     def _refuse_more(self) -> NoReturn:
@@ -1076,7 +521,7 @@ class _Search:
         )
         if always:
             message += (
-                f"; {_listed(sorted(always))} changed in every step that found a new state, as "
+                f"; {listed(sorted(always))} changed in every step that found a new state, as "
                 "a counter does: if it is not part of the state, name it in freeze, or else raise "
                 "max_states"
             )
@@ -1092,4 +537,4 @@ class _Search:
 def _in_attributes(names: Sequence[str]) -> str:
     if not names:
         return "in which of its parts are one and the same object"
-    return f"in attribute{'s' if len(names) > 1 else ''} {_listed(names)}"
+    return f"in attribute{'s' if len(names) > 1 else ''} {listed(names)}"
