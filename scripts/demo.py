@@ -14,6 +14,7 @@ from bisim_abstract import (
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
+    sparse_mdp,
     value_iteration,
 )
 from bisim_abstract._typing import Progress
@@ -39,6 +40,7 @@ def main() -> None:
         task = bar.add_task("extracting Taxi and RoomsGrid")
         found = models()
         bar.update(task, description="compiling kernels (first run only), finding classes")
+        bisimulation_metric(sparse_mdp(3, support=1, seed=0), GAMMA)
         classes = {name: bisimulation_classes(mdp) for name, mdp in found.items()}
         bar.update(task, description="planning")
         values = {name: value_iteration(mdp, GAMMA) for name, mdp in found.items()}
