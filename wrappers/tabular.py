@@ -77,7 +77,7 @@ def extract_mdp(
 
     Example:
         >>> extract_mdp("FrozenLake-v1", reachable_only=True)
-        TabularMDP(12 states, 4 actions, 101 transitions, terminal state 11, from FrozenLake-v1)
+        TabularMDP(12 states, 4 actions, 130 transitions, terminal state 11, from FrozenLake-v1)
     """
     check_choice("terminal", terminal, ("absorb", "table"))
     checks = check_int("checks", checks, low=0)
