@@ -35,26 +35,29 @@ def make_env(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
         )
     if env_id.startswith(MINIGRID):
         require("minigrid", extra="minigrid")  # importing it registers its environments
-    try:
-        return _made(env_id, kwargs)
-    except (DeprecatedEnv, UnregisteredEnv) as error:
-        for pair in SAME_DYNAMICS:
-            if env_id in pair:
-                other = pair[1 - pair.index(env_id)]
-                if other in gym.registry:
-                    # Rainy Taxi slips to other cells in v4 than in v3, for instance.
-                    options = f" (but options such as {list(kwargs)} may not)" if kwargs else ""
-                    warnings.warn(
-                        f"{env_id} is not in Gymnasium {gym.__version__}; using {other}, whose "
-                        f"default dynamics are the same{options}",
-                        stacklevel=3,
-                    )
-                    return _made(other, kwargs)
-        raise ExtractionError(f"no environment {env_id!r}: {error}") from error
+    return _made(_existing(env_id, kwargs), kwargs)
+
+
+def _existing(env_id: str, kwargs: dict[str, Any]) -> str:
+    """The id itself, or the one that stands for it in this Gymnasium."""
+    for pair in SAME_DYNAMICS:
+        if env_id in pair and env_id not in gym.registry:
+            other = pair[1 - pair.index(env_id)]
+            # Rainy Taxi slips to other cells in v4 than in v3, for instance.
+            options = f" (but options such as {list(kwargs)} may not)" if kwargs else ""
+            warnings.warn(
+                f"{env_id} is not in Gymnasium {gym.__version__}; using {other}, whose default "
+                f"dynamics are the same{options}",
+                stacklevel=4,
+            )
+            return other
+    return env_id
 
 
 def _made(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
         return gym.make(env_id, **kwargs)
+    except (DeprecatedEnv, UnregisteredEnv) as error:
+        raise ExtractionError(f"no environment {env_id!r}: {error}") from error
     except TypeError as error:
         raise ExtractionError(f"{env_id} does not take these arguments: {error}") from error
