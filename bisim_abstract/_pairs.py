@@ -102,12 +102,9 @@ class DeterministicPairs:
         from bisim_abstract._kernels.pairgraph import evaluate_kernel, greedy_kernel
 
         model, gamma, table, action = self._model, self._gamma, self._table, self._action
-
-        def greedy(begin: int, end: int) -> float:
-            return greedy_kernel(begin, end, self._successor, model.rewards, gamma, table, action)
-
         while self.sweeps < max_sweeps:
-            largest = max(self._map(greedy))
+            forward = self.sweeps % 2 == 0
+            largest = greedy_kernel(self._successor, model.rewards, gamma, table, action, forward)
             self.sweeps += 1
             _report(self._callback, "policy iteration", self.sweeps, f"improves {largest:.2g}")
             if largest <= min(target, ROUNDING * self.top()):

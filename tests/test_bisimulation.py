@@ -273,6 +273,42 @@ def test_rounding_below_twice_float_precision_is_stated() -> None:
     check_claims(mdp, classes)
 
 
+def test_what_is_lost_in_a_sum_is_not_taken_for_equal() -> None:
+    # Both rows send the same floats to class 0, once what they lost is lost.
+    P = np.zeros((7, 1, 7))
+    for s in range(5):
+        P[s, 0, s] = 1.0
+    P[5, 0] = [0.5, 2.0**-54, 2.0**-54, 2.0**-110, 0.5, 0.0, 0.0]
+    P[6, 0] = [0.5, 2.0**-54, 2.0**-54, 2.0**-111, 0.5, 0.0, 0.0]
+    mdp = TabularMDP.from_dense(P, [0.0, 0.0, 0.0, 0.0, 1.0, 0.5, 0.5])
+    assert classes_exact(mdp) == [0, 0, 0, 0, 1, 2, 3]
+    classes = bisimulation_classes(mdp)
+    assert classes.labels.tolist() == [0, 0, 0, 0, 1, 2, 2]
+    assert not classes.is_exact
+    check_claims(mdp, classes)
+
+
+def test_equal_quotients_of_unequal_sums_are_equal() -> None:
+    # Row 1 is row 0 times 1 + 2**-31, exactly; neither sum is a float.
+    factor = 1.0 + 2.0**-31
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        parts = rng.integers(2**20, 2**21, size=5) * 2.0 ** -rng.integers(24, 60, size=5)
+        parts[4] = np.round((1.0 - parts[:4].sum()) * 2.0**21) * 2.0**-21
+        P = np.zeros((7, 1, 7))
+        P[0, 0, 2:] = parts
+        P[1, 0, 2:] = parts * factor
+        for s in range(2, 7):
+            P[s, 0, s] = 1.0
+        if not abs(P[1, 0].sum() - 1.0) <= 1e-9:
+            continue
+        mdp = TabularMDP.from_dense(P, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0])
+        assert classes_exact(mdp) == [0, 0, 1, 1, 1, 2, 2]
+        classes = bisimulation_classes(mdp)
+        assert classes.labels.tolist() == [0, 0, 1, 1, 1, 2, 2], seed
+        check_claims(mdp, classes)
+
+
 @pytest.mark.parametrize("digits", [3, 6, 12])
 def test_digits_merge_what_noise_parted(digits: int) -> None:
     noise = 10.0 ** -(digits + 3)

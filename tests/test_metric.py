@@ -389,6 +389,31 @@ def test_a_single_successor_on_one_side_rounds_too() -> None:
     assert needed > 100
 
 
+def test_a_long_sum_that_leans_one_way_is_covered() -> None:
+    # One coupling, equal terms: their rounding errors add up instead of cancelling.
+    drifts = 0
+    for k in (50, 77, 99, 150, 210):
+        P = np.zeros((k + 2, 1, k + 2))
+        P[0, 0, 1] = 1.0
+        P[1, 0, 2:] = 1.0 / k
+        for s in range(2, k + 2):
+            P[s, 0, s] = 1.0
+        mdp = TabularMDP.from_dense(P, np.zeros(k + 2))
+        table = 3.0 * (1.0 - np.eye(k + 2))
+        rise, fall = pair_residual(mdp, 0.9, table, 0, 1, 0)
+        truth = Fraction(0.9) * 3
+        assert 3 - Fraction(fall) <= truth <= 3 + Fraction(rise)
+        table[0, 1] = table[1, 0] = 0.9 * 3.0
+        rise, fall = pair_residual(mdp, 0.9, table, 0, 1, 0)
+        now = Fraction(0.9 * 3.0)
+        assert now - Fraction(fall) <= truth <= now + Fraction(rise)
+        total = 0.0
+        for _ in range(k):
+            total += 1.0 / k
+        drifts += abs(total - 1.0) > 8.0 * 2.0**-53
+    assert drifts > 0
+
+
 def test_rows_equal_after_rounding_are_not_equal() -> None:
     # Divided by their sums the two rows round to the same floats, yet they differ by 2**-56.
     unit = 2.0**-54

@@ -165,6 +165,19 @@ def test_tiny_terms_of_a_wide_mixture_add_up() -> None:
     assert all(truth <= Fraction(x) for x in values.upper.tolist())
 
 
+def test_policies_are_divided_by_their_sums() -> None:
+    # Rows may miss 1 by 1e-9; the values are those of the quotients.
+    mdp = two_loops(0.9).mdp
+    policy = np.array([[1.0 + 8e-10], [1.0 - 8e-10]])
+    values = evaluate_policy(mdp, policy, 0.9)
+    check_bounds(values, policy_values_exact(mdp, policy.tolist(), 0.9))
+    np.testing.assert_array_equal(values.policy, [[1.0], [1.0]])
+    mdp = sparse_mdp(4, 3, support=2, seed=1)
+    policy = np.array([[0.2, 0.3, 0.5]] * 4) * (1.0 + 9e-10 * np.array([[-1], [1], [0.3], [0.7]]))
+    values = evaluate_policy(mdp, policy, 0.99)
+    check_bounds(values, policy_values_exact(mdp, policy.tolist(), 0.99))
+
+
 # -- large models ------------------------------------------------------------------------------
 
 
@@ -299,6 +312,28 @@ def test_start_values_of_many_states(sign: float) -> None:
     )
     low, high = value_iteration(mdp, 0.0, max_sweeps=1).start_bounds(mdp)
     assert Fraction(low) <= sign <= Fraction(high)
+
+
+def test_start_bounds_cover_their_own_rounding() -> None:
+    # The bounds themselves are handed over here, so that nothing else gives way.
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 30))
+        mdp = TabularMDP(
+            indptr=np.arange(n + 1),
+            indices=np.arange(n),
+            probs=np.ones(n),
+            rewards=np.zeros((n, 1)),
+            start=rng.dirichlet(np.ones(n)),
+        )
+        given_values = rng.normal(size=n)
+        values = Values(0.5, given_values, given_values, np.zeros(n, np.int64), 0.0, 1.0, 1)
+        weights = [Fraction(w) for w in mdp.start.tolist()]
+        products = (w * Fraction(v) for w, v in zip(weights, given_values.tolist(), strict=True))
+        truth = sum(products, Fraction(0)) / sum(weights)
+        low, high = values.start_bounds(mdp)
+        assert Fraction(low) <= truth <= Fraction(high)
+        assert high - low <= 1e-13
 
 
 # -- options and refusals ----------------------------------------------------------------------

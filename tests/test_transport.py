@@ -401,6 +401,19 @@ def test_a_batch_is_its_problems_bit_for_bit(m: int, n: int) -> None:
                 np.testing.assert_array_equal(getattr(plans, name)[i, j], getattr(alone, name))
 
 
+def test_a_neighbour_in_the_batch_changes_no_bit() -> None:
+    # One problem of huge costs beside one of tiny costs, each solved as if it were alone.
+    rng = np.random.default_rng(12)
+    base = rng.random((3, 4, 4))
+    costs = base * np.array([1e300, 1.0, 1e-290])[:, None, None]
+    a, b = rng.random(4), rng.random(4)
+    plans = solve_transport(costs, a, b)
+    for k in range(3):
+        alone = solve_transport(costs[k], a, b)
+        for name in ("value", "lower", "upper", "coupling", "u", "v"):
+            np.testing.assert_array_equal(getattr(plans, name)[k], getattr(alone, name))
+
+
 def test_threads_change_no_bit() -> None:
     rng = np.random.default_rng(7)
     count = 4000  # more than two chunks

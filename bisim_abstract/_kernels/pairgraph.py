@@ -11,27 +11,30 @@ from bisim_abstract._kernels._jit import kernel
 from bisim_abstract._typing import AnyIntArray, FloatArray, IntArray
 
 EPS = 2.0**-53
+LOW = 2**32 - 1  # a pair is kept as one number, taken apart by shifts: divisions are slow
 
 
 @kernel
 def greedy_kernel(
-    begin: int,
-    end: int,
     successor: IntArray,
     rewards: FloatArray,
     gamma: float,
     table: FloatArray,
     action: AnyIntArray,
+    forward: bool,
 ) -> float:
-    """Improve the action of every pair s < t with begin <= s < end.
+    """Improve the action and the value of every pair, in place, in one direction or the other.
 
-    In: successor (n, A), rewards (n, A), table (n, n). In/out: action (n, n), int8.
-    Returns the largest improvement over the current table.
+    In: successor (n, A), rewards (n, A). In/out: table (n, n), action (n, n).
+    Returns the largest improvement. Later pairs see the values of earlier ones, so that a
+    change travels along whole paths in one pass; this is why it is not cut into chunks.
     """
     n, n_actions = rewards.shape
     largest = 0.0
-    for s in range(begin, end):
-        for t in range(s + 1, n):
+    for i in range(n):
+        s = i if forward else n - 1 - i
+        for j in range(n - 1 - s):
+            t = s + 1 + j if forward else n - 1 - j
             now = table[s, t]
             best = -1.0
             chosen = 0
@@ -48,6 +51,7 @@ def greedy_kernel(
             # Keep the old action on a tie up to rounding: otherwise ties may alternate for ever.
             if best > now + 4.0 * EPS * now:
                 action[s, t] = chosen
+                table[s, t] = best
                 largest = max(largest, best - now)
     return largest
 
@@ -79,7 +83,7 @@ def evaluate_kernel(
             while s != t and mark[s, t] == 0:
                 size += 1
                 mark[s, t] = size  # place on the walk, from 1
-                order[size - 1] = s * n + t
+                order[size - 1] = (s << 32) | t
                 a = action[s, t]
                 x, y = successor[s, a], successor[t, a]
                 if x < y:
@@ -95,12 +99,12 @@ def evaluate_kernel(
                 first = mark[s, t] - 1
                 total = 0.0
                 for k in range(size - 1, first - 1, -1):
-                    x, y = order[k] // n, order[k] % n
+                    x, y = order[k] >> 32, order[k] & LOW
                     a = action[x, y]
                     total = abs(rewards[x, a] - rewards[y, a]) + gamma * total
                 value = total / (1.0 - gamma ** (size - first))
             for k in range(size - 1, -1, -1):
-                x, y = order[k] // n, order[k] % n
+                x, y = order[k] >> 32, order[k] & LOW
                 a = action[x, y]
                 value = abs(rewards[x, a] - rewards[y, a]) + gamma * value
                 table[x, y] = value
