@@ -361,6 +361,13 @@ def test_an_impossible_tolerance_is_admitted() -> None:
     assert values.sweeps < 2000  # rounding stops it, not the limit
 
 
+def test_rounding_ends_the_sweeps_of_larger_models() -> None:
+    # Here the factorisation leaves residuals above those of a single backup.
+    values = value_iteration(sparse_mdp(1000, 2, support=3, seed=1), 0.999999, max_sweeps=40)
+    assert values.gap <= 1e-8 * 1e6
+    assert values.sweeps < 40
+
+
 def test_the_result_prints_itself_and_is_frozen() -> None:
     values = value_iteration(wheel(0.5).mdp, 0.5)
     assert "3 states, gamma=0.5" in repr(values)
