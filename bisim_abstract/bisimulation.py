@@ -24,6 +24,7 @@ class BisimulationClasses:
     """A partition of the states, with what its members are proven to differ by.
 
     Attributes:
+        mdp: The model it is a partition of.
         labels: (n_states) class of each state, numbered by first appearance.
         representatives: (n_classes) the member each class is compared with: the terminal
             state in its class, the first member elsewhere.
@@ -40,6 +41,7 @@ class BisimulationClasses:
     Members of a class are bisimilar, at distance exactly 0, if `is_exact`.
     """
 
+    mdp: TabularMDP
     labels: IntArray
     representatives: IntArray
     quotient: TabularMDP
@@ -150,6 +152,7 @@ def bisimulation_classes(
     labels.setflags(write=False)
     representatives.setflags(write=False)
     return BisimulationClasses(
+        mdp=mdp,
         labels=labels,
         representatives=representatives,
         quotient=quotient,

@@ -199,10 +199,8 @@ def bisimulation_metric(
     workers = thread_count(threads)
     if classes is None:
         classes = bisimulation_classes(mdp, threads=workers)
-    elif classes.labels.shape != (mdp.n_states,):
-        raise InvalidArgumentError(
-            f"classes are of a model with {classes.labels.size} states, not {mdp.n_states}"
-        )
+    elif classes.mdp is not mdp and classes.mdp != mdp:
+        raise InvalidArgumentError(f"classes are those of another model, {classes.mdp}, not {mdp}")
     model = classes.quotient
     span = reward_span(model)
     if not math.isfinite(span / (1.0 - gamma) / (1.0 - gamma)):

@@ -539,9 +539,11 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
 
 
 def test_classes_of_another_model_are_refused() -> None:
-    classes = bisimulation_classes(coins(0.5).mdp)
-    with pytest.raises(InvalidArgumentError, match="6 states, not 2"):
-        bisimulation_metric(two_loops(0.5).mdp, 0.5, classes=classes)
+    mdp, other = sparse_mdp(6, 2, seed=0), sparse_mdp(6, 2, seed=1)
+    with pytest.raises(InvalidArgumentError, match="another model"):
+        bisimulation_metric(mdp, 0.5, classes=bisimulation_classes(other))
+    same = sparse_mdp(6, 2, seed=0)
+    assert bisimulation_metric(mdp, 0.5, classes=bisimulation_classes(same)).is_converged
 
 
 # -- extreme numbers ---------------------------------------------------------------------------
