@@ -28,7 +28,7 @@ from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
 from bisim_abstract._pairs import DeterministicPairs, StochasticPairs
 from bisim_abstract._typing import Progress
-from tests.mdps import BY_HAND, Known, coins, dense, gammas, mdps, scaled, two_loops
+from tests.mdps import BY_HAND, Known, dense, gammas, mdps, scaled, two_loops
 from tests.oracles import backup_exact, backup_pair_exact, classes_exact, metric_lp
 
 LAW = settings(
