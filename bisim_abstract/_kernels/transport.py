@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._kernels._jit import kernel
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._typing import AnyIntArray, FloatArray, IntArray
 
 EPS = 2.0**-53  # half the distance from 1.0 to the next float: the unit roundoff
 TINY = 1e-315  # far above the total underflow error of any sum of products met here
@@ -521,6 +521,43 @@ def sweep_kernel(
 
 
 @kernel
+def couple_kernel(
+    p: int,
+    q: int,
+    indptr: IntArray,
+    probs: FloatArray,
+    cost: FloatArray,
+    top: float,
+    flow: FloatArray,
+    pot: FloatArray,
+    fscratch: FloatArray,
+    iscratch: IntArray,
+) -> tuple[float, float]:
+    """Lower and upper bound on the exact transport cost between rows p and q.
+
+    In: cost (row-major over the two supports), its largest entry `top`.
+    Scratch: flow, pot, fscratch, iscratch as in `solve_kernel`.
+    """
+    rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
+    if rows == 1 and cols == 1:
+        return cost[0], cost[0]  # one coupling, of mass 1: exact
+    mass_p = probs[indptr[p] : indptr[p + 1]]
+    mass_q = probs[indptr[q] : indptr[q + 1]]
+    if rows == 1 or cols == 1:
+        # One coupling: the product of the masses, each within 2·EPS relative, times a cost,
+        # summed over rows·cols terms >= 0.
+        total = 0.0
+        for i in range(rows):
+            for j in range(cols):
+                total += mass_p[i] * mass_q[j] * cost[i * cols + j]
+        slack = (rows * cols + 8) * EPS
+        tiny = 1e-300 * top + TINY
+        return max(total * (1.0 - slack) - tiny, 0.0), total * (1.0 + slack) + tiny
+    solve_kernel(rows, cols, cost, mass_p, mass_q, flow, pot, fscratch, iscratch)
+    return bounds_kernel(rows, cols, cost, mass_p, mass_q, flow, pot)
+
+
+@kernel
 def residual_kernel(
     begin: int,
     end: int,
@@ -572,24 +609,9 @@ def residual_kernel(
                 top = gather_cost_kernel(p, q, indptr, indices, table, cost)
                 if (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY <= best_lower:
                     continue
-                rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
-                mass_p = probs[indptr[p] : indptr[p + 1]]
-                mass_q = probs[indptr[q] : indptr[q + 1]]
-                if rows == 1 and cols == 1:
-                    lower = upper = cost[0]  # one coupling, of mass 1: exact
-                elif rows == 1 or cols == 1:
-                    # One coupling: the product of the masses, each within 2·EPS relative,
-                    # times a cost, summed over max(rows, cols) terms >= 0.
-                    total = 0.0
-                    for i in range(rows):
-                        for j in range(cols):
-                            total += mass_p[i] * mass_q[j] * cost[i * cols + j]
-                    slack = (rows * cols + 8) * EPS
-                    lower = max(total * (1.0 - slack) - 1e-300 * top - TINY, 0.0)
-                    upper = total * (1.0 + slack) + 1e-300 * top + TINY
-                else:
-                    solve_kernel(rows, cols, cost, mass_p, mass_q, flow, pot, fscratch, iscratch)
-                    lower, upper = bounds_kernel(rows, cols, cost, mass_p, mass_q, flow, pot)
+                lower, upper = couple_kernel(
+                    p, q, indptr, probs, cost, top, flow, pot, fscratch, iscratch
+                )
             best_lower = max(best_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
             best_upper = max(best_upper, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
         # One subtraction each: at most EPS relative of its result, covered by the factor.
@@ -600,6 +622,74 @@ def residual_kernel(
             s += 1
             t = s + 1
     return rise, fall
+
+
+@kernel
+def arm_kernel(
+    begin: int,
+    end: int,
+    first: IntArray,
+    second: IntArray,
+    offset: IntArray,
+    positions: AnyIntArray,
+    indptr: IntArray,
+    indices: IntArray,
+    weights: FloatArray,
+    probs: FloatArray,
+    rewards: FloatArray,
+    gamma: float,
+    widest: int,
+    is_upper: bool,
+    values: FloatArray,
+    out: FloatArray,
+) -> None:
+    """One certified backup of the pairs begin..end of one arm, into `out`.
+
+    In: first and second (pairs), the states of each pair; positions: for every pair from
+    `begin` on, action, and cell of the two supports, where in `values` its ground cost stands;
+    offset (end - begin + 1), where each pair's positions begin; the rows as stored (weights)
+    and divided by their sums (probs); widest, the longest row.
+    Out: out (pairs): a lower bound on the exact backup of `values`, or an upper bound.
+
+    Why bounds: as in `residual_kernel`, of which this is one side. An action is skipped only
+    if an upper bound on its value is at most what another has reached, so that the maximum
+    does not change (upper arm) or only stays lower (lower arm).
+    """
+    n_actions = rewards.shape[1]
+    cost = np.empty(widest * widest)
+    flow = np.empty(widest * widest)
+    pot = np.empty(2 * widest)
+    fscratch = np.empty(5 * widest)
+    iscratch = np.empty(10 * widest, np.int64)
+    for at in range(begin, end):
+        s, t = first[at], second[at]
+        cell = offset[at - begin]
+        best = 0.0
+        for a in range(n_actions):
+            p, q = s * n_actions + a, t * n_actions + a
+            size = (indptr[p + 1] - indptr[p]) * (indptr[q + 1] - indptr[q])
+            gap = abs(rewards[s, a] - rewards[t, a])
+            bound = 0.0
+            if not same_row_kernel(p, q, indptr, indices, weights):
+                top = 0.0
+                for k in range(size):
+                    c = values[positions[cell + k]]
+                    cost[k] = c
+                    if c > top:
+                        top = c
+                if (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY <= best:
+                    cell += size
+                    continue
+                lower, upper = couple_kernel(
+                    p, q, indptr, probs, cost, top, flow, pot, fscratch, iscratch
+                )
+                bound = upper if is_upper else lower
+            cell += size
+            if is_upper:
+                best = max(best, (gap + gamma * bound) * (1.0 + 4.0 * EPS) + TINY)
+            else:
+                best = max(best, (gap + gamma * bound) * (1.0 - 4.0 * EPS) - TINY)
+        out[at] = best
 
 
 @kernel

@@ -1,0 +1,85 @@
+"""Where the ground costs of a backup stand: pairs of states to places in a table of values.
+
+An open-addressing hash table over pair keys `s * n + t` with s < t. Place 0 belongs to pairs of
+equal states; the covered pairs come next, in order; pairs that are read but not covered (the
+frontier) follow in the order in which they are first met.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bisim_abstract._kernels._jit import kernel
+from bisim_abstract._typing import AnyIntArray, IntArray
+
+
+@kernel
+def slot_kernel(key: int, slots: IntArray) -> int:
+    """The slot that holds `key`, or the empty one (-1) where it belongs."""
+    mask = np.uint64(slots.size - 1)
+    x = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    at = (x ^ (x >> np.uint64(29))) & mask
+    while slots[at] != -1 and slots[at] != key:
+        at = (at + np.uint64(1)) & mask
+    return int(at)
+
+
+@kernel
+def insert_kernel(keys: IntArray, base: int, slots: IntArray, places: IntArray) -> None:
+    """Give `keys` the places base, base + 1, ... In/out: slots and places (a power of two)."""
+    for k in range(keys.size):
+        at = slot_kernel(keys[k], slots)
+        slots[at] = keys[k]
+        places[at] = base + k
+
+
+@kernel
+def locate_kernel(
+    begin: int,
+    end: int,
+    first: IntArray,
+    second: IntArray,
+    indptr: IntArray,
+    indices: IntArray,
+    n_states: int,
+    n_actions: int,
+    slots: IntArray,
+    places: IntArray,
+    next_place: int,
+    frontier: IntArray,
+    offset: IntArray,
+    positions: AnyIntArray,
+) -> int:
+    """Find the place of every ground cost that the pairs begin..end read.
+
+    In: first, second (pairs); next_place, the first free place.
+    In/out: slots, places: pairs met for the first time are added to them.
+    Out: frontier: keys of the pairs added, in order; offset (end - begin + 1) and positions:
+    for each pair, action and cell of the two supports its place.
+    Returns the number of pairs added.
+    """
+    added = 0
+    cell = 0
+    for at in range(begin, end):
+        offset[at - begin] = cell
+        s, t = first[at], second[at]
+        for a in range(n_actions):
+            p, q = s * n_actions + a, t * n_actions + a
+            for i in range(indptr[p], indptr[p + 1]):
+                x = indices[i]
+                for j in range(indptr[q], indptr[q + 1]):
+                    y = indices[j]
+                    place = 0
+                    if x != y:
+                        key = x * n_states + y if x < y else y * n_states + x
+                        slot = slot_kernel(key, slots)
+                        if slots[slot] == -1:
+                            slots[slot] = key
+                            places[slot] = next_place + added
+                            frontier[added] = key
+                            added += 1
+                        place = places[slot]
+                    positions[cell] = place
+                    cell += 1
+    offset[end - begin] = cell
+    return added

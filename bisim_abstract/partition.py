@@ -1,0 +1,120 @@
+"""Single-linkage clusterings of two arms, and the thresholds at which they agree.
+
+At threshold tau, states are linked if their value is at most tau; clusters are the connected
+components. Fewer links are below tau in the upper arm, so its clustering refines the lower
+arm's. Hence the two are equal exactly when they have equally many clusters, and all certified
+thresholds follow from the two minimum spanning forests: the number of clusters is a step
+function of tau that falls at the weights of the forest's edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """A minimum spanning forest of weighted links: single linkage at every threshold.
+
+    Attributes:
+        n_states: Number of states.
+        weights: (edges) weights of the forest's edges, rising.
+        first: (edges) one end of each edge.
+        second: (edges) the other.
+    """
+
+    n_states: int
+    weights: FloatArray
+    first: IntArray
+    second: IntArray
+
+    def count(self, tau: npt.ArrayLike) -> IntArray:
+        """Number of clusters at each threshold."""
+        return np.asarray(self.n_states - np.searchsorted(self.weights, tau, side="right"))
+
+    def labels(self, tau: float) -> IntArray:
+        """(n_states) clusters at a threshold, numbered by first appearance."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        used = int(np.searchsorted(self.weights, tau, side="right"))
+        n = self.n_states
+        links = (np.ones(used, np.int8), (self.first[:used], self.second[:used]))
+        _, labels = connected_components(coo_array(links, shape=(n, n)), directed=False)
+        return numbered(labels)
+
+
+def spanning_forest(
+    n_states: int, first: IntArray, second: IntArray, weights: FloatArray
+) -> Forest:
+    """The minimum spanning forest of links between states.
+
+    SciPy's graphs take a stored 0 for no edge, so the algorithm is given the rank of each
+    weight, counted from 1, instead of the weight: the forest depends on the order alone.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    if weights.size == 0:
+        empty = np.empty(0, np.int64)
+        return Forest(n_states, np.empty(0), empty, empty)
+    order = np.argsort(weights, kind="stable")
+    rank = np.empty(weights.size)
+    rank[order] = np.arange(1.0, weights.size + 1.0)
+    graph = coo_array((rank, (first, second)), shape=(n_states, n_states))
+    kept = np.sort(minimum_spanning_tree(graph.tocsr()).data).astype(np.int64) - 1
+    chosen = order[kept]
+    return Forest(n_states, weights[chosen], first[chosen], second[chosen])
+
+
+def numbered(labels: npt.ArrayLike) -> IntArray:
+    """The same partition with clusters numbered by first appearance."""
+    _, first, inverse = np.unique(np.asarray(labels), return_index=True, return_inverse=True)
+    rank = np.empty(first.size, np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return rank[inverse]
+
+
+@dataclass(frozen=True)
+class CertifiedInterval:
+    """Thresholds at which both arms give the same clustering: low <= tau < high.
+
+    Attributes:
+        low: Smallest threshold.
+        high: First threshold beyond, or infinity.
+        n_clusters: Number of clusters there.
+    """
+
+    low: float
+    high: float
+    n_clusters: int
+
+
+def certified_intervals(lower: Forest, upper: Forest) -> list[CertifiedInterval]:
+    """All thresholds tau >= 0 at which two arms over the same links agree.
+
+    `lower` and `upper` are the forests of the two arms. Between two breakpoints both counts
+    are constant; neighbouring intervals with the same count are joined.
+    """
+    if lower.n_states != upper.n_states:
+        raise InvalidArgumentError(
+            f"the arms are over {lower.n_states} and {upper.n_states} states"
+        )
+    breaks = np.unique(np.concatenate([[0.0], lower.weights, upper.weights]))
+    breaks = breaks[breaks >= 0.0]
+    agree = lower.count(breaks) == upper.count(breaks)
+    ends = np.append(breaks[1:], np.inf)
+    found: list[CertifiedInterval] = []
+    for k in np.flatnonzero(agree):
+        low, high, count = float(breaks[k]), float(ends[k]), int(upper.count(breaks[k]))
+        if found and found[-1].high == low and found[-1].n_clusters == count:
+            found[-1] = CertifiedInterval(found[-1].low, high, count)
+        else:
+            found.append(CertifiedInterval(low, high, count))
+    return found
