@@ -122,6 +122,7 @@ def check_rows(
             f"probabilities must sum to 1, got {float(sums[bad[0]])!r} "
             f"at {where_is(bad[0], n_actions)}"
             + (f" (and {bad.size - 1:,} more rows)" if bad.size > 1 else "")
+            + f"; more than {ROW_SUM_TOL:g} is not rounding: divide rows by their sums in float64"
         )
 
 

@@ -1,12 +1,14 @@
-"""Reading `.npz` archives from anywhere: no pickle, no sizes taken on trust."""
+"""`.npz` archives: written atomically, read from anywhere without trust and without pickle."""
 
 from __future__ import annotations
 
 import lzma
 import math
+import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +34,30 @@ DAMAGE = (
     zlib.error,
     lzma.LZMAError,
 )
+
+
+def write_npz(
+    path: str | Path, arrays: Mapping[str, npt.NDArray[Any]], *, compress: bool = True
+) -> None:
+    """Write an archive to exactly this path (NumPy alone would append `.npz`).
+
+    It is written beside the target and renamed: an interruption leaves the old file or the
+    new one, never half of it.
+    """
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(unfinished, "wb") as file:
+            write = np.savez_compressed if compress else np.savez
+            write(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+    except OSError as error:
+        error.filename = str(target)  # the file that was asked for, not our temporary one
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def read_npz(path: str | Path) -> dict[str, npt.NDArray[Any]]:

@@ -61,8 +61,9 @@ def _check_room(n: int, needed: int, memory_limit: int | None) -> None:
     check_memory(
         needed,
         what=f"the metric of all pairs of {n:,} bisimulation classes",
-        instead="keep only reachable states (extract_mdp(..., reachable_only=True)), or merge "
-        "more of them with classes=bisimulation_classes(mdp, digits=...)",
+        instead="keep only reachable states (extract_mdp(..., reachable_only=True)); if states "
+        "are equal but for rounding, merge them with "
+        "classes=bisimulation_classes(mdp, digits=12)",
         memory_limit=memory_limit,
     )
 

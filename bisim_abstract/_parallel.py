@@ -30,5 +30,9 @@ def map_chunks(
     ranges = [(begin, min(begin + chunk, total)) for begin in range(0, total, chunk)]
     if threads == 1 or len(ranges) <= 1:
         return [work(begin, end) for begin, end in ranges]
-    with ThreadPoolExecutor(max_workers=min(threads, len(ranges))) as pool:
+    pool = ThreadPoolExecutor(max_workers=min(threads, len(ranges)))
+    try:
         return list(pool.map(lambda span: work(*span), ranges))
+    finally:
+        # After an error or Ctrl-C, what has not begun is dropped.
+        pool.shutdown(wait=True, cancel_futures=True)

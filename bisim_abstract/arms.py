@@ -56,16 +56,22 @@ class Starts:
     upper: str
 
     @classmethod
-    def of(cls, mdp: TabularMDP, gamma: float, *, lower: str, upper: str) -> Starts:
-        """The starts of a model."""
+    def of(cls, rewards: FloatArray, gamma: float, *, lower: str, upper: str) -> Starts:
+        """The starts of a model with these rewards, (n_states, n_actions)."""
         check_choice("lower_start", lower, LOWER_STARTS)
         check_choice("upper_start", upper, UPPER_STARTS)
-        span = reward_span(mdp)
+        span = reward_span(rewards)
         inflation = 1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma)
         diameter = span / (1.0 - gamma) * inflation
         if not math.isfinite(diameter / (1.0 - gamma)):
             raise InvalidArgumentError("the metric would overflow; rescale the rewards")
-        return cls(mdp.rewards, gamma, diameter, lower, upper)
+        return cls(rewards, gamma, diameter, lower, upper)
+
+    def widest(self) -> float:
+        """Bound on the gap between both start values of any pair, rounded up."""
+        # Reward over reward leaves gamma·D; the constant leaves at most D.
+        both = self.lower == self.upper == "reward"
+        return self.diameter * (self.gamma if both else 1.0) * (1.0 + 32.0 * EPS)
 
     def read(self, s: IntArray, t: IntArray) -> tuple[FloatArray, FloatArray]:
         """Lower and upper start values of pairs of different states."""
@@ -111,7 +117,7 @@ class Arms:
     ) -> None:
         self.mdp = mdp
         self.gamma = check_gamma(gamma)
-        self.starts = Starts.of(mdp, self.gamma, lower=lower_start, upper=upper_start)
+        self.starts = Starts.of(mdp.rewards, self.gamma, lower=lower_start, upper=upper_start)
         self.keys: IntArray = np.empty(0, np.int64)
         self.lower: FloatArray = np.empty(0)
         self.upper: FloatArray = np.empty(0)

@@ -12,7 +12,7 @@ from bisim_abstract._parallel import map_chunks, thread_count
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_gamma, check_int
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.mdp import TabularMDP, check_mdp
 
 __all__ = ["BisimulationClasses", "bisimulation_classes", "reward_span"]
 
@@ -72,7 +72,7 @@ class BisimulationClasses:
         """
         gamma = check_gamma(gamma)
         variation = self.variation + self.lift_error
-        diameter = reward_span(self.quotient) / (1.0 - gamma)
+        diameter = reward_span(self.quotient.rewards) / (1.0 - gamma)
         local = 2.0 * self.reward_gap + 2.0 * gamma * variation * diameter
         return local / (1.0 - gamma) * (1.0 + 1e-12)
 
@@ -118,6 +118,7 @@ def bisimulation_classes(
     """
     from bisim_abstract._kernels.refine import deviation_kernel, refine_kernel
 
+    check_mdp(mdp)
     n = mdp.n_states
     if initial is None:
         block = np.zeros(n, np.int64)
@@ -163,10 +164,10 @@ def bisimulation_classes(
     )
 
 
-def reward_span(mdp: TabularMDP) -> float:
+def reward_span(rewards: FloatArray) -> float:
     """L: the largest reward difference between two states under one action, rounded up."""
     with np.errstate(over="ignore"):
-        span = float(np.ptp(mdp.rewards, axis=0).max())
+        span = float(np.ptp(rewards, axis=0).max())
     if not math.isfinite(span):
         raise InvalidArgumentError("rewards differ by more than a float can hold; rescale them")
     return math.nextafter(span, math.inf) if span > 0.0 else 0.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,13 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._mdp_checks import checked_metadata
-from bisim_abstract._npz import read_npz
+from bisim_abstract._mdp_checks import checked_metadata, frozen
+from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_choice, check_gamma, check_int, check_real
 from bisim_abstract.arms import LOWER_STARTS, UPPER_STARTS, Arms, Starts
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.partition import (
     CertifiedInterval,
     Forest,
@@ -30,10 +27,24 @@ from bisim_abstract.partition import (
     spanning_forest,
 )
 
+__all__ = ["Certificate"]
+
 FORMAT = "bisim_abstract.Certificate"
 VERSION = 1
 SCOPES = ("covered",)
-ARRAYS = ("keys", "lower", "upper", "labels_lower", "labels_upper")
+INTEGERS = ("keys", "labels_lower", "labels_upper")
+REALS = ("rewards", "lower", "upper")
+SCALARS = (
+    "fingerprint",
+    "n_states",
+    "gamma",
+    "lower_start",
+    "upper_start",
+    "eps_op",
+    "tau",
+    "scope",
+    "stop",
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,6 +59,7 @@ class Certificate:
         fingerprint: Of the model.
         n_states: Number of states of the model.
         gamma: The discount.
+        rewards: (n_states, n_actions) rewards of the model, which start values depend on.
         keys: (covered) sorted pair keys, s * n_states + t with s < t.
         lower: (covered) lower bounds.
         upper: (covered) upper bounds.
@@ -66,6 +78,7 @@ class Certificate:
     fingerprint: str
     n_states: int
     gamma: float
+    rewards: FloatArray
     keys: IntArray
     lower: FloatArray
     upper: FloatArray
@@ -78,3 +91,234 @@ class Certificate:
     labels_upper: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     stop: str = ""
     run: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "gamma", check_gamma(self.gamma))
+        set_field(self, "n_states", check_int("n_states", self.n_states, low=1))
+        for name in INTEGERS:
+            set_field(self, name, frozen(name, getattr(self, name), np.int64))
+        for name in REALS:
+            set_field(self, name, frozen(name, getattr(self, name), np.float64))
+        check_choice("lower_start", self.lower_start, LOWER_STARTS)
+        check_choice("upper_start", self.upper_start, UPPER_STARTS)
+        check_choice("scope", self.scope, SCOPES)
+        if check_real("eps_op", self.eps_op) < 0.0:
+            raise InvalidArgumentError(f"eps_op must be at least 0, got {self.eps_op!r}")
+        _check_table(self)
+        for name in ("labels_lower", "labels_upper"):
+            expected = (0,) if self.tau is None else (self.n_states,)
+            if getattr(self, name).shape != expected:
+                raise InvalidArgumentError(
+                    f"{name} must have shape {expected}, got {getattr(self, name).shape}"
+                )
+        if self.tau is not None:
+            set_field(self, "tau", check_real("tau", self.tau))
+        set_field(self, "run", MappingProxyType(checked_metadata(self.run)))
+
+    # -- what it says ----------------------------------------------------------------------
+
+    @property
+    def n_covered(self) -> int:
+        """Number of covered pairs."""
+        return int(self.keys.size)
+
+    @property
+    def coverage(self) -> float:
+        """Share of all pairs that is covered."""
+        total = self.n_states * (self.n_states - 1) // 2
+        return self.n_covered / total if total else 1.0
+
+    @property
+    def margin(self) -> float:
+        """How far the stored arms must be widened to enclose the metric: eps_op/(1 - gamma)."""
+        return self.eps_op / (1.0 - self.gamma) * (1.0 + 4.0 * 2.0**-53)
+
+    @property
+    def width(self) -> float:
+        """Largest distance between the two bounds over covered pairs."""
+        if self.n_covered == 0:
+            return 0.0
+        return float((self.upper - self.lower).max()) + 2.0 * self.margin
+
+    @cached_property
+    def global_width(self) -> float:
+        """The same over all pairs; what uncovered pairs read is part of it."""
+        if self.coverage == 1.0:
+            return self.width
+        return max(self.width, self._starts.widest() + 2.0 * self.margin)
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether both arms give the same clustering at `tau`, which is then the exact one."""
+        return self.tau is not None and np.array_equal(self.labels_lower, self.labels_upper)
+
+    def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper bounds on the metric of any pairs, by broadcasting index arrays."""
+        s, t = np.broadcast_arrays(_indices(states, self.n_states), _indices(others, self.n_states))
+        small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
+        lower, upper = self._starts.read(small, large)
+        if self.n_covered:
+            keys = small * self.n_states + large
+            at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
+            known = self.keys[at] == keys
+            lower[known] = np.maximum(lower[known], self.lower[at[known]] - self.margin)
+            upper[known] = np.minimum(upper[known], self.upper[at[known]] + self.margin)
+        lower[small == large] = upper[small == large] = 0.0
+        return lower.reshape(s.shape), upper.reshape(s.shape)
+
+    def partitions(self, tau: float) -> tuple[IntArray, IntArray]:
+        """(n_states) clusters of the lower and of the upper arm at a threshold."""
+        return self._forests[0].labels(tau), self._forests[1].labels(tau)
+
+    def certified_thresholds(self) -> list[CertifiedInterval]:
+        """All thresholds at which both arms agree, as half-open intervals."""
+        return certified_intervals(*self._forests)
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        n = self.n_states
+        lines = [
+            f"bisimulation certificate, gamma = {self.gamma:g}, scope: {self.scope} pairs",
+            f"  covered   {self.n_covered:,} of {n * (n - 1) // 2:,} pairs ({self.coverage:.1%})",
+            f"  width     {self.width:.4g} on covered pairs, {self.global_width:.4g} on all",
+        ]
+        if self.tau is not None:
+            low, high = (len(set(x.tolist())) for x in (self.labels_lower, self.labels_upper))
+            verdict = (
+                f"{high:,} clusters, certified"
+                if self.is_certified
+                else (f"NOT certified: between {low:,} and {high:,} clusters")
+            )
+            lines.append(f"  tau       {self.tau:g}: {verdict}")
+        lines.append(f"  stopped   {self.stop or 'not said'}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        verdict = (
+            "" if self.tau is None else (", certified" if self.is_certified else ", not certified")
+        )
+        return (
+            f"Certificate({self.n_states:,} states, {self.coverage:.1%} of pairs covered, "
+            f"width {self.width:.3g}{verdict})"
+        )
+
+    # -- making and keeping it -------------------------------------------------------------
+
+    @classmethod
+    def of(cls, arms: Arms, *, tau: float | None, stop: str, run: Mapping[str, Any]) -> Certificate:
+        """The certificate of two arms as they stand."""
+        plain = cls(
+            fingerprint=arms.mdp.fingerprint,
+            n_states=arms.mdp.n_states,
+            gamma=arms.gamma,
+            rewards=arms.mdp.rewards,
+            keys=arms.keys,
+            lower=arms.lower,
+            upper=arms.upper,
+            lower_start=arms.starts.lower,
+            upper_start=arms.starts.upper,
+            stop=stop,
+            run=run,
+        )
+        if tau is None:
+            return plain
+        lower, upper = plain.partitions(tau)
+        fields = {name: getattr(plain, name) for name in cls.__dataclass_fields__}
+        fields |= {"tau": tau, "labels_lower": lower, "labels_upper": upper, "run": dict(run)}
+        return cls(**fields)
+
+    def save(self, path: str | Path) -> None:
+        """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
+        arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS)}
+        header = {name: getattr(self, name) for name in SCALARS} | {"run": dict(self.run)}
+        header |= {"format": FORMAT, "version": VERSION}
+        text = json.dumps(header, sort_keys=True)
+        digest = _digest(text, arrays)
+        arrays["header"] = np.frombuffer(text.encode(), np.uint8)
+        arrays["digest"] = np.frombuffer(digest.encode(), np.uint8)
+        write_npz(path, arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Certificate:
+        """Read a file written by `save`; any changed byte is noticed.
+
+        Raises:
+            FileFormatError: If the file is damaged, changed, or of another kind.
+        """
+        arrays = read_npz(path)
+        try:
+            text = arrays.pop("header").tobytes().decode()
+            stored = arrays.pop("digest").tobytes().decode()
+            header = json.loads(text)
+            if header.pop("format") != FORMAT or header.pop("version") != VERSION:
+                raise FileFormatError(f"{path} holds no certificate of version {VERSION}")
+            if set(arrays) != {*INTEGERS, *REALS} or set(header) != {*SCALARS, "run"}:
+                raise FileFormatError(f"{path} has parts missing or too many")
+            if stored != _digest(text, arrays):
+                raise FileFormatError(f"{path} was changed after it was written")
+            fields: dict[str, Any] = {**arrays, **header}
+            return cls(**fields)
+        except InvalidArgumentError as error:
+            raise FileFormatError(f"{path} holds an inconsistent certificate: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            if isinstance(error, FileFormatError):
+                raise
+            raise FileFormatError(f"{path} has a damaged header: {error!r}") from error
+
+    @cached_property
+    def _starts(self) -> Starts:
+        return Starts.of(self.rewards, self.gamma, lower=self.lower_start, upper=self.upper_start)
+
+    @cached_property
+    def _forests(self) -> tuple[Forest, Forest]:
+        first, second = np.divmod(self.keys, self.n_states)
+        return (
+            spanning_forest(self.n_states, first, second, self.lower - self.margin),
+            spanning_forest(self.n_states, first, second, self.upper + self.margin),
+        )
+
+
+def _check_table(certificate: Certificate) -> None:
+    keys, n = certificate.keys, certificate.n_states
+    if certificate.rewards.ndim != 2 or certificate.rewards.shape[0] != n:
+        raise InvalidArgumentError(
+            f"rewards must have {n} rows, got shape {certificate.rewards.shape}"
+        )
+    if not np.isfinite(certificate.rewards).all():
+        raise InvalidArgumentError("rewards must be finite")
+    for name in ("keys", "lower", "upper"):
+        array = getattr(certificate, name)
+        if array.ndim != 1 or array.shape != keys.shape:
+            raise InvalidArgumentError(f"{name} must have one entry per covered pair")
+    first, second = np.divmod(keys, n)
+    if keys.size and ((keys[1:] <= keys[:-1]).any() or keys[0] < 0 or keys[-1] >= n * n):
+        raise InvalidArgumentError("keys must rise strictly and lie in the range of pairs")
+    if (first >= second).any():
+        raise InvalidArgumentError("keys must be those of pairs s < t")
+    bad = ~(np.isfinite(certificate.lower) & np.isfinite(certificate.upper))
+    bad |= ~((certificate.lower >= 0.0) & (certificate.lower <= certificate.upper))
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InvalidArgumentError(
+            f"bounds must be finite with 0 <= lower <= upper, got {certificate.lower[at]} and "
+            f"{certificate.upper[at]} at pair ({first[at]}, {second[at]})"
+        )
+
+
+def _indices(values: npt.ArrayLike, n_states: int) -> IntArray:
+    index = np.asarray(values)
+    if index.size and index.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"states must be indices, got dtype {index.dtype}")
+    if index.size and (index.min() < 0 or index.max() >= n_states):
+        raise InvalidArgumentError(f"states must lie in [0, {n_states})")
+    return index.astype(np.int64)
+
+
+def _digest(text: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -121,7 +121,8 @@ def estimate_mdp(
     """The empirical MDP of sampled transitions, marked as an estimate with its radii.
 
     Rows are visit frequencies and rewards are means. A pair never visited keeps a self-loop
-    with radius 1 and the middle of the reward range with half its width: nothing is known.
+    with radius 1 and the middle of the reward range with half its width: nothing is known, and
+    plans made with the estimate alone may well head for such pairs.
 
     Args:
         states: (N) states acted in.
@@ -136,7 +137,7 @@ def estimate_mdp(
         alpha: Probability allowed for any radius to fail.
         support_bound: Known bound on the number of successors of a state and action;
             all states by default. A true bound makes the radii far smaller.
-        start: (n_states) start distribution.
+        start: (n_states) start distribution; uniform over visited states by default.
         metadata: See `TabularMDP`.
 
     Raises:
@@ -206,17 +207,19 @@ def estimate_mdp(
         reward_radius += 8.0 * 2.0**-53 * max(abs(low), abs(high))
     extra = (total - n_states) * n_actions
     shape = (total, n_actions)
-    distribution = None
-    if start is not None:
+    if start is None:
+        seen = np.bincount(s, minlength=n_states) > 0
+        distribution = seen / seen.sum() if seen.any() else np.full(n_states, 1.0 / n_states)
+    else:
         distribution = frozen("start", start, np.float64)
         check_distribution("start", distribution, n_states)
-        distribution = np.append(distribution, np.zeros(total - n_states))
+    distribution = np.append(distribution, np.zeros(total - n_states))
     return TabularMDP(
         indptr=indptr,
         indices=keys[order] % total,
         probs=probs[order],
         rewards=np.append(mean, np.zeros(extra)).reshape(shape),
-        start=distribution,  # type: ignore[arg-type]
+        start=distribution,
         terminal_state=absorbing,
         # The absorbing state is ours, not the environment's: nothing about it is uncertain.
         estimate=Estimate(

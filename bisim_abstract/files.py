@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._npz import read_npz
+from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._validation import check_int
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError, InvalidMDPError
 from bisim_abstract.estimation import Estimate
@@ -41,18 +40,7 @@ def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
             for name, array in zip(names, mdp.estimate.arrays(), strict=True)
         }
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    # Beside the target, then renamed: an interruption leaves the old file or the new one.
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with open(unfinished, "wb") as file:
-            write = np.savez_compressed if compress else np.savez
-            write(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_npz(path, arrays, compress=compress)
 
 
 def load_mdp(path: str | Path) -> TabularMDP:

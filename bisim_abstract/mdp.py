@@ -432,6 +432,15 @@ class TabularMDP:
         return load_mdp(path)
 
 
+def check_mdp(mdp: TabularMDP) -> None:
+    """Raise unless it is a model, telling those who pass an environment how to get one."""
+    if not isinstance(mdp, TabularMDP):
+        raise InvalidArgumentError(
+            f"mdp must be a TabularMDP, got {type(mdp).__name__}; an environment (or its id) "
+            "becomes one by bisim_abstract.wrappers.extract_mdp(env)"
+        )
+
+
 def canonical_rows(
     indptr: IntArray, indices: IntArray, probs: FloatArray
 ) -> tuple[IntArray, IntArray, FloatArray]:

@@ -28,7 +28,7 @@ from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
 from bisim_abstract._validation import check_gamma, check_int, check_positive
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes, reward_span
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.mdp import TabularMDP, check_mdp
 
 __all__ = ["MetricBounds", "bisimulation_metric"]
 
@@ -110,7 +110,7 @@ class MetricBounds:
         verdict = "within tolerance" if self.is_converged else "NOT within tolerance"
         return "\n".join(
             [
-                f"exact bisimulation metric, gamma = {self.gamma:g}",
+                f"exact bisimulation metric, gamma = {self.gamma!r}",
                 f"  pairs     {n * (n - 1) // 2:,} of {n:,} states ({self.n_classes:,} classes)",
                 f"  diameter  between {low:.12g} and {high:.12g}",
                 f"  gap       {self.gap:.3g}, {verdict} ({self.tol:.3g})",
@@ -121,7 +121,7 @@ class MetricBounds:
     def __repr__(self) -> str:
         return (
             f"MetricBounds({self.n_states:,} states, {self.n_classes:,} classes, "
-            f"gamma={self.gamma:g}, diameter {self.diameter[1]:.6g}, gap {self.gap:.2g})"
+            f"gamma={self.gamma!r}, diameter {self.diameter[1]:.6g}, gap {self.gap:.2g})"
         )
 
     def _checked(self, name: str, values: npt.ArrayLike) -> IntArray:
@@ -192,6 +192,7 @@ def bisimulation_metric(
         >>> bool(lower <= 2.0 <= upper) and d.gap < 1e-8
         True
     """
+    check_mdp(mdp)
     gamma = check_gamma(gamma)
     if tol is not None:
         tol = check_positive("tol", tol)
@@ -199,10 +200,14 @@ def bisimulation_metric(
     workers = thread_count(threads)
     if classes is None:
         classes = bisimulation_classes(mdp, threads=workers)
+    elif not isinstance(classes, BisimulationClasses):
+        raise InvalidArgumentError(
+            f"classes must come from bisimulation_classes(mdp), got {type(classes).__name__}"
+        )
     elif classes.mdp is not mdp and classes.mdp != mdp:
         raise InvalidArgumentError(f"classes are those of another model, {classes.mdp}, not {mdp}")
     model = classes.quotient
-    span = reward_span(model)
+    span = reward_span(model.rewards)
     if not math.isfinite(span / (1.0 - gamma) / (1.0 - gamma)):
         raise InvalidArgumentError("the metric would overflow; rescale the rewards")
     if model.n_states == 1:

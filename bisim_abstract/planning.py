@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._validation import check_gamma, check_int, check_positive
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.mdp import TabularMDP, check_mdp
 
 __all__ = ["Values", "evaluate_policy", "value_iteration"]
 
@@ -69,7 +69,7 @@ class Values:
 
     def __repr__(self) -> str:
         return (
-            f"Values({self.lower.size:,} states, gamma={self.gamma:g}, "
+            f"Values({self.lower.size:,} states, gamma={self.gamma!r}, "
             f"between {self.lower.min():.6g} and {self.upper.max():.6g}, gap {self.gap:.2g})"
         )
 
@@ -106,12 +106,13 @@ def value_iteration(
         >>> values.upper.round(6)
         array([3., 4.])
     """
+    check_mdp(mdp)
     gamma = check_gamma(gamma)
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
     goal = _goal(mdp, gamma, tol)
     n, n_actions = mdp.n_states, mdp.n_actions
     kernel = mdp.kernel()
-    values = np.zeros(n)
+    values, solved = np.zeros(n), np.empty(0, np.int64)
     for sweeps in range(1, max_sweeps + 1):
         q = mdp.rewards + gamma * (kernel @ values).reshape(n, n_actions)
         policy = q.argmax(axis=1)
@@ -120,9 +121,12 @@ def value_iteration(
         gap = (high - low) / (1.0 - gamma)
         if callback is not None:
             callback(Progress("value iteration", sweeps, None, f"gap {gap:.2g}"))
-        # Residuals of the size of their rounding errors cannot be improved on.
-        if gap <= goal or high - low <= 4.0 * noise or sweeps == max_sweeps:
+        # Residuals of the size of their rounding errors cannot be improved on, and a policy
+        # that was solved for already gives the same values again.
+        again = n <= DIRECT_LIMIT and np.array_equal(policy, solved)
+        if gap <= goal or high - low <= 4.0 * noise or again or sweeps == max_sweeps:
             break
+        solved = policy
         values = _follow(mdp, gamma, policy, backup)
     return _bounded(gamma, values, low, high, policy, goal, sweeps)
 
@@ -141,6 +145,7 @@ def evaluate_policy(
         gamma: The discount, in [0, 1).
         tol: What the gap is compared with; 1e-9 of the largest possible value by default.
     """
+    check_mdp(mdp)
     gamma = check_gamma(gamma)
     goal = _goal(mdp, gamma, tol)
     weights = _policy_matrix(mdp, policy)
@@ -156,11 +161,11 @@ def evaluate_policy(
 
 
 def _goal(mdp: TabularMDP, gamma: float, tol: float | None) -> float:
+    top = float(np.abs(mdp.rewards).max())
+    if not math.isfinite(top / (1.0 - gamma) / (1.0 - gamma)):
+        raise InvalidArgumentError("the values would overflow; rescale the rewards")
     if tol is not None:
         return check_positive("tol", tol)
-    top = float(np.abs(mdp.rewards).max())
-    if not np.isfinite(top / (1.0 - gamma) / (1.0 - gamma)):
-        raise InvalidArgumentError("the values would overflow; rescale the rewards")
     return 1e-9 * max(top, 1e-300) / (1.0 - gamma)
 
 
@@ -195,6 +200,8 @@ def _bounded(
     pad = 8.0 * EPS * top
     lower, upper = values + shift_low - pad, values + shift_high + pad
     gap = float((upper - lower).max()) * (1.0 + 2.0 * EPS)
+    if gap > goal:
+        logger.warning("gap %.3g stays above tol %.3g; the bounds hold nevertheless", gap, goal)
     return Values(gamma, lower, upper, policy, gap, goal, sweeps)
 
 

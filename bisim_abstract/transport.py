@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._mdp_checks import frozen
 from bisim_abstract._parallel import map_chunks, thread_count
 from bisim_abstract._typing import FloatArray
 from bisim_abstract.errors import InvalidArgumentError
@@ -44,9 +45,9 @@ def solve_transport(
 ) -> TransportPlans:
     """Move mass `a` to mass `b` at least cost: one problem, or many of one shape.
 
-    Masses are divided by their sums first, so that sums which differ in the last digits are
-    no obstacle. Zero masses are allowed. Every problem ends: where degenerate pivots or
-    rounding should stop the simplex early, the bounds widen and stay true.
+    Masses are weights: each side is divided by its own sum first, whatever that is, and values
+    are per unit of mass. Zero masses are allowed. Every problem ends: where
+    degenerate pivots or rounding should stop the simplex early, the bounds widen and stay true.
 
     Args:
         cost: (..., m, n) non-negative costs.
@@ -81,8 +82,8 @@ def solve_transport(
     count = int(np.prod(lead))
     flat_cost = np.ascontiguousarray(np.broadcast_to(costs, (*lead, m, n))).reshape(count, m * n)
     # Near the end of the number line potentials would overflow: scale by a power of two.
-    unit = 2.0**64 if flat_cost.max(initial=0.0) > 2.0**900 else 1.0
-    flat_cost = flat_cost / unit
+    unit = np.where(flat_cost.max(axis=1, initial=0.0) > 2.0**900, 2.0**64, 1.0)
+    flat_cost = flat_cost / unit[:, None]
     flat_a = _normalised("a", masses_a, lead, m)
     flat_b = _normalised("b", masses_b, lead, n)
     flow = np.empty((count, m * n))
@@ -95,7 +96,7 @@ def solve_transport(
     map_chunks(part, count, threads=thread_count(threads), chunk=1 + 100_000 // (m * n))
     with np.errstate(over="ignore"):  # an infinite upper bound is a bound
         value = (flow * flat_cost).sum(axis=1) * unit
-        lower, upper, pot = lower * unit, upper * unit, pot * unit
+        lower, upper, pot = lower * unit, upper * unit, pot * unit[:, None]
     return TransportPlans(
         value=np.asarray(value.reshape(lead)),
         lower=lower.reshape(lead),
@@ -107,7 +108,7 @@ def solve_transport(
 
 
 def _checked(name: str, values: npt.ArrayLike, ndim: int) -> FloatArray:
-    array = np.asarray(values, dtype=np.float64)
+    array = frozen(name, values, np.float64)
     if array.ndim < ndim:
         raise InvalidArgumentError(f"{name} needs at least {ndim} axes, got shape {array.shape}")
     bad = ~np.isfinite(array) | (array < 0.0)

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.error import DeprecatedEnv, UnregisteredEnv
+from gymnasium.error import Error as GymnasiumError
 
 from bisim_abstract._validation import require
 from bisim_abstract.errors import ExtractionError
@@ -57,7 +57,7 @@ def _existing(env_id: str, kwargs: dict[str, Any]) -> str:
 def _made(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
         return gym.make(env_id, **kwargs)
-    except (DeprecatedEnv, UnregisteredEnv) as error:
+    except (GymnasiumError, ModuleNotFoundError) as error:
         raise ExtractionError(f"no environment {env_id!r}: {error}") from error
     except TypeError as error:
         raise ExtractionError(f"{env_id} does not take these arguments: {error}") from error

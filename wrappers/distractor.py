@@ -32,11 +32,14 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     Args:
         env: The environment.
         n_background: Number of background states.
-        support: Successors of each background state, drawn at random, with random weights;
-            three by default, or fewer where there are not so many states.
+        support: Successors of each background state, drawn at random; three by default, or
+            fewer where there are not so many states. Their probabilities are powers of two in
+            random order, so that products with the environment's are exact and equal states
+            stay exactly equal.
         seed: Seed of the background chain: part of the model, unlike the seed of `reset`.
         chain: (n_background, n_background) transition probabilities, as nested lists, instead
-            of a random chain.
+            of a random chain. Other probabilities than powers of two round; classes are then
+            found with `bisimulation_classes(mdp, digits=12)`.
 
     Example:
         >>> env = Distractor(gym.make("FrozenLake-v1"), n_background=10)
@@ -169,8 +172,9 @@ def _pair_id(ident: int, background: int, size: int) -> int:
 def _random_chain(size: int, support: int, seed: int) -> FloatArray:
     rng = np.random.default_rng(seed)
     chain = np.zeros((size, size))
+    weights = 0.5 ** np.minimum(np.arange(1, support + 1), max(support - 1, 0))  # they sum to 1
     for b in range(size):
-        chain[b, rng.choice(size, support, replace=False)] = rng.dirichlet(np.ones(support))
+        chain[b, rng.choice(size, support, replace=False)] = weights
     return chain
 
 

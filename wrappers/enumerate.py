@@ -528,8 +528,10 @@ class _Search:
         else:
             most = sorted(values, key=lambda name: (-len(values[name]), name))[:3]
             counts = ", ".join(f"{name!r} ({len(values[name])})" for name in most)
-            message += "; raise max_states, or name in freeze what is not part of the state" + (
-                f" (attributes with most values in a sample: {counts})" if most else ""
+            message += (
+                "; raise max_states, or name in the freeze argument of enumerate_mdp what is "
+                "not part of the state"
+                + (f" (attributes with most values in a sample: {counts})" if most else "")
             )
         raise StateLimitError(message)
 

@@ -98,9 +98,7 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
 
     def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Move, or slip."""
-        act = int(action)
-        if not self.action_space.contains(act):
-            raise InvalidArgumentError(f"action must lie in [0, {len(ACTIONS)}), got {act}")
+        act = check_int("action", action, low=0, high=len(ACTIONS) - 1)  # type: ignore[arg-type]
         reward = float(self._rewards[self.s, act])
         row, col = divmod(self.s, self.side)
         if self.np_random.random() < self._slips[self.s]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
+from bisim_abstract._mdp_checks import check_distribution, frozen
 from bisim_abstract._progress import shown
 from bisim_abstract._typing import ProgressCallback
 from bisim_abstract._validation import check_choice, check_int
@@ -81,6 +82,7 @@ def extract_mdp(
     """
     check_choice("terminal", terminal, ("absorb", "table"))
     checks = check_int("checks", checks, low=0)
+    seed = check_int("seed", seed, low=0)
     if isinstance(env, str):
         made = make_env(env, **dict(env_kwargs or {}))
         try:
@@ -100,6 +102,10 @@ def extract_mdp(
         raise ExtractionError("env_kwargs goes with an environment id, not with an environment")
     _refuse_unfaithful(env)
     source = find_source(env)
+    if start is not None and (source is not None or not has_table(env)):
+        raise ExtractionError(
+            f"start goes with environments that have a P table; {_name(env)} tells its own"
+        )
     if source is not None:
         mdp = source.to_mdp(terminal=terminal)
     elif has_table(env):
@@ -120,6 +126,9 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     Observations, rewards and actions are untouched. `info` gains "state", the index of the
     present state in `mdp`, and "env_state", the environment's own id of it. After a step that
     ended the episode, "state" is the absorbing state (with terminal="absorb").
+
+    Where the model was enumerated it is that of one seed: every reset then uses this seed,
+    whatever seed it is given.
 
     Attributes:
         mdp: The model, as given by `extract_mdp`.
@@ -156,6 +165,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             max_states=max_states,
         )
         self._absorbs = terminal == "absorb"
+        self._one_seed = seed if self.mdp.metadata["method"] == "enumeration" else None
         ids = self.mdp.state_ids.tolist()
         self._place = {ident: index for index, ident in enumerate(ids) if ident >= 0}
 
@@ -163,6 +173,8 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; see the class for what `info` gains."""
+        if self._one_seed is not None:
+            seed = self._one_seed
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, self._with_state(info, terminated=False)
 
@@ -250,6 +262,7 @@ def _from_table(
         start = getattr(inner, "initial_state_distrib", None)
     if start is None:
         start = _start_by_reset(env, len(table), seed)
+    check_distribution("start", frozen("start", start, np.float64), len(table))
     try:
         mdp = TabularMDP.from_table(table, start=start, terminal=terminal)
     except InvalidMDPError as error:

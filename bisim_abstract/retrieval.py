@@ -1,0 +1,264 @@
+"""Candidate pairs: nearest neighbours of embedded states by FAISS, and uniform partners.
+
+Retrieval only proposes pairs to look at, so an index may miss neighbours: `recall_miss` says
+how many. FAISS is imported when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
+from bisim_abstract._validation import as_generator, check_choice, check_int
+from bisim_abstract.embedding import as_points, checked_points
+from bisim_abstract.errors import InvalidArgumentError, MissingDependency
+
+__all__ = ["recall_miss", "retrieve_pairs", "uniform_pairs"]
+
+DEFAULT_NPROBE = 8
+MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
+CHUNK_CELLS = 2**21  # distances that it holds at once
+LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
+
+Points: TypeAlias = npt.NDArray[np.float32]
+Returned: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike] | npt.NDArray[np.integer[Any]]
+
+
+def retrieve_pairs(
+    points: npt.ArrayLike,
+    *,
+    k: int,
+    index: str = "Flat",
+    seed: SeedLike = None,
+    nprobe: int | None = None,
+) -> tuple[IntArray, IntArray]:
+    """Pairs of every state with its k nearest neighbours, as far as an index finds them.
+
+    States with identical points are indexed once, as graph indices lose their way among
+    duplicates. Each state first proposes others with its own point, the next ones around a
+    shuffled ring, so that a group of any size stays connected; what is left of k goes to the
+    nearest other points. No state proposes more than k, but many may propose the same one.
+
+    Points enter the index in random order: ties, graphs and coarse cells are thereby drawn
+    afresh by every seed, as are the hyperplanes of "LSH".
+
+    Args:
+        points: (n_states, d) embedded states; centred here.
+        k: Neighbours per state; all others where there are fewer.
+        index: FAISS factory string: "Flat" (exact), "LSH8" (8 random hyperplanes), "HNSW16",
+            "IVF64,Flat". An index with more cells than different points becomes "Flat".
+        seed: Seed or generator.
+        nprobe: Cells that an "IVF" index visits per query, 8 by default.
+
+    Returns:
+        The states of the unordered pairs, (s, t) with s < t, each pair once, sorted.
+
+    Raises:
+        InvalidArgumentError: If points are not finite, or FAISS refuses the index.
+    """
+    n = len(np.atleast_1d(points))
+    rows = as_points(points, n)
+    k = min(check_int("k", k, low=1), n - 1)
+    rng = as_generator(seed)
+    unique, members, sizes = _grouped(rows, rng)
+    hits = np.full((sizes.size, min(k + 1, sizes.size)), -1)  # one more: a point may hit itself
+    draw = int(rng.integers(2**31 - 1))
+    is_open = sizes <= k  # the others have k partners at their own point
+    with _faiss_ready() as faiss:
+        built = _built(faiss, unique, str(index), nprobe, draw)  # always: it refuses bad strings
+        if is_open.any() and sizes.size > 1:
+            hits[is_open] = built.search(unique[is_open], hits.shape[1])[1]
+    s, t = _expanded(hits, members, sizes, k)
+    keys = np.unique(np.minimum(s, t) * n + np.maximum(s, t))
+    return keys // n, keys % n
+
+
+def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[IntArray, IntArray]:
+    """Every state with uniformly drawn partners, never itself.
+
+    Args:
+        n_states: Number of states.
+        per_state: Independent draws for each state, so that partners can repeat.
+        seed: Seed or generator.
+
+    Returns:
+        (n_states * per_state) states and partners; empty for a single state.
+    """
+    n = check_int("n_states", n_states, low=1)
+    u = check_int("per_state", per_state, low=0) if n > 1 else 0
+    s = np.repeat(np.arange(n), u)
+    return s, (s + as_generator(seed).integers(1, max(n, 2), size=s.size)) % n
+
+
+def recall_miss(
+    points: npt.ArrayLike,
+    pairs_or_neighbours: Returned,
+    k: int,
+    *,
+    ties: str = "index",
+    seed: SeedLike = None,
+) -> float:
+    """Share of the true k nearest embedded neighbours that were not returned.
+
+    The truth is found in double precision, for at most 2,000 states drawn at random.
+
+    Args:
+        points: (n_states, d) embedded states.
+        pairs_or_neighbours: A tuple (s, t) of unordered pairs, or an (n_states, any) array of
+            neighbours in which negative entries are empty.
+        k: Neighbours per state; all others where there are fewer.
+        ties: Which of several equally far states count as nearest: those with the smallest
+            "index", or "any", which favours the returned ones and is fair among duplicates.
+        seed: Seed or generator of the sample.
+
+    Returns:
+        A share in [0, 1]; 0 for a single state.
+
+    Raises:
+        InvalidArgumentError: If points are not finite, or shapes or states do not fit.
+    """
+    check_choice("ties", ties, ("index", "any"))
+    n = len(np.atleast_1d(points))
+    rows = checked_points(points, n)
+    k = min(check_int("k", k, low=1), n - 1)
+    returned = _returned(pairs_or_neighbours, n)
+    if n == 1:
+        return 0.0
+    queries = as_generator(seed).permutation(n)[:MAX_QUERIES]
+    missed = 0
+    for part in np.array_split(queries, -(-queries.size * n // CHUNK_CELLS)):
+        missed += _missed(rows, part, returned[part].toarray(), k, ties == "any")
+    return missed / (queries.size * k)
+
+
+def _grouped(rows: Points, rng: np.random.Generator) -> tuple[Points, IntArray, IntArray]:
+    """Different points in random order, the states at each one after the other, their number."""
+    # A power of two changes no digit, and squares then stay in the range of single precision.
+    rows = np.ldexp(rows, -np.frexp(np.abs(rows).max())[1])
+    rows += np.float32(0.0)  # -0 becomes 0: one point, not two
+    unique, inverse = np.unique(rows, axis=0, return_inverse=True)
+    order = rng.permutation(unique.shape[0])
+    group = np.argsort(order)[inverse.ravel()]
+    shuffled = rng.permutation(rows.shape[0])
+    members = shuffled[np.argsort(group[shuffled], kind="stable")]
+    return np.ascontiguousarray(unique[order]), members, np.bincount(group)
+
+
+def _expanded(hits: IntArray, members: IntArray, sizes: IntArray, k: int) -> list[IntArray]:
+    """Every state and k others: from its own group, then from the groups hit, nearest first."""
+    own = np.arange(sizes.size)[:, None]
+    hits = np.hstack([own, np.where(hits == own, -1, hits)])
+    available = np.where(hits >= 0, sizes[hits], 0)
+    available[:, 0] -= 1  # the state itself
+    take = np.clip(k - np.cumsum(available, axis=1) + available, 0, available)
+    starts = np.cumsum(sizes) - sizes
+    group = np.repeat(own.ravel(), sizes)
+    place = np.arange(members.size) - starts[group]
+    # One entry per proposal from here on. Counting starts behind the state's own place: a ring
+    # in its own group, and twins spread over the members of a group that they all hit.
+    count = take[group].ravel()
+    hit = np.repeat(hits[group].ravel(), count)
+    proposer = np.repeat(np.arange(members.size), take[group].sum(axis=1))
+    step = np.arange(hit.size) - np.repeat(np.cumsum(count) - count, count)
+    partner = starts[hit] + (place[proposer] + 1 + step) % sizes[hit]
+    return [members[proposer], members[partner]]
+
+
+def _built(faiss: Any, points: Points, text: str, nprobe: int | None, seed: int) -> Any:
+    """An index that holds the points."""
+    _check_factory(text)
+    n, d = points.shape
+    try:
+        if text.startswith("LSH"):
+            index = faiss.IndexLSH(d, int(text[3:]))
+            index.rrot.init(seed)  # FAISS seeds every rotation alike
+        else:
+            index = faiss.index_factory(d, text)
+        ivf = faiss.try_extract_index_ivf(index)
+        if ivf is None and nprobe is not None:
+            raise InvalidArgumentError(f"nprobe is for 'IVF' only, got {nprobe!r} with {text!r}")
+        if ivf is not None:
+            wanted = DEFAULT_NPROBE if nprobe is None else check_int("nprobe", nprobe, low=1)
+            ivf.nprobe = min(wanted, ivf.nlist)
+            ivf.cp.min_points_per_centroid = 1  # FAISS prints a warning below 39
+            index = index if ivf.nlist <= n else faiss.IndexFlatL2(d)
+        index.train(points)
+        index.add(points)
+    except RuntimeError as error:
+        reason = str(error).rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1].strip()
+        raise InvalidArgumentError(
+            f"index must be a FAISS factory string that suits {n} different points in {d} "
+            f"dimensions, got {text!r} (FAISS: {reason[:120]}); try 'Flat', 'LSH8' or 'HNSW16'"
+        ) from error
+    return index
+
+
+def _check_factory(text: str) -> None:
+    """Refuse what would end the process inside FAISS, and LSH that could not be re-seeded."""
+    for kind, size in re.findall(r"(LSH|IVF|HNSW|NSG)(\d+)", text):
+        check_int(f"the number after {kind} in index", int(size), low=LEAST_SIZES[kind])
+    if "LSH" in text and not re.fullmatch(r"LSH\d{1,4}", text):
+        raise InvalidArgumentError(f"index must be 'LSH<bits>', got {text!r}; try 'LSH8'")
+
+
+@contextmanager
+def _faiss_ready() -> Iterator[Any]:
+    """FAISS on one thread and with plain differences; both settings are restored."""
+    with warnings.catch_warnings():
+        # Types made by SWIG lack a module name, which newer Pythons remark on.
+        warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
+        try:
+            faiss: Any = importlib.import_module("faiss")
+        except ImportError as error:
+            raise MissingDependency(f"{error}; try: pip install faiss-cpu") from error
+    threads, blas = faiss.omp_get_max_threads(), faiss.cvar.distance_compute_blas_threshold
+    faiss.omp_set_num_threads(1)
+    # For many queries FAISS may expand |x - y|², which cancels: with clusters 1e-4 wide, nine
+    # in ten neighbours were wrong.
+    faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
+    try:
+        yield faiss
+    finally:
+        faiss.omp_set_num_threads(threads)
+        faiss.cvar.distance_compute_blas_threshold = blas
+
+
+def _returned(found: Returned, n: int) -> Any:
+    """(n, n) sparse table of what was returned for each state."""
+    try:
+        if isinstance(found, tuple):
+            s, t = np.append(found[0], found[1]), np.append(found[1], found[0])
+        else:
+            s, t = np.repeat(np.arange(n), found.shape[1]), found.ravel()
+            s, t = s[t >= 0], t[t >= 0]
+        return sparse.csr_array((np.ones(s.size, bool), (s, t)), shape=(n, n))
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"pairs_or_neighbours must be (s, t) or {n} rows of states below {n}: {error}"
+        ) from error
+
+
+def _missed(rows: FloatArray, queries: IntArray, found: BoolArray, k: int, is_any: bool) -> int:
+    """How many of the k nearest of the queries were not found."""
+    distance = np.zeros((queries.size, rows.shape[0]))
+    for column in rows.T:  # one coordinate at a time: no array of three dimensions
+        distance += (column[queries, None] - column) ** 2
+    distance[np.arange(queries.size), queries] = np.inf
+    radius = np.partition(distance, k - 1, axis=1)[:, k - 1 : k]
+    is_nearer, is_tied = distance < radius, distance == radius
+    room = k - is_nearer.sum(axis=1, keepdims=True)
+    missed = int((is_nearer & ~found).sum())
+    if is_any:
+        tied = (is_tied & found).sum(axis=1, keepdims=True)
+        return missed + int(np.maximum(room - tied, 0).sum())
+    is_wanted = is_tied & (np.cumsum(is_tied, axis=1) <= room)
+    return missed + int((is_wanted & ~found).sum())
