@@ -97,9 +97,9 @@ def transport_kernel(
                 if pending < 0:
                     best = -1
                     for j in range(m):
-                        if col_done[j] == 0 and reach[j] < np.inf:
-                            if best < 0 or reach[j] < reach[best]:
-                                best = j
+                        limit = np.inf if best < 0 else reach[best]
+                        if col_done[j] == 0 and reach[j] < limit:
+                            best = j
                     if best < 0:
                         break
                     col_done[best] = 1

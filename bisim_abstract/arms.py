@@ -168,6 +168,14 @@ class Arms:
         s, t = np.triu_indices(self.mdp.n_states, 1)
         return self.cover(s, t)
 
+    def restore(self, keys: IntArray, lower: FloatArray, upper: FloatArray, backups: int) -> None:
+        """Take over covered pairs and bounds as they were; the caller answers for them."""
+        if keys.dtype != np.int64 or not keys.shape == lower.shape == upper.shape:
+            raise InvalidArgumentError("keys, lower and upper must be aligned arrays")
+        self.keys, self.lower, self.upper = keys.copy(), lower.copy(), upper.copy()
+        self.backups = check_int("backups", backups, low=0)
+        self._lookup = None
+
     def sweep(self, *, lower: bool = True, upper: bool = True) -> tuple[float, float]:
         """One Jacobi sweep over the covered pairs; the largest change of each arm."""
         if self.n_covered == 0:

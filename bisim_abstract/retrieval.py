@@ -1,7 +1,6 @@
 """Candidate pairs: nearest neighbours of embedded states by FAISS, and uniform partners.
 
-Retrieval only proposes pairs to look at, so an index may miss neighbours: `recall_miss` says
-how many. FAISS is imported when first used.
+Retrieval only proposes what to look at, so an index may miss neighbours; `recall_miss` counts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 
 __all__ = ["recall_miss", "retrieve_pairs", "uniform_pairs"]
 
-DEFAULT_NPROBE = 8
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
 CHUNK_CELLS = 2**21  # distances that it holds at once
 LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
@@ -43,13 +41,11 @@ def retrieve_pairs(
 ) -> tuple[IntArray, IntArray]:
     """Pairs of every state with its k nearest neighbours, as far as an index finds them.
 
-    States with identical points are indexed once, as graph indices lose their way among
-    duplicates. Each state first proposes others with its own point, the next ones around a
-    shuffled ring, so that a group of any size stays connected; what is left of k goes to the
-    nearest other points. No state proposes more than k, but many may propose the same one.
-
-    Points enter the index in random order: ties, graphs and coarse cells are thereby drawn
-    afresh by every seed, as are the hyperplanes of "LSH".
+    Identical points are indexed once, as graph indices lose their way among duplicates. Each
+    state first proposes others at its own point, the next ones around a shuffled ring, then
+    states at the nearest other points, k in all; many may propose the same one. Points enter
+    the index in random order: every seed draws ties, graphs and cells afresh, as it does the
+    hyperplanes of "LSH".
 
     Args:
         points: (n_states, d) embedded states; centred here.
@@ -71,10 +67,9 @@ def retrieve_pairs(
     rng = as_generator(seed)
     unique, members, sizes = _grouped(rows, rng)
     hits = np.full((sizes.size, min(k + 1, sizes.size)), -1)  # one more: a point may hit itself
-    draw = int(rng.integers(2**31 - 1))
     is_open = sizes <= k  # the others have k partners at their own point
-    with _faiss_ready() as faiss:
-        built = _built(faiss, unique, str(index), nprobe, draw)  # always: it refuses bad strings
+    with _faiss_ready() as faiss:  # even with nothing to search, to refuse bad strings
+        built = _built(faiss, unique, str(index), nprobe, int(rng.integers(2**31)))
         if is_open.any() and sizes.size > 1:
             hits[is_open] = built.search(unique[is_open], hits.shape[1])[1]
     s, t = _expanded(hits, members, sizes, k)
@@ -83,7 +78,7 @@ def retrieve_pairs(
 
 
 def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[IntArray, IntArray]:
-    """Every state with uniformly drawn partners, never itself.
+    """Every state with uniformly drawn partners, never itself; none for a single state.
 
     Args:
         n_states: Number of states.
@@ -91,7 +86,7 @@ def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[Int
         seed: Seed or generator.
 
     Returns:
-        (n_states * per_state) states and partners; empty for a single state.
+        (n_states * per_state) states and their partners.
     """
     n = check_int("n_states", n_states, low=1)
     u = check_int("per_state", per_state, low=0) if n > 1 else 0
@@ -107,7 +102,7 @@ def recall_miss(
     ties: str = "index",
     seed: SeedLike = None,
 ) -> float:
-    """Share of the true k nearest embedded neighbours that were not returned.
+    """Share of the true k nearest embedded neighbours that were not returned, in [0, 1].
 
     The truth is found in double precision, for at most 2,000 states drawn at random.
 
@@ -121,7 +116,7 @@ def recall_miss(
         seed: Seed or generator of the sample.
 
     Returns:
-        A share in [0, 1]; 0 for a single state.
+        The share; 0 for a single state.
 
     Raises:
         InvalidArgumentError: If points are not finite, or shapes or states do not fit.
@@ -143,8 +138,7 @@ def recall_miss(
 def _grouped(rows: Points, rng: np.random.Generator) -> tuple[Points, IntArray, IntArray]:
     """Different points in random order, the states at each one after the other, their number."""
     # A power of two changes no digit, and squares then stay in the range of single precision.
-    rows = np.ldexp(rows, -np.frexp(np.abs(rows).max())[1])
-    rows += np.float32(0.0)  # -0 becomes 0: one point, not two
+    rows = np.ldexp(rows, -np.frexp(np.abs(rows).max())[1]) + np.float32(0.0)  # no -0 remains
     unique, inverse = np.unique(rows, axis=0, return_inverse=True)
     order = rng.permutation(unique.shape[0])
     group = np.argsort(order)[inverse.ravel()]
@@ -164,7 +158,7 @@ def _expanded(hits: IntArray, members: IntArray, sizes: IntArray, k: int) -> lis
     group = np.repeat(own.ravel(), sizes)
     place = np.arange(members.size) - starts[group]
     # One entry per proposal from here on. Counting starts behind the state's own place: a ring
-    # in its own group, and twins spread over the members of a group that they all hit.
+    # in its own group, and twins spread over a group that they all hit.
     count = take[group].ravel()
     hit = np.repeat(hits[group].ravel(), count)
     proposer = np.repeat(np.arange(members.size), take[group].sum(axis=1))
@@ -186,11 +180,12 @@ def _built(faiss: Any, points: Points, text: str, nprobe: int | None, seed: int)
         ivf = faiss.try_extract_index_ivf(index)
         if ivf is None and nprobe is not None:
             raise InvalidArgumentError(f"nprobe is for 'IVF' only, got {nprobe!r} with {text!r}")
-        if ivf is not None:
-            wanted = DEFAULT_NPROBE if nprobe is None else check_int("nprobe", nprobe, low=1)
+        if ivf:
+            wanted = check_int("nprobe", 8 if nprobe is None else nprobe, low=1)
             ivf.nprobe = min(wanted, ivf.nlist)
             ivf.cp.min_points_per_centroid = 1  # FAISS prints a warning below 39
-            index = index if ivf.nlist <= n else faiss.IndexFlatL2(d)
+        if n == 1 or (ivf and ivf.nlist > n):  # too few to train with
+            index = faiss.IndexFlatL2(d)
         index.train(points)
         index.add(points)
     except RuntimeError as error:
@@ -222,8 +217,7 @@ def _faiss_ready() -> Iterator[Any]:
             raise MissingDependency(f"{error}; try: pip install faiss-cpu") from error
     threads, blas = faiss.omp_get_max_threads(), faiss.cvar.distance_compute_blas_threshold
     faiss.omp_set_num_threads(1)
-    # For many queries FAISS may expand |x - y|², which cancels: with clusters 1e-4 wide, nine
-    # in ten neighbours were wrong.
+    # The expanded |x - y|² cancels: in clusters 1e-4 wide, nine in ten neighbours were wrong.
     faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
     try:
         yield faiss
@@ -236,29 +230,27 @@ def _returned(found: Returned, n: int) -> Any:
     """(n, n) sparse table of what was returned for each state."""
     try:
         if isinstance(found, tuple):
-            s, t = np.append(found[0], found[1]), np.append(found[1], found[0])
+            pairs = np.array(found, dtype=np.int64).reshape(2, -1)
+            s, t = np.hstack([pairs, pairs[::-1]])
         else:
             s, t = np.repeat(np.arange(n), found.shape[1]), found.ravel()
             s, t = s[t >= 0], t[t >= 0]
         return sparse.csr_array((np.ones(s.size, bool), (s, t)), shape=(n, n))
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"pairs_or_neighbours must be (s, t) or {n} rows of states below {n}: {error}"
-        ) from error
+    except (IndexError, ValueError) as error:
+        what = f"pairs_or_neighbours must be (s, t) or {n} rows of states below {n}"
+        raise InvalidArgumentError(f"{what}: {error}") from error
 
 
 def _missed(rows: FloatArray, queries: IntArray, found: BoolArray, k: int, is_any: bool) -> int:
     """How many of the k nearest of the queries were not found."""
     distance = np.zeros((queries.size, rows.shape[0]))
-    for column in rows.T:  # one coordinate at a time: no array of three dimensions
+    for column in rows.T:  # never an array of three dimensions
         distance += (column[queries, None] - column) ** 2
     distance[np.arange(queries.size), queries] = np.inf
     radius = np.partition(distance, k - 1, axis=1)[:, k - 1 : k]
     is_nearer, is_tied = distance < radius, distance == radius
     room = k - is_nearer.sum(axis=1, keepdims=True)
-    missed = int((is_nearer & ~found).sum())
-    if is_any:
-        tied = (is_tied & found).sum(axis=1, keepdims=True)
-        return missed + int(np.maximum(room - tied, 0).sum())
-    is_wanted = is_tied & (np.cumsum(is_tied, axis=1) <= room)
-    return missed + int((is_wanted & ~found).sum())
+    if not is_any:
+        is_tied &= np.cumsum(is_tied, axis=1) <= room
+    hits = (is_nearer & found).sum() + np.minimum((is_tied & found).sum(axis=1), room[:, 0]).sum()
+    return k * queries.size - int(hits)

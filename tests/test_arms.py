@@ -689,7 +689,7 @@ def test_a_single_state_has_no_pairs() -> None:
     assert arms.cover([0], [0]) == 0
     assert arms.sweep() == (0.0, 0.0)
     assert (arms.n_covered, arms.coverage, arms.backups) == (0, 1.0, 0)
-    assert arms.bounds([0], [0]) == (0.0, 0.0)
+    assert [x.tolist() for x in arms.bounds([0], [0])] == [[0.0], [0.0]]
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])

@@ -289,23 +289,24 @@ def test_what_is_lost_in_a_sum_is_not_taken_for_equal() -> None:
 
 
 def test_equal_quotients_of_unequal_sums_are_equal() -> None:
-    # Row 1 is row 0 times 1 + 2**-31, exactly; neither sum is a float.
+    # Row 1 is row 0 times 1 + 2**-31, exactly, as no part has more than 22 bits. Their sums by
+    # class have more than 53 bits.
     factor = 1.0 + 2.0**-31
     for seed in range(100):
         rng = np.random.default_rng(seed)
-        parts = rng.integers(2**20, 2**21, size=5) * 2.0 ** -rng.integers(24, 60, size=5)
-        parts[4] = np.round((1.0 - parts[:4].sum()) * 2.0**21) * 2.0**-21
-        P = np.zeros((7, 1, 7))
+        parts = np.zeros(6)
+        parts[:4] = rng.integers(2**20, 2**21, size=4) * 2.0 ** -rng.integers(24, 58, size=4)
+        parts[4] = np.floor((1.0 - parts[:4].sum()) * 2.0**20) / 2.0**20
+        parts[5] = np.floor((1.0 - parts[:5].sum()) * 2.0**40 + 1.0) / 2.0**40
+        P = np.zeros((8, 1, 8))
         P[0, 0, 2:] = parts
         P[1, 0, 2:] = parts * factor
-        for s in range(2, 7):
+        for s in range(2, 8):
             P[s, 0, s] = 1.0
-        if not abs(P[1, 0].sum() - 1.0) <= 1e-9:
-            continue
-        mdp = TabularMDP.from_dense(P, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0])
-        assert classes_exact(mdp) == [0, 0, 1, 1, 1, 2, 2]
+        mdp = TabularMDP.from_dense(P, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+        assert classes_exact(mdp) == [0, 0, 1, 1, 1, 2, 2, 2]
         classes = bisimulation_classes(mdp)
-        assert classes.labels.tolist() == [0, 0, 1, 1, 1, 2, 2], seed
+        assert classes.labels.tolist() == [0, 0, 1, 1, 1, 2, 2, 2], seed
         check_claims(mdp, classes)
 
 
