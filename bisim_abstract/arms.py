@@ -180,18 +180,35 @@ class Arms:
         """One Jacobi sweep over the covered pairs; the largest change of each arm."""
         if self.n_covered == 0:
             return 0.0, 0.0
-        if self._lookup is None:
-            self._lookup = _Lookup(self, self._lookup_bytes)
         moved = [0.0, 0.0]
         if lower:
-            new = np.maximum(self.lower, self._backup(self.lower, is_upper=False))
+            values = self.ground_costs(is_upper=False)
+            new = np.maximum(self.lower, self.backup(values, is_upper=False))
             moved[0] = float((new - self.lower).max())
             self.lower = new
         if upper:
-            new = np.minimum(self.upper, self._backup(self.upper, is_upper=True))
+            values = self.ground_costs(is_upper=True)
+            new = np.minimum(self.upper, self.backup(values, is_upper=True))
             moved[1] = float((self.upper - new).max())
             self.upper = new
         return moved[0], moved[1]
+
+    def ground_pairs(self) -> tuple[IntArray, IntArray]:
+        """The pairs of states whose costs backups read, place by place.
+
+        Place 0 is a pair of equal states; covered pairs come next, then the frontier: pairs
+        that are read but not covered.
+        """
+        keys = np.concatenate([[0], self.keys, self._looked_up().frontier])
+        first, second = np.divmod(keys, self.mdp.n_states)
+        return first, second
+
+    def ground_costs(self, *, is_upper: bool) -> FloatArray:
+        """What one arm says of each of `ground_pairs` now."""
+        lookup = self._looked_up()
+        if is_upper:
+            return np.concatenate([[0.0], self.upper, lookup.frontier_upper])
+        return np.concatenate([[0.0], self.lower, lookup.frontier_lower])
 
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds for any pairs, covered or not, by broadcasting."""
@@ -206,13 +223,16 @@ class Arms:
         lower[small == large] = upper[small == large] = 0.0
         return lower.reshape(s.shape), upper.reshape(s.shape)
 
-    def _backup(self, covered: FloatArray, *, is_upper: bool) -> FloatArray:
+    def backup(self, values: FloatArray, *, is_upper: bool) -> FloatArray:
+        """The backup of every covered pair under given ground costs, rounded outward.
+
+        Args:
+            values: Costs of `ground_pairs`, at least 0, the first of them 0.
+            is_upper: Round up; else down.
+        """
         from bisim_abstract._kernels.transport import arm_kernel
 
-        assert self._lookup is not None
-        lookup, mdp = self._lookup, self.mdp
-        frontier = lookup.frontier_upper if is_upper else lookup.frontier_lower
-        values = np.concatenate([[0.0], covered, frontier])
+        lookup, mdp = self._looked_up(), self.mdp
         out = np.empty(self.n_covered)
 
         def part(begin: int, end: int) -> None:
@@ -239,6 +259,11 @@ class Arms:
         map_chunks(part, self.n_covered, threads=self._threads, chunk=CHUNK)
         self.backups += self.n_covered
         return out
+
+    def _looked_up(self) -> _Lookup:
+        if self._lookup is None:
+            self._lookup = _Lookup(self, self._lookup_bytes)
+        return self._lookup
 
     def _checked(self, name: str, values: npt.ArrayLike) -> IntArray:
         index = np.asarray(values)
@@ -295,8 +320,8 @@ class _Lookup:
             place += added
             if self._is_kept:
                 self._kept[begin] = (offset, positions)
-        keys = np.concatenate(found)
-        s, t = np.divmod(keys, self._mdp.n_states)
+        self.frontier: IntArray = np.concatenate(found)
+        s, t = np.divmod(self.frontier, self._mdp.n_states)
         self.frontier_lower, self.frontier_upper = arms.starts.read(s, t)
 
     def _located(

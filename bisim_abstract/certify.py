@@ -22,6 +22,7 @@ from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._progress import shown
 from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._validation import check_choice, check_int, check_positive, check_real
+from bisim_abstract.approximate import index_side_run
 from bisim_abstract.arms import Arms
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.embedding import Embedding, as_points, landmark_mds
@@ -32,6 +33,7 @@ from bisim_abstract.retrieval import retrieve_pairs, uniform_pairs
 __all__ = ["certify", "single_build"]
 
 ARMS = ("both", "lower", "upper")
+BACKUPS = ("exact", "index")
 
 
 def single_build(
@@ -45,6 +47,8 @@ def single_build(
     dim: int = 8,
     index: str = "Flat",
     arms: str = "both",
+    backup: str = "exact",
+    omit: float = 0.0,
     lower_start: str = "reward",
     upper_start: str = "constant",
     seed: int = 0,
@@ -64,6 +68,10 @@ def single_build(
         dim: Dimension of that MDS.
         index: FAISS factory string: "Flat", "LSH16", "HNSW16", "IVF64,Flat", ...
         arms: "both", or one of them alone, the other staying at its start.
+        backup: "exact", or "index" to read ground costs off embeddings of the arms. The error
+            of such backups is measured and both arms are moved outward by what it can amount
+            to, so that the bounds hold as ever; `run` states it as "eps_op".
+        omit: Share of probability mass that "index" backups may leave out.
         lower_start: "reward" or "zero".
         upper_start: "constant" or "reward".
         seed: Seed of embedding and index.
@@ -81,6 +89,8 @@ def single_build(
     seed = check_int("seed", seed, low=0)
     table = Arms(mdp, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
     _retrieve(table, embedding, dim, index, neighbours, np.random.default_rng([seed, 0]))
+    if check_choice("backup", backup, BACKUPS) == "index":
+        return _index_side_build(table, tau, sweeps, dim, omit, seed, threads)
     made = 0
     with shown(callback) as report:
         while made < sweeps:
@@ -93,6 +103,34 @@ def single_build(
         "single_build", seed, rounds=1, sweeps=made, backups=table.backups, index=index
     )
     return Certificate.of(table, tau=tau, stop=f"{made} sweeps made", run=run)
+
+
+def _index_side_build(
+    table: Arms,
+    tau: float | None,
+    sweeps: int,
+    dim: int,
+    omit: float,
+    seed: int,
+    threads: int | None,
+) -> Certificate:
+    first, second = table.pairs()
+    found = index_side_run(
+        table.mdp,
+        table.gamma,
+        first=first,
+        second=second,
+        sweeps=sweeps,
+        dim=dim,
+        omit=omit,
+        lower_start=table.starts.lower,
+        upper_start=table.starts.upper,
+        seed=seed,
+        threads=threads,
+    )
+    run = _run_record("single_build", seed, rounds=1, sweeps=sweeps, backup="index")
+    run |= {"eps_op": found.eps_op, "eta": found.eta, "omitted": found.omitted}
+    return Certificate.of(found.arms, tau=tau, stop=f"{sweeps} sweeps made", run=run)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ __all__ = ["recall_miss", "retrieve_pairs", "uniform_pairs"]
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
 CHUNK_CELLS = 2**21  # distances that it holds at once
 LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
-
 Points: TypeAlias = npt.NDArray[np.float32]
 Returned: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike] | npt.NDArray[np.integer[Any]]
 
@@ -62,19 +61,16 @@ def retrieve_pairs(
         InvalidArgumentError: If points are not finite, or FAISS refuses the index.
     """
     n = len(np.atleast_1d(points))
-    rows = as_points(points, n)
     k = min(check_int("k", k, low=1), n - 1)
     rng = as_generator(seed)
-    unique, members, sizes = _grouped(rows, rng)
+    unique, members, sizes = _grouped(as_points(points, n), rng)
     hits = np.full((sizes.size, min(k + 1, sizes.size)), -1)  # one more: a point may hit itself
     is_open = sizes <= k  # the others have k partners at their own point
-    with _faiss_ready() as faiss:  # even with nothing to search, to refuse bad strings
+    with _faiss_ready() as faiss:
         built = _built(faiss, unique, str(index), nprobe, int(rng.integers(2**31)))
-        if is_open.any() and sizes.size > 1:
-            hits[is_open] = built.search(unique[is_open], hits.shape[1])[1]
+        hits[is_open] = built.search(unique[is_open], hits.shape[1])[1]
     s, t = _expanded(hits, members, sizes, k)
-    keys = np.unique(np.minimum(s, t) * n + np.maximum(s, t))
-    return keys // n, keys % n
+    return np.divmod(np.unique(np.minimum(s, t) * n + np.maximum(s, t)), n)
 
 
 def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[IntArray, IntArray]:
@@ -129,9 +125,8 @@ def recall_miss(
     if n == 1:
         return 0.0
     queries = as_generator(seed).permutation(n)[:MAX_QUERIES]
-    missed = 0
-    for part in np.array_split(queries, -(-queries.size * n // CHUNK_CELLS)):
-        missed += _missed(rows, part, returned[part].toarray(), k, ties == "any")
+    parts = np.array_split(queries, -(-queries.size * n // CHUNK_CELLS))
+    missed = sum(_missed(rows, part, returned[part].toarray(), k, ties == "any") for part in parts)
     return missed / (queries.size * k)
 
 
@@ -181,8 +176,7 @@ def _built(faiss: Any, points: Points, text: str, nprobe: int | None, seed: int)
         if ivf is None and nprobe is not None:
             raise InvalidArgumentError(f"nprobe is for 'IVF' only, got {nprobe!r} with {text!r}")
         if ivf:
-            wanted = check_int("nprobe", 8 if nprobe is None else nprobe, low=1)
-            ivf.nprobe = min(wanted, ivf.nlist)
+            ivf.nprobe = min(check_int("nprobe", 8 if nprobe is None else nprobe, low=1), ivf.nlist)
             ivf.cp.min_points_per_centroid = 1  # FAISS prints a warning below 39
         if n == 1 or (ivf and ivf.nlist > n):  # too few to train with
             index = faiss.IndexFlatL2(d)
@@ -237,8 +231,8 @@ def _returned(found: Returned, n: int) -> Any:
             s, t = s[t >= 0], t[t >= 0]
         return sparse.csr_array((np.ones(s.size, bool), (s, t)), shape=(n, n))
     except (IndexError, ValueError) as error:
-        what = f"pairs_or_neighbours must be (s, t) or {n} rows of states below {n}"
-        raise InvalidArgumentError(f"{what}: {error}") from error
+        what = f"pairs_or_neighbours must be (s, t) or {n} rows of states below {n}: {error}"
+        raise InvalidArgumentError(what) from error
 
 
 def _missed(rows: FloatArray, queries: IntArray, found: BoolArray, k: int, is_any: bool) -> int:
