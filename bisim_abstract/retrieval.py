@@ -152,8 +152,7 @@ def _expanded(hits: IntArray, members: IntArray, sizes: IntArray, k: int) -> lis
     starts = np.cumsum(sizes) - sizes
     group = np.repeat(own.ravel(), sizes)
     place = np.arange(members.size) - starts[group]
-    # One entry per proposal from here on. Counting starts behind the state's own place: a ring
-    # in its own group, and twins spread over a group that they all hit.
+    # One entry per proposal. Counting from behind its own place, a state closes a ring of twins.
     count = take[group].ravel()
     hit = np.repeat(hits[group].ravel(), count)
     proposer = np.repeat(np.arange(members.size), take[group].sum(axis=1))

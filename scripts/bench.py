@@ -31,6 +31,7 @@ from bisim_abstract import (
     sparse_mdp,
 )
 from bisim_abstract._pairs import StochasticPairs
+from bisim_abstract.arms import Arms
 from bisim_abstract.wrappers import Distractor, extract_mdp
 
 os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")  # POT then imports in a moment
@@ -334,7 +335,62 @@ def bench_classes(options: Options) -> None:
     )
 
 
+def bench_arms(options: Options) -> None:
+    """Sweeps of the two arms over retrieved pairs, as in the paper's gridworld run."""
+    side, neighbours = (20, 8) if options.quick else (50, 20)
+    rooms = gym.make("bisim_abstract/RoomsGrid-v0", side=side, room_size=side // 5)
+    mdp = extract_mdp(rooms, checks=0)
+    rows = []
+    for threads in (1, 2):
+        arms = Arms(mdp, 0.9, upper_start="constant", threads=threads)
+        states = np.repeat(np.arange(mdp.n_states), neighbours)
+        others = np.random.default_rng(0).integers(mdp.n_states, size=states.size)
+        arms.cover(states, others)
+        begin = time.perf_counter()
+        for _ in range(8):
+            arms.sweep(lower=False)
+        eight = time.perf_counter() - begin
+        both = best(arms.sweep, options.repeats)
+        rows.append([f"{threads} thread(s)", f"{arms.n_covered:,}", f"{eight:.2f}",
+                     f"{1200 / eight:,.0f}x", f"{both:.3f}",
+                     f"{2 * arms.n_covered / both:,.0f}"])  # fmt: skip
+    show(
+        f"The two arms on {mdp.n_states:,} states, {neighbours} pairs per state, support 5, "
+        "4 actions",
+        ["", "pairs", "8 upper sweeps, s", "paper's 1,200 s", "sweep of both, s", "backups/s"],
+        rows,
+    )
+
+
+def bench_scaling(options: Options) -> None:
+    """One sweep over 8 neighbours per state against one over all pairs."""
+    sizes = (50, 100) if options.quick else (50, 100, 200, 400, 800, 1600)
+    rows, times = [], []
+    for n in sizes:
+        mdp = sparse_mdp(n, 3, support=4, seed=0)
+        few = Arms(mdp, 0.9, threads=1)
+        states = np.repeat(np.arange(n), 8)
+        few.cover(states, np.random.default_rng(0).integers(n, size=states.size))
+        few.sweep()
+        sparse = best(few.sweep, options.repeats)
+        solver = StochasticPairs(mdp, 0.9, 1, None, None)
+        repeats = options.repeats if n <= 400 else 1
+        full = 2.0 * best(solver.residual, repeats)  # both arms, like the other
+        times.append((n, full, sparse))
+        rows.append([f"{n:,}", f"{full:.4f}", f"{sparse:.4f}", f"{full / sparse:.1f}x"])
+    logs = np.log(np.array(times))
+    slopes = [np.polyfit(logs[:, 0], logs[:, k], 1)[0] for k in (1, 2)]
+    show(
+        "One certified sweep of both arms, one thread, seconds",
+        ["states", "all pairs", "8 per state", "ratio"],
+        rows,
+    )
+    console.print(f"  log-log slopes: {slopes[0]:.2f} and {slopes[1]:.2f}\n")
+
+
 BENCHMARKS = {
+    "arms": bench_arms,
+    "scaling": bench_scaling,
     "transport": bench_transport,
     "sweep": bench_sweep,
     "metric": bench_metric,
