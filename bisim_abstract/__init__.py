@@ -6,6 +6,8 @@ In reading order:
   the generators make one, and so does `bisim_abstract.wrappers.extract_mdp`.
 - `bisimulation_classes`, which states are exactly alike.
 - `bisimulation_metric`, how alike all others are: certified bounds on every pair.
+- `certify` and `single_build`, the sub-quadratic pipeline: bounds on the pairs that an index
+  retrieves, as a `Certificate`; `verify` checks one by code that did not make it.
 - `value_iteration` and `evaluate_policy`, certified values.
 - `solve_transport`, the small exact transport solver underneath.
 
@@ -20,7 +22,10 @@ Example:
 """
 
 from bisim_abstract._register import register_envs
+from bisim_abstract._version import __version__ as __version__
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
+from bisim_abstract.certificate import Certificate
+from bisim_abstract.certify import certify, single_build
 from bisim_abstract.errors import (
     BisimError,
     ExtractionError,
@@ -31,23 +36,26 @@ from bisim_abstract.errors import (
     MissingDependency,
     StateLimitError,
     StochasticEnvError,
+    VerificationError,
 )
 from bisim_abstract.estimation import Estimate, estimate_mdp
 from bisim_abstract.files import read_bridge
 from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.metric import MetricBounds, bisimulation_metric
+from bisim_abstract.partition import CertifiedInterval
 from bisim_abstract.planning import Values, evaluate_policy, value_iteration
 from bisim_abstract.transport import TransportPlans, solve_transport
+from bisim_abstract.verify import Verification, verify
 
 register_envs()
 del register_envs
 
-__version__ = "0.1.0"
-
 __all__ = [
     "BisimError",
     "BisimulationClasses",
+    "Certificate",
+    "CertifiedInterval",
     "Estimate",
     "ExtractionError",
     "FileFormatError",
@@ -61,14 +69,19 @@ __all__ = [
     "TabularMDP",
     "TransportPlans",
     "Values",
+    "Verification",
+    "VerificationError",
     "bisimulation_classes",
     "bisimulation_metric",
+    "certify",
     "estimate_mdp",
     "evaluate_policy",
     "grouped_mdp",
     "random_mdp",
     "read_bridge",
+    "single_build",
     "solve_transport",
     "sparse_mdp",
     "value_iteration",
+    "verify",
 ]

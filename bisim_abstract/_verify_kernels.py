@@ -79,8 +79,8 @@ def transport_kernel(
             row_done[row] = 1
             row_reach[row] = 0.0
             target = -1
-            # Rows wait in `back` until the column they hang on has been settled; each settled
-            # row is relaxed at once, so the queue is the set of columns alone.
+            # A row is reached at no cost from a settled column that it ships to, so only columns
+            # compete for being next; row_done is 2 for rows that are reached but not relaxed.
             while True:
                 for j in range(m):
                     if col_done[j] == 0:

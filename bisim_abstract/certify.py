@@ -22,6 +22,7 @@ from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._progress import shown
 from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._validation import check_choice, check_int, check_positive, check_real
+from bisim_abstract._version import __version__
 from bisim_abstract.approximate import index_side_run
 from bisim_abstract.arms import Arms
 from bisim_abstract.certificate import Certificate
@@ -334,8 +335,6 @@ def _tell(
 
 
 def _run_record(function: str, seed: int, **entries: Any) -> dict[str, Any]:
-    from bisim_abstract import __version__
-
     versions = {"bisim_abstract": __version__, "python": platform.python_version()}
     versions["numpy"] = np.__version__
     return {"function": function, "seed": seed, "versions": versions, **entries}

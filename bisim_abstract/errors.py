@@ -9,6 +9,7 @@
     │   ├── StochasticEnvError                 enumeration met a random transition
     │   └── StateLimitError                    enumeration met more states than allowed
     ├── FileFormatError (ValueError)           a file is not what it should be
+    ├── VerificationError (ValueError)         a certificate claims what is not true
     ├── MemoryLimitError (MemoryError)         the result would not fit
     └── MissingDependency (ImportError)        an optional package is not installed
 """
@@ -25,6 +26,7 @@ __all__ = [
     "MissingDependency",
     "StateLimitError",
     "StochasticEnvError",
+    "VerificationError",
 ]
 
 
@@ -54,6 +56,10 @@ class StateLimitError(ExtractionError):
 
 class FileFormatError(BisimError, ValueError):
     """A file is missing parts, was changed, or is of another kind or version."""
+
+
+class VerificationError(BisimError, ValueError):
+    """A certificate claims something that is not true of the model."""
 
 
 class MemoryLimitError(BisimError, MemoryError):

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from bisim_abstract._parallel import map_chunks, thread_count
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_choice, check_int
-from bisim_abstract.errors import BisimError
+from bisim_abstract.errors import VerificationError
 from bisim_abstract.mdp import TabularMDP
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ CHUNK = 1024  # pairs per unit of work; results do not depend on it
 CONFIRMED = 1e-9  # of the diameter: a bound that is open by more was not confirmed
 SMALLEST, LARGEST = 1e-270, 1e300  # sizes between which the float bounds mean something
 EPS = 2.0**-53
-
-
-class VerificationError(BisimError, ValueError):
-    """A certificate claims something that is not true of the model."""
 
 
 @dataclass(frozen=True)
@@ -630,4 +626,4 @@ def _below(value: Fraction) -> float:
 
 def _above(value: Fraction) -> float:
     """The smallest float that is not below `value`."""
-    return -_below(-value)
+    return 0.0 - _below(-value)

@@ -53,16 +53,19 @@ def test_benchmarks_refuse_unknown_names() -> None:
     assert "there are arms, scaling, transport, sweep, metric, classes" in done.stderr
 
 
-def test_readme_example_prints_what_it_says() -> None:
+def test_readme_examples_print_what_they_say(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    first, second = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
-    if "Taxi-v3" not in gym.registry:
-        pytest.fail("the README's example is written for the pinned Gymnasium")
-    out = run("-c", code)
+    assert "Taxi-v3" in gym.registry, "the example is written for the pinned Gymnasium"
+    out = run("-c", first)
     for line in shown.splitlines():
         if line.strip() != "...":
             assert line in out
+    out = run("-c", f"import os; os.chdir({str(tmp_path)!r})\n{second}")
+    assert "12 clusters, certified" in out
+    assert "verified" in out
+    assert (tmp_path / "certificate.npz").exists()
 
 
 @pytest.mark.parametrize("name", ["constraints.txt", "README.md"])
