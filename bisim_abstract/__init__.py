@@ -8,6 +8,7 @@ In reading order:
 - `bisimulation_metric`, how alike all others are: certified bounds on every pair.
 - `certify` and `single_build`, the sub-quadratic pipeline: bounds on the pairs that an index
   retrieves, as a `Certificate`; `verify` checks one by code that did not make it.
+- `landmark_mds`, `retrieve_pairs`, `distortion` and `recall_miss`, the proposing side of it.
 - `value_iteration` and `evaluate_policy`, certified values.
 - `solve_transport`, the small exact transport solver underneath.
 
@@ -26,6 +27,7 @@ from bisim_abstract._version import __version__ as __version__
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.certify import certify, single_build
+from bisim_abstract.embedding import distortion, landmark_mds
 from bisim_abstract.errors import (
     BisimError,
     ExtractionError,
@@ -45,6 +47,7 @@ from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.metric import MetricBounds, bisimulation_metric
 from bisim_abstract.partition import CertifiedInterval
 from bisim_abstract.planning import Values, evaluate_policy, value_iteration
+from bisim_abstract.retrieval import recall_miss, retrieve_pairs
 from bisim_abstract.transport import TransportPlans, solve_transport
 from bisim_abstract.verify import Verification, verify
 
@@ -74,11 +77,15 @@ __all__ = [
     "bisimulation_classes",
     "bisimulation_metric",
     "certify",
+    "distortion",
     "estimate_mdp",
     "evaluate_policy",
     "grouped_mdp",
+    "landmark_mds",
     "random_mdp",
     "read_bridge",
+    "recall_miss",
+    "retrieve_pairs",
     "single_build",
     "solve_transport",
     "sparse_mdp",

@@ -154,10 +154,10 @@ def check_state_ids(ids: IntArray, n_states: int) -> None:
         raise InvalidMDPError(f"state_ids must be distinct, got {own[twice[0]]} twice")
 
 
-def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def checked_metadata(metadata: Mapping[str, Any], name: str = "metadata") -> dict[str, Any]:
     try:
         copied = json.loads(json.dumps(dict(metadata), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"metadata must hold JSON values only: {error}") from None
+        raise InvalidArgumentError(f"{name} must hold JSON values only: {error}") from None
     assert isinstance(copied, dict)
     return copied

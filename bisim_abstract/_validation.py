@@ -8,8 +8,9 @@ import operator
 from types import ModuleType
 
 import numpy as np
+import numpy.typing as npt
 
-from bisim_abstract._typing import SeedLike
+from bisim_abstract._typing import IntArray, SeedLike
 from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 
 
@@ -61,6 +62,19 @@ def check_int(name: str, value: int, *, low: int, high: int | None = None) -> in
         rule = f"at least {low}" if high is None else f"between {low} and {high}"
         raise InvalidArgumentError(f"{name} must be {rule}, got {number}")
     return number
+
+
+def check_states(name: str, values: npt.ArrayLike, n_states: int) -> IntArray:
+    """Return state indices as int64; they must be whole numbers in [0, n_states)."""
+    index = np.asarray(values)
+    if index.size and index.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"{name} must be state indices, got dtype {index.dtype}")
+    bad = np.flatnonzero((index < 0) | (index >= n_states)) if index.size else index
+    if bad.size:
+        raise InvalidArgumentError(
+            f"{name} must lie in [0, {n_states}), got {index.ravel()[bad[0]]}"
+        )
+    return index.astype(np.int64)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:

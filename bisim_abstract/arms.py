@@ -20,12 +20,13 @@ import numpy.typing as npt
 from bisim_abstract._memory import check_memory
 from bisim_abstract._parallel import map_chunks, thread_count
 from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract._validation import check_choice, check_gamma, check_int
+from bisim_abstract._validation import check_choice, check_gamma, check_int, check_states
 from bisim_abstract.bisimulation import reward_span
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP
 
 EPS = 2.0**-53
+TINY = 1e-315  # far above what a few products lose by underflow
 CHUNK = 4096  # pairs per unit of work; results do not depend on it
 LOOKUP_BYTES = 2**30  # memory for looked-up positions, beyond which they are found anew
 
@@ -46,7 +47,8 @@ class Starts:
       Th <= d_R + gamma·D <= h.
 
     D is L/(1 - gamma)·(1 + 16·EPS + 16·EPS/(1 - gamma)): then (L + gamma·D)(1 + 8·EPS) <= D,
-    which covers the rounding of h and of the sums above.
+    which covers the rounding of h and of the sums above; h and D carry TINY and 4·TINY/(1 - gamma)
+    more against underflow, which the same inequality still leaves room for.
     """
 
     rewards: FloatArray
@@ -63,6 +65,8 @@ class Starts:
         span = reward_span(rewards)
         inflation = 1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma)
         diameter = span / (1.0 - gamma) * inflation
+        if span > 0.0:  # products below the normal range lose up to 5e-324 each
+            diameter += 4.0 * TINY / (1.0 - gamma)
         if not math.isfinite(diameter / (1.0 - gamma)):
             raise InvalidArgumentError("the metric would overflow; rescale the rewards")
         return cls(rewards, gamma, diameter, lower, upper)
@@ -83,7 +87,8 @@ class Starts:
         lower = gap * (1.0 - 4.0 * EPS) if self.lower == "reward" else np.zeros(s.shape)
         if self.upper == "constant":
             return lower, np.full(s.shape, self.diameter)
-        return lower, (gap + self.gamma * self.diameter) * (1.0 + 4.0 * EPS)
+        tiny = TINY if self.gamma * self.diameter > 0.0 or self.gamma > 0.0 < self.diameter else 0.0
+        return lower, (gap + self.gamma * self.diameter) * (1.0 + 4.0 * EPS) + tiny
 
 
 class Arms:
@@ -147,8 +152,8 @@ class Arms:
 
         Pairs of equal states and pairs that are covered already are passed over.
         """
-        s = self._checked("states", states)
-        t = self._checked("others", others)
+        s = check_states("states", states, self.mdp.n_states)
+        t = check_states("others", others, self.mdp.n_states)
         n = self.mdp.n_states
         keys = np.minimum(s, t) * n + np.maximum(s, t)
         fresh = np.setdiff1d(keys[s != t], self.keys)
@@ -212,7 +217,10 @@ class Arms:
 
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds for any pairs, covered or not, by broadcasting."""
-        s, t = np.broadcast_arrays(self._checked("states", states), self._checked("others", others))
+        s, t = np.broadcast_arrays(
+            check_states("states", states, self.mdp.n_states),
+            check_states("others", others, self.mdp.n_states),
+        )
         small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
         lower, upper = self.starts.read(small, large)
         keys = small * self.mdp.n_states + large
@@ -264,14 +272,6 @@ class Arms:
         if self._lookup is None:
             self._lookup = _Lookup(self, self._lookup_bytes)
         return self._lookup
-
-    def _checked(self, name: str, values: npt.ArrayLike) -> IntArray:
-        index = np.asarray(values)
-        if index.size and index.dtype.kind not in "iu":
-            raise InvalidArgumentError(f"{name} must be state indices, got dtype {index.dtype}")
-        if index.size and (index.min() < 0 or index.max() >= self.mdp.n_states):
-            raise InvalidArgumentError(f"{name} must lie in [0, {self.mdp.n_states})")
-        return index.astype(np.int64)
 
 
 class _Lookup:

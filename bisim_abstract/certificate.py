@@ -17,7 +17,13 @@ import numpy.typing as npt
 from bisim_abstract._mdp_checks import checked_metadata, frozen
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract._validation import check_choice, check_gamma, check_int, check_real
+from bisim_abstract._validation import (
+    check_choice,
+    check_gamma,
+    check_int,
+    check_real,
+    check_states,
+)
 from bisim_abstract.arms import LOWER_STARTS, UPPER_STARTS, Arms, Starts
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 from bisim_abstract.partition import (
@@ -103,8 +109,12 @@ class Certificate:
         check_choice("lower_start", self.lower_start, LOWER_STARTS)
         check_choice("upper_start", self.upper_start, UPPER_STARTS)
         check_choice("scope", self.scope, SCOPES)
-        if check_real("eps_op", self.eps_op) < 0.0:
-            raise InvalidArgumentError(f"eps_op must be at least 0, got {self.eps_op!r}")
+        for name in ("fingerprint", "stop"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidArgumentError(f"{name} must be text, got {getattr(self, name)!r}")
+        if isinstance(self.eps_op, str) or check_real("eps_op", self.eps_op) < 0.0:
+            raise InvalidArgumentError(f"eps_op must be a number >= 0, got {self.eps_op!r}")
+        set_field(self, "eps_op", float(self.eps_op))
         _check_table(self)
         for name in ("labels_lower", "labels_upper"):
             expected = (0,) if self.tau is None else (self.n_states,)
@@ -114,7 +124,7 @@ class Certificate:
                 )
         if self.tau is not None:
             set_field(self, "tau", check_real("tau", self.tau))
-        set_field(self, "run", MappingProxyType(checked_metadata(self.run)))
+        set_field(self, "run", MappingProxyType(checked_metadata(self.run, "run")))
 
     # -- what it says ----------------------------------------------------------------------
 
@@ -137,9 +147,8 @@ class Certificate:
     @property
     def width(self) -> float:
         """Largest distance between the two bounds over covered pairs."""
-        if self.n_covered == 0:
-            return 0.0
-        return float((self.upper - self.lower).max()) + 2.0 * self.margin
+        lower, upper = self._widened
+        return float((upper - lower).max(initial=0.0))
 
     @cached_property
     def global_width(self) -> float:
@@ -155,15 +164,19 @@ class Certificate:
 
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds on the metric of any pairs, by broadcasting index arrays."""
-        s, t = np.broadcast_arrays(_indices(states, self.n_states), _indices(others, self.n_states))
+        s, t = np.broadcast_arrays(
+            check_states("states", states, self.n_states),
+            check_states("others", others, self.n_states),
+        )
         small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
         lower, upper = self._starts.read(small, large)
         if self.n_covered:
             keys = small * self.n_states + large
             at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
             known = self.keys[at] == keys
-            lower[known] = np.maximum(lower[known], self.lower[at[known]] - self.margin)
-            upper[known] = np.minimum(upper[known], self.upper[at[known]] + self.margin)
+            below, above = self._widened
+            lower[known] = np.maximum(lower[known], below[at[known]])
+            upper[known] = np.minimum(upper[known], above[at[known]])
         lower[small == large] = upper[small == large] = 0.0
         return lower.reshape(s.shape), upper.reshape(s.shape)
 
@@ -274,8 +287,18 @@ class Certificate:
     def _forests(self) -> tuple[Forest, Forest]:
         first, second = np.divmod(self.keys, self.n_states)
         return (
-            spanning_forest(self.n_states, first, second, self.lower - self.margin),
-            spanning_forest(self.n_states, first, second, self.upper + self.margin),
+            spanning_forest(self.n_states, first, second, self._widened[0]),
+            spanning_forest(self.n_states, first, second, self._widened[1]),
+        )
+
+    @cached_property
+    def _widened(self) -> tuple[FloatArray, FloatArray]:
+        """Both arms moved outward by the margin, one more step for the rounding of that."""
+        if self.margin == 0.0:
+            return self.lower, self.upper
+        return (
+            np.nextafter(self.lower - self.margin, -np.inf),
+            np.nextafter(self.upper + self.margin, np.inf),
         )
 
 
@@ -304,15 +327,6 @@ def _check_table(certificate: Certificate) -> None:
             f"bounds must be finite with 0 <= lower <= upper, got {certificate.lower[at]} and "
             f"{certificate.upper[at]} at pair ({first[at]}, {second[at]})"
         )
-
-
-def _indices(values: npt.ArrayLike, n_states: int) -> IntArray:
-    index = np.asarray(values)
-    if index.size and index.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"states must be indices, got dtype {index.dtype}")
-    if index.size and (index.min() < 0 or index.max() >= n_states):
-        raise InvalidArgumentError(f"states must lie in [0, {n_states})")
-    return index.astype(np.int64)
 
 
 def _digest(text: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:

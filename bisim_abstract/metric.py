@@ -25,7 +25,7 @@ from bisim_abstract._pairs import PairSolver, pair_solver
 from bisim_abstract._parallel import thread_count
 from bisim_abstract._progress import shown
 from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
-from bisim_abstract._validation import check_gamma, check_int, check_positive
+from bisim_abstract._validation import check_gamma, check_int, check_positive, check_states
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes, reward_span
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
@@ -87,7 +87,10 @@ class MetricBounds:
 
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds for pairs of states, by broadcasting two index arrays."""
-        s, t = np.broadcast_arrays(self._checked("states", states), self._checked("others", others))
+        s, t = np.broadcast_arrays(
+            check_states("states", states, self.n_states),
+            check_states("others", others, self.n_states),
+        )
         x, y = self.labels[s], self.labels[t]
         lower = self.class_lower[x, y]
         upper = np.where((x == y) & (s != t), self.within, self.class_upper[x, y])
@@ -123,14 +126,6 @@ class MetricBounds:
             f"MetricBounds({self.n_states:,} states, {self.n_classes:,} classes, "
             f"gamma={self.gamma!r}, diameter {self.diameter[1]:.6g}, gap {self.gap:.2g})"
         )
-
-    def _checked(self, name: str, values: npt.ArrayLike) -> IntArray:
-        index = np.asarray(values)
-        if index.size and index.dtype.kind not in "iu":
-            raise InvalidArgumentError(f"{name} must be state indices, got dtype {index.dtype}")
-        if index.size and (index.min() < 0 or index.max() >= self.n_states):
-            raise InvalidArgumentError(f"{name} must lie in [0, {self.n_states})")
-        return index.astype(np.int64)
 
     def _expanded(self, table: FloatArray, within: float) -> FloatArray:
         n = self.n_states

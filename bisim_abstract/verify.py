@@ -127,7 +127,7 @@ def verify(
             _check_partitions(
                 claims, widening, f" once widened by {_above(widening)!r}, which rounding asks for"
             )
-    except _Rejected as reason:
+    except VerificationError as reason:
         return Verification(
             is_valid=False,
             verdict="rejected",
@@ -147,10 +147,6 @@ def verify(
 
 
 # -- reading -----------------------------------------------------------------------------------
-
-
-class _Rejected(Exception):  # noqa: N818 - a verdict on its way up, not an error
-    """The first claim found violated."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ class _Claims:
 def _read(certificate: Certificate, mdp: TabularMDP) -> _Claims:
     fingerprint = _field(certificate, "fingerprint")
     if not isinstance(fingerprint, str) or fingerprint != mdp.fingerprint:
-        raise _Rejected(
+        raise VerificationError(
             f"fingerprint is {_short(fingerprint)}, but that of the model is "
             f"{_short(mdp.fingerprint)}: the certificate speaks of another model"
         )
@@ -186,15 +182,18 @@ def _read(certificate: Certificate, mdp: TabularMDP) -> _Claims:
     try:
         n = operator.index(n)
     except TypeError:
-        raise _Rejected(f"n_states must be a whole number, got {_short(n)}") from None
+        raise VerificationError(f"n_states must be a whole number, got {_short(n)}") from None
     if n != mdp.n_states:
-        raise _Rejected(f"n_states is {n}, but the model has {mdp.n_states} states")
+        raise VerificationError(f"n_states is {n}, but the model has {mdp.n_states} states")
     gamma = _real(certificate, "gamma")
     if not 0.0 <= gamma < 1.0:
-        raise _Rejected(f"gamma must lie in [0, 1), got {gamma!r}")
+        raise VerificationError(f"gamma must lie in [0, 1), got {gamma!r}")
     eps_op = _real(certificate, "eps_op")
     if eps_op < 0.0:
-        raise _Rejected(f"eps_op must not be negative, got {eps_op!r}")
+        raise VerificationError(f"eps_op must not be negative, got {eps_op!r}")
+    rewards = _field(certificate, "rewards")
+    if not isinstance(rewards, np.ndarray) or not np.array_equal(rewards, mdp.rewards):
+        raise VerificationError("rewards are not those of the model, on which the starts depend")
     tau = None if _field(certificate, "tau") is None else _real(certificate, "tau")
     lower_start = _choice(certificate, "lower_start", ("reward", "zero"))
     upper_start = _choice(certificate, "upper_start", ("reward", "constant"))
@@ -205,17 +204,19 @@ def _read(certificate: Certificate, mdp: TabularMDP) -> _Claims:
     _check_keys(keys, n)
     for name, values in (("lower", lower), ("upper", upper)):
         if values.size != keys.size:
-            raise _Rejected(f"{name} has {values.size} entries, but there are {keys.size} keys")
+            raise VerificationError(
+                f"{name} has {values.size} entries, but there are {keys.size} keys"
+            )
         bad = np.flatnonzero(~np.isfinite(values) | (values < 0.0))
         if bad.size:
             pair = divmod(int(keys[bad[0]]), n)
-            raise _Rejected(
+            raise VerificationError(
                 f"{name} bound of pair {pair} must be finite and not negative, "
                 f"got {float(values[bad[0]])!r}"
             )
     bad = np.flatnonzero(lower > upper)
     if bad.size:
-        raise _Rejected(
+        raise VerificationError(
             f"lower bound of pair {divmod(int(keys[bad[0]]), n)} is {float(lower[bad[0]])!r}, "
             f"above its upper bound {float(upper[bad[0]])!r}"
         )
@@ -225,7 +226,9 @@ def _read(certificate: Certificate, mdp: TabularMDP) -> _Claims:
         expected = 0 if tau is None else n
         if labels[name].size != expected:
             why = "without tau" if tau is None else "one for each state"
-            raise _Rejected(f"{name} must have {expected} entries ({why}), got {labels[name].size}")
+            raise VerificationError(
+                f"{name} must have {expected} entries ({why}), got {labels[name].size}"
+            )
     return _Claims(
         n_states=n,
         gamma=gamma,
@@ -246,14 +249,14 @@ def _check_keys(keys: IntArray, n: int) -> None:
     bad = np.flatnonzero((keys < 0) | (s >= n) | (s >= t))
     if bad.size:
         k = int(bad[0])
-        raise _Rejected(
+        raise VerificationError(
             f"keys[{k}] is {int(keys[k])}, not a pair of states s < t of {n}: "
             f"it reads ({int(s[k])}, {int(t[k])})"
         )
     bad = np.flatnonzero(keys[1:] <= keys[:-1])
     if bad.size:
         k = int(bad[0])
-        raise _Rejected(
+        raise VerificationError(
             f"keys must be strictly increasing, but keys[{k + 1}] = {int(keys[k + 1])}, "
             f"pair ({int(s[k + 1])}, {int(t[k + 1])}), follows {int(keys[k])}"
         )
@@ -263,20 +266,20 @@ def _field(certificate: Certificate, name: str) -> Any:
     try:
         return getattr(certificate, name)
     except Exception:  # whatever a malformed certificate does when it is read
-        raise _Rejected(f"the certificate has no {name} that can be read") from None
+        raise VerificationError(f"the certificate has no {name} that can be read") from None
 
 
 def _real(certificate: Certificate, name: str) -> float:
     value = _field(certificate, name)
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise _Rejected(f"{name} must be a real number, got {_short(value)}")
+        raise VerificationError(f"{name} must be a real number, got {_short(value)}")
     try:
         number = float(value)
     except (OverflowError, ValueError):
         number = math.inf
     # A number that is rounded on the way would not be the one that was claimed.
     if not math.isfinite(number) or number != value:
-        raise _Rejected(f"{name} must be a finite float, got {_short(value)}")
+        raise VerificationError(f"{name} must be a finite float, got {_short(value)}")
     return number
 
 
@@ -284,7 +287,7 @@ def _choice(certificate: Certificate, name: str, choices: tuple[str, ...]) -> st
     value = _field(certificate, name)
     if not isinstance(value, str) or value not in choices:
         listed = " or ".join(repr(choice) for choice in choices)
-        raise _Rejected(f"{name} must be {listed}, got {_short(value)}")
+        raise VerificationError(f"{name} must be {listed}, got {_short(value)}")
     return value
 
 
@@ -292,9 +295,9 @@ def _array(certificate: Certificate, name: str, dtype: type) -> npt.NDArray[Any]
     values = _field(certificate, name)
     wanted = np.dtype(dtype)
     if not isinstance(values, np.ndarray):
-        raise _Rejected(f"{name} must be an array of {wanted}, got {type(values).__name__}")
+        raise VerificationError(f"{name} must be an array of {wanted}, got {type(values).__name__}")
     if values.dtype != wanted or values.ndim != 1:
-        raise _Rejected(
+        raise VerificationError(
             f"{name} must be a one-dimensional array of {wanted}, "
             f"got shape {values.shape} and dtype {values.dtype}"
         )
@@ -330,7 +333,7 @@ def _check_float(claims: _Claims, mdp: TabularMDP, limit: Fraction, threads: int
     if size == 0:
         return Fraction(0)
     if limit > LARGEST:
-        raise _Rejected(
+        raise VerificationError(
             f"the metric may reach {_above(limit):.3g}, too large to be checked in float mode; "
             "use exact mode, or rescale the rewards"
         )
@@ -397,7 +400,7 @@ def _check_float(claims: _Claims, mdp: TabularMDP, limit: Fraction, threads: int
         if not short[worst] <= CONFIRMED * max(float(limit), SMALLEST):
             s, t = claims.pair(worst)
             stored = getattr(claims, side)[worst]
-            raise _Rejected(
+            raise VerificationError(
                 f"{side} bound of pair ({s}, {t}) is {float(stored)!r}, which could not be "
                 f"confirmed: its backup is only known to reach {float(bound[worst])!r}"
             )
@@ -406,12 +409,12 @@ def _check_float(claims: _Claims, mdp: TabularMDP, limit: Fraction, threads: int
     return Fraction(open_by)
 
 
-def _violated(claims: _Claims, side: str, index: int, bound: float) -> _Rejected:
+def _violated(claims: _Claims, side: str, index: int, bound: float) -> VerificationError:
     s, t = claims.pair(index)
     stored = float(getattr(claims, side)[index])
     beyond = f" by more than eps_op = {claims.eps_op!r}" if claims.eps_op else ""
     relation = ("above", "at most") if side == "lower" else ("below", "at least")
-    return _Rejected(
+    return VerificationError(
         f"{side} bound of pair ({s}, {t}) is {stored!r}, {relation[0]} its backup{beyond}, "
         f"which is {relation[1]} {bound!r}"
     )
@@ -591,7 +594,7 @@ def _check_partitions(claims: _Claims, widening: Fraction, remark: str) -> None:
         bad = np.flatnonzero(found != labels)
         if bad.size:
             state = int(bad[0])
-            raise _Rejected(
+            raise VerificationError(
                 f"labels_{name} gives state {state} the cluster {int(labels[state])}, but the "
                 f"links {name} <= tau = {claims.tau!r} give {int(found[state])}{remark}"
             )

@@ -273,7 +273,7 @@ def test_bad_indices_are_refused(bad: Any) -> None:
     certificate = made()
     with pytest.raises(InvalidArgumentError, match="states must"):
         certificate.bounds(bad, 0)
-    with pytest.raises(InvalidArgumentError, match="states must"):
+    with pytest.raises(InvalidArgumentError, match="others must"):
         certificate.bounds(0, bad)
 
 

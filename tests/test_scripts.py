@@ -50,7 +50,7 @@ def test_benchmarks_refuse_unknown_names() -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "there are arms, scaling, transport, sweep, metric, classes" in done.stderr
+    assert "there are reseeding, arms, scaling, transport, sweep, metric, classes" in done.stderr
 
 
 def test_readme_examples_print_what_they_say(tmp_path: Path) -> None:

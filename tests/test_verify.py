@@ -69,6 +69,7 @@ def fields(
         "fingerprint": mdp.fingerprint,
         "n_states": mdp.n_states,
         "gamma": gamma,
+        "rewards": mdp.rewards,
         "keys": keys,
         "lower": lower,
         "upper": upper,

@@ -1,0 +1,684 @@
+"""`single_build` and `certify`: always sound, reproducible, and resumed without a trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bisim_abstract import (
+    FileFormatError,
+    InvalidArgumentError,
+    TabularMDP,
+    bisimulation_metric,
+    grouped_mdp,
+    random_mdp,
+    sparse_mdp,
+)
+from bisim_abstract._typing import Progress
+from bisim_abstract.arms import Arms
+from bisim_abstract.certificate import Certificate
+from bisim_abstract.certify import certify, single_build
+from tests.mdps import BY_HAND, Known
+
+Floats = npt.NDArray[np.float64]
+Build = Callable[..., Certificate]
+
+GENERATORS: dict[str, Callable[[int], TabularMDP]] = {
+    "random": lambda seed: random_mdp(14, 3, seed=seed),
+    "sparse": lambda seed: sparse_mdp(24, 2, support=3, seed=seed),
+    "deterministic": lambda seed: sparse_mdp(20, 2, support=1, seed=seed),
+    "grouped": lambda seed: grouped_mdp(24, 4, 2, noise=0.02, support=3, seed=seed)[0],
+    "matched": lambda seed: grouped_mdp(
+        18, 3, 2, noise=0.0, support=3, matched_rewards=True, seed=seed
+    )[0],
+}
+GAMMAS = (0.0, 0.3, 0.7, 0.9, 0.99)
+ROUNDING = 1e-9
+
+
+def table(certificate: Certificate) -> tuple[Floats, Floats]:
+    states = np.arange(certificate.n_states)
+    return certificate.bounds(states[:, None], states)
+
+
+def assert_encloses(certificate: Certificate, mdp: TabularMDP) -> None:
+    """The proven interval of every pair meets the one of the exact metric."""
+    exact = bisimulation_metric(mdp, certificate.gamma, threads=1)
+    lower, upper = table(certificate)
+    assert (lower <= exact.upper).all()
+    assert (upper >= exact.lower).all()
+
+
+def content(certificate: Certificate) -> dict[str, Any]:
+    """All that a certificate says, time and reason of the end apart; arrays as bytes."""
+    held = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
+    held["run"] = {name: x for name, x in certificate.run.items() if name != "seconds"}
+    return {
+        name: (x.dtype.str, x.shape, x.tobytes()) if isinstance(x, np.ndarray) else x
+        for name, x in held.items()
+    }
+
+
+def keys(certificate: Certificate) -> set[int]:
+    return set(certificate.keys.tolist())
+
+
+# -- soundness ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_both_enclose_the_exact_metric(kind: str, gamma: float) -> None:
+    mdp = GENERATORS[kind](3)
+    for index, upper_start in (("Flat", "constant"), ("LSH6", "reward")):
+        single = single_build(
+            mdp, gamma, neighbours=4, sweeps=30, index=index, upper_start=upper_start, threads=1
+        )
+        assert 0.0 < single.coverage < 1.0
+        assert_encloses(single, mdp)
+    for rounds in (1, 6):
+        some = certify(mdp, gamma, neighbours=2, index="LSH6", max_rounds=rounds, threads=1)
+        assert some.n_covered > 0
+        assert_encloses(some, mdp)
+
+
+@pytest.mark.parametrize("known", BY_HAND, ids=lambda k: f"{k.name}-{k.gamma}")
+def test_both_enclose_truth_by_hand(known: Known) -> None:
+    n = known.mdp.n_states
+    for build in (single_build, certify):
+        few: dict[str, Any] = {"max_rounds": 8} if build is certify else {"sweeps": 20}
+        made = build(known.mdp, known.gamma, index="Flat", neighbours=3, threads=1, **few)
+        lower, upper = table(made)
+        for s, t in itertools.product(range(n), repeat=2):
+            assert (
+                Fraction(float(lower[s, t])) <= known.metric[s][t] <= Fraction(float(upper[s, t]))
+            )
+
+
+@pytest.mark.parametrize("arms", ["lower", "upper"])
+def test_one_arm_alone_leaves_the_other_at_its_start(arms: str) -> None:
+    mdp = sparse_mdp(20, 2, seed=0)
+    none = single_build(mdp, 0.9, sweeps=0, neighbours=4, threads=1)
+    one = single_build(mdp, 0.9, sweeps=40, neighbours=4, arms=arms, threads=1)
+    both = single_build(mdp, 0.9, sweeps=40, neighbours=4, threads=1)
+    other = "upper" if arms == "lower" else "lower"
+    assert getattr(one, other).tobytes() == getattr(none, other).tobytes()
+    assert getattr(one, arms).tobytes() == getattr(both, arms).tobytes()
+    assert getattr(one, arms).tobytes() != getattr(none, arms).tobytes()
+    assert_encloses(one, mdp)
+
+
+def test_single_build_makes_the_sweeps_asked_for() -> None:
+    mdp = sparse_mdp(20, 2, seed=0)
+    for sweeps in (0, 1, 7):
+        made = single_build(mdp, 0.9, sweeps=sweeps, neighbours=4, threads=1)
+        assert made.run["sweeps"] == sweeps
+        assert made.run["backups"] == 2 * sweeps * made.n_covered
+        assert str(sweeps) in made.stop
+    still = single_build(mdp, 0.0, sweeps=50, neighbours=4, threads=1)
+    assert still.run["sweeps"] < 5
+
+
+# -- randomness --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", ["LSH8", "Flat", "HNSW8"])
+def test_same_seed_same_certificate_for_any_number_of_threads(index: str) -> None:
+    mdp = sparse_mdp(130, 2, support=3, seed=1)
+
+    def built(threads: int) -> list[dict[str, Any]]:
+        rounds = certify(
+            mdp, 0.9, tau=0.4, index=index, neighbours=30, max_rounds=3, seed=5, threads=threads
+        )
+        single = single_build(
+            mdp, 0.9, tau=0.4, index=index, neighbours=70, sweeps=5, seed=5, threads=threads
+        )
+        # More pairs than one unit of work, so that there is something to share out.
+        assert single.n_covered > 4096 or index == "HNSW8"
+        return [content(rounds), content(single)]
+
+    first = built(1)
+    assert built(2) == first
+    assert built(1) == first
+
+
+def test_different_seeds_cover_different_pairs() -> None:
+    mdp = sparse_mdp(40, 2, seed=0)
+    for build in (single_build, certify):
+        options: dict[str, Any] = {"index": "LSH6", "neighbours": 4, "threads": 1}
+        if build is certify:
+            options |= {"partners": 0, "max_rounds": 1}
+        sets = [keys(build(mdp, 0.9, seed=seed, **options)) for seed in range(4)]
+        assert all(a != b for a, b in itertools.combinations(sets, 2))
+
+
+def test_every_round_draws_anew() -> None:
+    mdp = sparse_mdp(40, 2, seed=0)
+    sizes = [
+        certify(
+            mdp, 0.9, partners=0, neighbours=3, index="LSH4", max_rounds=rounds, threads=1
+        ).n_covered
+        for rounds in (1, 2, 3, 4)
+    ]
+    assert all(a < b for a, b in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize(("seed", "tol"), [(0, None), (1, None), (2, 1e-12), (3, 1e-12)])
+def test_uniform_partners_cover_everything(seed: int, tol: float | None) -> None:
+    made = certify(
+        random_mdp(18, 3, seed=seed),
+        0.7,
+        tol=tol,
+        neighbours=3,
+        dim=6,
+        index="LSH6",
+        partners=1,
+        max_rounds=60,
+        seed=seed,
+        threads=1,
+    )
+    assert made.coverage == 1.0
+
+
+def test_a_frozen_embedding_without_partners_saturates() -> None:
+    rng = np.random.default_rng(0)
+    mdp = random_mdp(18, 3, seed=0)
+    # Two far groups: nobody's neighbour is in the other one.
+    side = np.repeat([-50.0, 50.0], 9)
+    points = rng.normal(size=(18, 3))
+    points[:, 0] += side
+    options: dict[str, Any] = {"partners": 0, "neighbours": 3, "embedding": points, "threads": 1}
+    flat = [certify(mdp, 0.7, index="Flat", max_rounds=k, **options) for k in (1, 30)]
+    assert keys(flat[0]) == keys(flat[1])
+    assert flat[1].coverage < 0.5
+    hashed = certify(mdp, 0.7, index="LSH6", max_rounds=60, **options)
+    s, t = np.divmod(hashed.keys, 18)
+    assert (side[s] == side[t]).all()
+    assert hashed.coverage < 0.5
+
+
+# -- when it ends ------------------------------------------------------------------------------
+
+
+def test_ends_within_tol() -> None:
+    mdp = sparse_mdp(16, 2, seed=0)
+    made = certify(mdp, 0.7, tol=1e-3, threads=1)
+    assert made.global_width <= 1e-3
+    assert made.coverage == 1.0
+    assert "within 0.001" in made.stop
+    lower, upper = table(made)
+    exact = bisimulation_metric(mdp, 0.7)
+    assert np.abs(upper - exact.upper).max() <= 1e-3 + ROUNDING
+    assert np.abs(lower - exact.lower).max() <= 1e-3 + ROUNDING
+    before = certify(mdp, 0.7, max_rounds=int(made.run["rounds"]) - 1, threads=1)
+    assert before.global_width > 1e-3
+
+
+def test_ends_when_clusterings_agree() -> None:
+    mdp, _ = grouped_mdp(24, 3, 2, noise=0.001, support=3, seed=0)
+    made = certify(mdp, 0.5, tau=0.1, threads=1)
+    assert "agree at 0.1" in made.stop
+    assert made.is_certified
+    assert made.tau == 0.1
+    lower, upper = made.partitions(0.1)
+    np.testing.assert_array_equal(lower, upper)
+    rounds = int(made.run["rounds"])
+    assert 1 < rounds < 100
+    for fewer in range(1, rounds):
+        assert not certify(mdp, 0.5, tau=0.1, max_rounds=fewer, threads=1).is_certified
+
+
+def test_ends_with_the_rounds() -> None:
+    made = certify(sparse_mdp(30, 2, seed=0), 0.9, tol=1e-9, max_rounds=3, threads=1)
+    assert made.stop == "budget: 3 rounds"
+    assert (made.run["rounds"], made.run["sweeps"]) == (3, 9)
+    assert made.global_width > 1e-9
+
+
+def test_ends_with_the_seconds() -> None:
+    begin = time.monotonic()
+    made = certify(
+        sparse_mdp(60, 2, seed=0), 0.9, max_seconds=0.3, max_rounds=10**9, threads=1
+    )  # fmt: skip
+    assert "seconds" in made.stop
+    assert made.stop.startswith("budget")
+    assert made.run["seconds"] >= 0.3
+    assert time.monotonic() - begin < 10.0
+
+
+def test_ends_with_the_backups() -> None:
+    mdp = sparse_mdp(30, 2, seed=0)
+    free = [certify(mdp, 0.9, max_rounds=k, threads=1).run["backups"] for k in (1, 2, 3)]
+    made = certify(mdp, 0.9, max_backups=free[0] + 1, threads=1)
+    assert made.run["rounds"] == 2
+    assert made.run["backups"] == free[1]
+    assert "backups" in made.stop
+    assert made.stop.startswith("budget")
+
+
+def test_more_rounds_only_tighten() -> None:
+    mdp = sparse_mdp(40, 2, seed=2)
+    last: Certificate | None = None
+    moved = 0
+    for rounds in range(1, 9):
+        made = certify(mdp, 0.8, neighbours=3, max_rounds=rounds, seed=4, threads=1)
+        if last is not None:
+            assert keys(last) <= keys(made)
+            old, new = table(last), table(made)
+            assert (new[0] >= old[0]).all()
+            assert (new[1] <= old[1]).all()
+            moved += int((new[0] > old[0]).any()) + int((new[1] < old[1]).any())
+        last = made
+    assert moved == 14
+
+
+# -- checkpoints -------------------------------------------------------------------------------
+
+MODEL = sparse_mdp(40, 2, seed=0)
+OPTIONS: dict[str, Any] = {"neighbours": 4, "index": "LSH8", "seed": 3, "threads": 1}
+
+
+@pytest.mark.parametrize("tau", [None, 3.0])
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path, tau: float | None) -> None:
+    path = tmp_path / "run"
+    whole = certify(MODEL, 0.9, max_rounds=6, tau=tau, **OPTIONS)
+    part = certify(MODEL, 0.9, max_rounds=3, tau=tau, checkpoint=path, **OPTIONS)
+    assert content(part) != content(whole)
+    seen: list[int] = []
+    resumed = certify(
+        MODEL,
+        0.9,
+        max_rounds=6,
+        tau=tau,
+        checkpoint=str(path),
+        callback=lambda progress: seen.append(progress.done),
+        **OPTIONS,
+    )
+    assert seen == [4, 5, 6]
+    assert content(resumed) == content(whole)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+
+
+def test_resuming_a_run_that_reached_its_goal_adds_nothing(tmp_path: Path) -> None:
+    mdp = sparse_mdp(16, 2, seed=0)
+    whole = certify(mdp, 0.7, tol=1e-3, checkpoint=tmp_path / "run", threads=1)
+    again = certify(mdp, 0.7, tol=1e-3, checkpoint=tmp_path / "run", threads=1)
+    assert content(again) == content(whole)
+
+
+@pytest.mark.parametrize("budget", [{"max_rounds": 3}, {"max_backups": 2_000}], ids=str)
+def test_resuming_a_run_whose_budget_has_ended_adds_nothing(
+    tmp_path: Path, budget: dict[str, Any]
+) -> None:
+    """An interruption between the last checkpoint and the return must leave no trace."""
+    whole = certify(MODEL, 0.9, checkpoint=tmp_path / "run", **budget, **OPTIONS)
+    again = certify(MODEL, 0.9, checkpoint=tmp_path / "run", **budget, **OPTIONS)
+    assert whole.stop.startswith("budget")
+    assert content(again) == content(whole)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "change"),
+    [
+        (0.8, {}),
+        (0.9, {"neighbours": 5}),
+        (0.9, {"partners": 2}),
+        (0.9, {"sweeps_per_round": 4}),
+        (0.9, {"dim": 7}),
+        (0.9, {"index": "LSH9"}),
+        (0.9, {"lower_start": "zero"}),
+        (0.9, {"upper_start": "constant"}),
+        (0.9, {"seed": 4}),
+        (0.9, {"embedding": np.random.default_rng(0).normal(size=(40, 3))}),
+    ],
+)
+def test_checkpoints_of_other_settings_are_refused(
+    tmp_path: Path, gamma: float, change: dict[str, Any]
+) -> None:
+    path = tmp_path / "run"
+    certify(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
+    held = path.read_bytes()
+    with pytest.raises(InvalidArgumentError, match=r"run belongs to .*other settings"):
+        certify(MODEL, gamma, max_rounds=2, checkpoint=path, **(OPTIONS | change))
+    assert path.read_bytes() == held
+
+
+def test_checkpoints_of_other_models_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    certify(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
+    other = sparse_mdp(40, 2, seed=1)
+    with pytest.raises(InvalidArgumentError, match="other settings"):
+        certify(other, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+
+
+def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    certify(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
+    good = path.read_bytes()
+    whole = content(certify(MODEL, 0.9, max_rounds=2, **OPTIONS))
+    rng = np.random.default_rng(0)
+    refused = 0
+    for at in rng.choice(len(good), 150, replace=False):
+        data = bytearray(good)
+        data[at] ^= int(rng.integers(1, 256))
+        path.write_bytes(data)
+        try:
+            resumed = certify(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+        except FileFormatError:
+            refused += 1
+        else:
+            assert content(resumed) == whole, f"byte {at} was changed unnoticed"
+    assert refused > 100
+    for size in (0, 1, 100, len(good) // 2, len(good) - 1):
+        path.write_bytes(good[:size])
+        with pytest.raises(FileFormatError):
+            certify(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda arrays: arrays.pop("lower"),
+        lambda arrays: arrays.pop("header"),
+        lambda arrays: arrays.update(header=np.frombuffer(b"[]", np.uint8)),
+        lambda arrays: arrays.update(header=np.frombuffer(b"\xff", np.uint8)),
+        lambda arrays: arrays.update(lower=arrays["lower"][:-1]),
+        lambda arrays: arrays.update(keys=arrays["keys"].astype(np.float64)),
+        lambda arrays: arrays.update(keys=arrays["keys"][::-1]),
+        lambda arrays: arrays.update(keys=arrays["keys"] + 40**2),
+        lambda arrays: arrays.update(upper=arrays["upper"] * np.nan),
+    ],
+    ids=[
+        "no lower",
+        "no header",
+        "list",
+        "no text",
+        "short",
+        "float keys",
+        "falling keys",
+        "keys of no pair",
+        "nan",
+    ],
+)
+def test_inconsistent_checkpoints_are_refused(
+    tmp_path: Path, edit: Callable[[dict[str, Any]], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    certify(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
+    with np.load(path, allow_pickle=False) as archive:
+        arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
+    edit(arrays)
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
+    # Nothing may be computed from such a table: indices out of range would be read.
+    monkeypatch.setattr(Arms, "sweep", lambda *args, **kwargs: pytest.fail("was swept"))
+    with pytest.raises(FileFormatError):
+        certify(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+
+
+def test_foreign_files_are_no_checkpoints(tmp_path: Path) -> None:
+    model, text, certificate = tmp_path / "model", tmp_path / "text", tmp_path / "certificate"
+    MODEL.save(model)
+    text.write_text("nothing")
+    certify(MODEL, 0.9, max_rounds=1, **OPTIONS).save(certificate)
+    for path in (model, text, certificate):
+        held = path.read_bytes()
+        with pytest.raises(FileFormatError, match=path.name):
+            certify(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+        assert path.read_bytes() == held
+
+
+# -- processes that are ended ------------------------------------------------------------------
+
+RUN = """
+import sys
+from bisim_abstract import sparse_mdp
+from bisim_abstract.certify import certify
+
+n, rounds, checkpoint, target = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+mdp = sparse_mdp(n, 3, support=4, seed=0)
+print("begin", flush=True)
+certificate = certify(
+    mdp, 0.9, neighbours=8, max_rounds=rounds, seed=1, checkpoint=checkpoint or None,
+    callback=lambda progress: print(progress.done, flush=True),
+)
+certificate.save(target)
+print(certificate.stop, flush=True)
+"""
+
+
+def started(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    checkpoint, target = tmp_path / "run", tmp_path / "certificate"
+    rng = np.random.default_rng(0)
+    killed = 0
+    for _ in range(3):
+        with started(400, 8, checkpoint, target) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begin\n"
+            for _ in range(int(rng.integers(1, 3))):
+                process.stdout.readline()
+            time.sleep(float(rng.uniform(0.0, 0.3)))
+            process.send_signal(signal.SIGKILL)
+            killed += process.wait() == -signal.SIGKILL
+    assert killed > 0  # a fast machine may be done before the last one
+    with started(400, 8, checkpoint, target) as process:
+        assert process.stdout is not None
+        lines = process.stdout.read().split("\n")
+        assert process.wait() == 0
+    assert lines[1] != "1"  # it did not begin at the beginning
+    whole = certify(
+        sparse_mdp(400, 3, support=4, seed=0), 0.9, neighbours=8, max_rounds=8, seed=1
+    )  # fmt: skip
+    assert content(Certificate.load(target)) == content(whole)
+
+
+def test_ctrl_c_returns_what_was_reached(tmp_path: Path) -> None:
+    target = tmp_path / "certificate"
+    with started(60, 10**9, "", target) as process:
+        assert process.stdout is not None
+        for expected in ("begin\n", "1\n", "2\n", "3\n"):
+            assert process.stdout.readline() == expected
+        time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        last = process.stdout.read().split("\n")[-2]
+        assert process.wait() == 0
+    made = Certificate.load(target)
+    assert made.stop == last
+    assert made.stop.startswith("interrupted")
+    assert made.run["rounds"] >= 3
+    assert_encloses(made, sparse_mdp(60, 3, support=4, seed=0))
+
+
+def test_an_interrupt_in_a_callback_ends_the_run() -> None:
+    def stop(progress: Progress) -> None:
+        if progress.done == 2:
+            raise KeyboardInterrupt
+
+    made = certify(MODEL, 0.9, max_rounds=9, callback=stop, **OPTIONS)
+    assert made.stop.startswith("interrupted")
+    assert made.run["rounds"] == 2
+    two = certify(MODEL, 0.9, max_rounds=2, **OPTIONS)
+    assert made.lower.tobytes() == two.lower.tobytes()
+    assert made.upper.tobytes() == two.upper.tobytes()
+
+
+@pytest.mark.parametrize("method", ["cover", "sweep"])
+def test_an_interrupt_on_any_line_of_the_arms_leaves_them_whole(method: str) -> None:
+    """Ctrl-C can arrive between any two lines; the certificate must hold whatever it is."""
+    mdp = sparse_mdp(12, 2, seed=0)
+    code = getattr(Arms, method).__code__
+    exact = bisimulation_metric(mdp, 0.8, threads=1)
+    at = 0
+    while True:
+        at += 1
+        passed = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal passed
+            if frame.f_code is not code:
+                return None
+            if event == "line":
+                passed += 1
+                if passed == at:  # noqa: B023 - used within this turn only
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            made = certify(mdp, 0.8, neighbours=2, index="Flat", max_rounds=2, threads=1)
+        finally:
+            sys.settrace(before)
+        lower, upper = table(made)
+        assert (lower <= exact.upper).all()
+        assert (upper >= exact.lower).all()
+        if passed < at:
+            break
+        assert made.stop.startswith("interrupted")
+    assert at > 10
+
+
+# -- callbacks, embeddings, options ------------------------------------------------------------
+
+
+def test_callbacks_are_told_of_every_round_and_sweep() -> None:
+    seen: list[Progress] = []
+    certify(MODEL, 0.9, max_rounds=3, tau=3.0, callback=seen.append, **OPTIONS)
+    assert all(isinstance(progress, Progress) for progress in seen)
+    assert [(progress.done, progress.total) for progress in seen] == [(1, 3), (2, 3), (3, 3)]
+    assert all("covered" in progress.detail for progress in seen)
+    assert all("clusters" in progress.detail for progress in seen)
+    seen.clear()
+    single_build(MODEL, 0.9, sweeps=4, callback=seen.append, threads=1)
+    assert [(progress.done, progress.total) for progress in seen] == [(k, 4) for k in (1, 2, 3, 4)]
+
+
+def test_errors_of_callbacks_come_through() -> None:
+    def fail(progress: Progress) -> None:
+        raise RuntimeError(f"seen {progress.done}")
+
+    with pytest.raises(RuntimeError, match="seen 1"):
+        certify(MODEL, 0.9, max_rounds=3, callback=fail, **OPTIONS)
+    with pytest.raises(RuntimeError, match="seen 1"):
+        single_build(MODEL, 0.9, callback=fail, threads=1)
+
+
+class Line:
+    """States on a line, in their order."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def encode(self, states: npt.NDArray[np.int64], /) -> Floats:
+        self.calls += 1
+        return states[:, None].astype(np.float64)
+
+
+def test_embeddings_decide_which_pairs_are_covered() -> None:
+    line = Line()
+    points = np.arange(40.0)[:, None]
+    # The two ends have both neighbours on one side.
+    expected = {s * 40 + s + 1 for s in range(39)} | {0 * 40 + 2, 37 * 40 + 39}
+    options: dict[str, Any] = {"neighbours": 2, "index": "Flat", "threads": 1}
+    single = [single_build(MODEL, 0.9, embedding=e, **options) for e in (line, points)]
+    rounds = [
+        certify(MODEL, 0.9, embedding=e, partners=0, max_rounds=2, **options)
+        for e in (line, points)
+    ]
+    for made in (*single, *rounds):
+        assert keys(made) == expected
+        assert_encloses(made, MODEL)
+    assert content(single[0]) == content(single[1])
+    assert content(rounds[0]) == content(rounds[1])
+    assert line.calls >= 2
+
+
+@pytest.mark.parametrize("points", [np.zeros((39, 2)), np.zeros(40), np.full((40, 2), np.nan)])
+def test_bad_embeddings_are_named(points: Floats) -> None:
+    for build in (single_build, certify):
+        with pytest.raises(InvalidArgumentError, match="embedding"):
+            build(MODEL, 0.9, embedding=points)
+
+
+@pytest.mark.parametrize(
+    ("build", "option", "value"),
+    [
+        *(
+            (build, option, value)
+            for build in (single_build, certify)
+            for option, value in (
+                ("gamma", 1.0),
+                ("gamma", "much"),
+                ("gamma", None),
+                ("neighbours", -1),
+                ("neighbours", 2.5),
+                ("index", "Nonsense"),
+                ("index", "LSH0"),
+                ("dim", 0),
+                ("tau", float("nan")),
+                ("tau", "x"),
+                ("lower_start", "none"),
+                ("upper_start", "zero"),
+                ("seed", -1),
+                ("seed", 0.5),
+                ("threads", 0),
+            )
+        ),
+        (single_build, "arms", "none"),
+        (single_build, "sweeps", -1),
+        (certify, "tol", 0.0),
+        (certify, "tol", float("nan")),
+        (certify, "partners", -1),
+        (certify, "sweeps_per_round", 0),
+        (certify, "max_rounds", 0),
+        (certify, "max_seconds", float("nan")),
+        (certify, "max_seconds", -1.0),
+        (certify, "max_backups", -1),
+        (certify, "max_backups", "many"),
+    ],
+)
+def test_bad_options_are_named(build: Build, option: str, value: Any) -> None:
+    given = {"gamma": 0.5, "threads": 1} | ({"max_rounds": 2} if build is certify else {})
+    with pytest.raises(InvalidArgumentError) as caught:
+        build(sparse_mdp(10, seed=0), **(given | {option: value}))
+    assert option in str(caught.value)
+
+
+def test_only_models_are_taken() -> None:
+    for build in (single_build, certify):
+        with pytest.raises((InvalidArgumentError, TypeError), match="TabularMDP"):
+            build("model", 0.9)  # type: ignore[arg-type]
+
+
+def test_the_run_is_recorded() -> None:
+    made = certify(MODEL, 0.9, max_rounds=2, tau=0.3, **OPTIONS)
+    assert made.fingerprint == MODEL.fingerprint
+    assert made.gamma == 0.9
+    assert made.run["function"] == "certify"
+    assert made.run["seed"] == 3
+    assert made.run["settings"]["index"] == "LSH8"
+    assert set(made.run["versions"]) >= {"bisim_abstract", "numpy", "python"}
+    np.testing.assert_array_equal(made.rewards, MODEL.rewards)
