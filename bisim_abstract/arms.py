@@ -87,7 +87,7 @@ class Starts:
         lower = gap * (1.0 - 4.0 * EPS) if self.lower == "reward" else np.zeros(s.shape)
         if self.upper == "constant":
             return lower, np.full(s.shape, self.diameter)
-        tiny = TINY if self.gamma * self.diameter > 0.0 or self.gamma > 0.0 < self.diameter else 0.0
+        tiny = TINY if self.gamma > 0.0 and self.diameter > 0.0 else 0.0
         return lower, (gap + self.gamma * self.diameter) * (1.0 + 4.0 * EPS) + tiny
 
 
