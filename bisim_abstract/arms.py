@@ -162,10 +162,10 @@ class Arms:
         lower, upper = self.starts.read(*np.divmod(fresh, n))
         merged = np.concatenate([self.keys, fresh])
         order = np.argsort(merged, kind="stable")
-        self.keys = merged[order]
-        self.lower = np.concatenate([self.lower, lower])[order]
-        self.upper = np.concatenate([self.upper, upper])[order]
-        self._lookup = None
+        lower = np.concatenate([self.lower, lower])[order]
+        upper = np.concatenate([self.upper, upper])[order]
+        # At once, so that an interrupt leaves the arms as they were or as they will be.
+        self.keys, self.lower, self.upper, self._lookup = merged[order], lower, upper, None
         return int(fresh.size)
 
     def cover_all(self) -> int:
@@ -174,9 +174,19 @@ class Arms:
         return self.cover(s, t)
 
     def restore(self, keys: IntArray, lower: FloatArray, upper: FloatArray, backups: int) -> None:
-        """Take over covered pairs and bounds as they were; the caller answers for them."""
-        if keys.dtype != np.int64 or not keys.shape == lower.shape == upper.shape:
+        """Take over covered pairs and bounds as they were; the caller answers for the latter."""
+        n = self.mdp.n_states
+        if keys.dtype != np.int64 or lower.dtype != np.float64 or upper.dtype != np.float64:
+            raise InvalidArgumentError("keys must be int64, lower and upper float64")
+        if keys.ndim != 1 or not keys.shape == lower.shape == upper.shape:
             raise InvalidArgumentError("keys, lower and upper must be aligned arrays")
+        first, second = np.divmod(keys, n)
+        if (keys[1:] <= keys[:-1]).any() or (keys < 0).any() or (first >= second).any():
+            raise InvalidArgumentError("keys must rise strictly and be those of pairs s < t")
+        if keys.size and keys[-1] >= n * n:
+            raise InvalidArgumentError(f"keys must be those of pairs of {n} states")
+        if not (np.isfinite(upper).all() and (lower >= 0.0).all() and (lower <= upper).all()):
+            raise InvalidArgumentError("bounds must be finite with 0 <= lower <= upper")
         self.keys, self.lower, self.upper = keys.copy(), lower.copy(), upper.copy()
         self.backups = check_int("backups", backups, low=0)
         self._lookup = None

@@ -159,7 +159,11 @@ class Certificate:
 
     @property
     def is_certified(self) -> bool:
-        """Whether both arms give the same clustering at `tau`, which is then the exact one."""
+        """Whether both arms give the same clustering at `tau`.
+
+        It is then the exact clustering over the pairs in scope: over covered pairs, an
+        uncovered pair may still link two of its clusters.
+        """
         return self.tau is not None and np.array_equal(self.labels_lower, self.labels_upper)
 
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -199,7 +203,7 @@ class Certificate:
         if self.tau is not None:
             low, high = (len(set(x.tolist())) for x in (self.labels_lower, self.labels_upper))
             verdict = (
-                f"{high:,} clusters, certified"
+                f"{high:,} clusters, certified over {self.scope} pairs"
                 if self.is_certified
                 else (f"NOT certified: between {low:,} and {high:,} clusters")
             )

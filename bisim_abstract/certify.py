@@ -9,6 +9,7 @@ a bound.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import time
@@ -17,11 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._progress import shown
 from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback
-from bisim_abstract._validation import check_choice, check_int, check_positive, check_real
+from bisim_abstract._validation import (
+    check_choice,
+    check_gamma,
+    check_int,
+    check_positive,
+    check_real,
+)
 from bisim_abstract._version import __version__
 from bisim_abstract.approximate import index_side_run
 from bisim_abstract.arms import Arms
@@ -87,9 +95,11 @@ def single_build(
     check_mdp(mdp)
     check_choice("arms", arms, ARMS)
     sweeps = check_int("sweeps", sweeps, low=0)
+    neighbours = check_int("neighbours", neighbours, low=0)
     seed = check_int("seed", seed, low=0)
     table = Arms(mdp, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
-    _retrieve(table, embedding, dim, index, neighbours, np.random.default_rng([seed, 0]))
+    points = None if embedding is None else as_points(embedding, mdp.n_states)
+    _retrieve(table, points, dim, index, neighbours, np.random.default_rng([seed, 0]))
     if check_choice("backup", backup, BACKUPS) == "index":
         return _index_side_build(table, tau, sweeps, dim, omit, seed, threads)
     made = 0
@@ -147,7 +157,27 @@ class _Settings:
     index: str
     lower_start: str
     upper_start: str
+    embedding: str  # digest of the points given; empty where the arm is embedded anew
     seed: int
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """How much a run may use."""
+
+    rounds: int
+    seconds: float | None
+    backups: int | None
+
+    def ended(self, rounds: int, seconds: float, backups: int) -> str:
+        """Which budget has ended, in words; empty if none has."""
+        if rounds >= self.rounds:
+            return f"budget: {rounds} rounds"
+        if self.seconds is not None and seconds >= self.seconds:
+            return f"budget: {seconds:.1f} seconds"
+        if self.backups is not None and backups >= self.backups:
+            return f"budget: {backups:,} pair backups"
+        return ""
 
 
 def certify(
@@ -213,13 +243,15 @@ def certify(
         (1.0, True)
     """
     check_mdp(mdp)
+    gamma = check_gamma(gamma)
     if tau is not None:
         tau = check_real("tau", tau)
     if tol is not None:
         tol = check_positive("tol", tol)
+    points = None if embedding is None else as_points(embedding, mdp.n_states)
     settings = _Settings(
         fingerprint=mdp.fingerprint,
-        gamma=float(gamma),
+        gamma=gamma,
         neighbours=check_int("neighbours", neighbours, low=0),
         partners=check_int("partners", partners, low=0),
         sweeps_per_round=check_int("sweeps_per_round", sweeps_per_round, low=1),
@@ -227,19 +259,26 @@ def certify(
         index=index,
         lower_start=lower_start,
         upper_start=upper_start,
+        embedding="" if points is None else hashlib.sha256(points.tobytes()).hexdigest(),
         seed=check_int("seed", seed, low=0),
     )
-    max_rounds = check_int("max_rounds", max_rounds, low=1)
+    budget = _Budget(
+        rounds=check_int("max_rounds", max_rounds, low=1),
+        seconds=None if max_seconds is None else check_positive("max_seconds", max_seconds),
+        backups=None if max_backups is None else check_int("max_backups", max_backups, low=1),
+    )
     table = Arms(mdp, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
     rounds, sweeps = _resumed(table, settings, checkpoint)
     begin = time.monotonic()
-    stop = "" if rounds == 0 else _reason(table, tau, tol)
+    stop = ""
+    if rounds:  # resumed: the run may have been over already
+        stop = _reason(table, tau, tol) or budget.ended(rounds, 0.0, table.backups)
     with shown(callback) as report:
         try:
             while not stop:
                 rng = np.random.default_rng([settings.seed, rounds])  # resuming needs no more
                 if settings.neighbours:
-                    _retrieve(table, embedding, dim, index, settings.neighbours, rng)
+                    _retrieve(table, points, dim, index, settings.neighbours, rng)
                 if settings.partners:
                     table.cover(*uniform_pairs(mdp.n_states, per_state=settings.partners, seed=rng))
                 for _ in range(settings.sweeps_per_round):
@@ -247,11 +286,9 @@ def certify(
                 rounds, sweeps = rounds + 1, sweeps + settings.sweeps_per_round
                 if checkpoint is not None:
                     _save_checkpoint(table, settings, rounds, sweeps, checkpoint)
-                stop = _reason(table, tau, tol) or _budget(
-                    rounds, max_rounds, time.monotonic() - begin, max_seconds,
-                    table.backups, max_backups,
-                )  # fmt: skip
-                _tell(report, "certifying, round", rounds, max_rounds, _state(table, tau))
+                seconds = time.monotonic() - begin
+                stop = _reason(table, tau, tol) or budget.ended(rounds, seconds, table.backups)
+                _tell(report, "certifying, round", rounds, budget.rounds, _state(table, tau))
         except KeyboardInterrupt:
             stop = f"interrupted in round {rounds + 1}"
     run = _run_record(
@@ -268,7 +305,7 @@ def certify(
 
 def _retrieve(
     table: Arms,
-    embedding: Embedding | FloatArray | None,
+    points: npt.NDArray[np.float32] | None,
     dim: int,
     index: str,
     neighbours: int,
@@ -280,9 +317,8 @@ def _retrieve(
     def below(states: IntArray, others: IntArray) -> FloatArray:
         return table.bounds(states, others)[0]
 
-    if embedding is None:
-        embedding = landmark_mds(below, n, dim=dim, seed=rng)
-    points = as_points(embedding, n)
+    if points is None:
+        points = as_points(landmark_mds(below, n, dim=dim, seed=rng), n)
     table.cover(*retrieve_pairs(points, k=neighbours, index=index, seed=rng))
 
 
@@ -297,24 +333,6 @@ def _reason(table: Arms, tau: float | None, tol: float | None) -> str:
         return f"width {_global_width(table):.3g} is within {tol:g}"
     if tau is not None and Certificate.of(table, tau=tau, stop="", run={}).is_certified:
         return f"both clusterings agree at {tau:g}"
-    return ""
-
-
-def _budget(
-    rounds: int,
-    max_rounds: int,
-    seconds: float,
-    max_seconds: float | None,
-    backups: int,
-    max_backups: int | None,
-) -> str:
-    """Which budget has ended, if any."""
-    if rounds >= max_rounds:
-        return f"budget: {rounds} rounds"
-    if max_seconds is not None and seconds >= max_seconds:
-        return f"budget: {seconds:.1f} seconds"
-    if max_backups is not None and backups >= max_backups:
-        return f"budget: {backups:,} pair backups"
     return ""
 
 
@@ -368,13 +386,16 @@ def _resumed(table: Arms, settings: _Settings, checkpoint: str | Path | None) ->
     arrays = read_npz(checkpoint)
     try:
         header = json.loads(arrays["header"].tobytes().decode())
-        if header["settings"] != asdict(settings):
-            raise InvalidArgumentError(
-                f"{checkpoint} belongs to a run with other settings: {header['settings']}"
-            )
-        table.restore(arrays["keys"], arrays["lower"], arrays["upper"], header["backups"])
-        return int(header["rounds"]), int(header["sweeps"])
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
-        raise FileFormatError(f"{checkpoint} is not a checkpoint: {error!r}") from error
+        theirs = header["settings"]
+        rounds = check_int("rounds", header["rounds"], low=0)
+        sweeps = check_int("sweeps", header["sweeps"], low=0)
+        is_same = theirs == asdict(settings)
+        if is_same:
+            table.restore(arrays["keys"], arrays["lower"], arrays["upper"], header["backups"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(f"{checkpoint} is not a sound checkpoint: {error}") from error
+    if not is_same:
+        raise InvalidArgumentError(
+            f"{checkpoint} belongs to a run with other settings or of another model: {theirs}"
+        )
+    return rounds, sweeps
