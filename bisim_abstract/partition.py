@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 from bisim_abstract.errors import InvalidArgumentError
 
 
@@ -48,6 +48,17 @@ class Forest:
         links = (np.ones(used, np.int8), (self.first[:used], self.second[:used]))
         _, labels = connected_components(coo_array(links, shape=(n, n)), directed=False)
         return numbered(labels)
+
+
+def count_clusters(n_states: int, first: IntArray, second: IntArray, is_link: BoolArray) -> int:
+    """Number of connected components of the links so marked."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ends = (first[is_link], second[is_link])
+    graph = coo_array((np.ones(ends[0].size, np.int8), ends), shape=(n_states, n_states))
+    count, _ = connected_components(graph, directed=False)
+    return int(count)
 
 
 def spanning_forest(

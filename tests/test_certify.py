@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,7 @@ from bisim_abstract._typing import Progress
 from bisim_abstract.arms import Arms
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.certify import certify, single_build
+from bisim_abstract.verify import verify
 from tests.mdps import BY_HAND, Known
 
 Floats = npt.NDArray[np.float64]
@@ -48,6 +49,26 @@ GENERATORS: dict[str, Callable[[int], TabularMDP]] = {
 }
 GAMMAS = (0.0, 0.3, 0.7, 0.9, 0.99)
 ROUNDING = 1e-9
+
+
+@pytest.fixture(autouse=True)
+def _every_certificate_is_verified(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever certificate a test of this module produces must pass the exact checker."""
+    made: list[tuple[Certificate, TabularMDP]] = []
+    build = Certificate.of
+
+    def recorded(arms: Arms, **options: Any) -> Certificate:
+        certificate = build(arms, **options)
+        made.append((certificate, arms.mdp))
+        return certificate
+
+    monkeypatch.setattr(Certificate, "of", recorded)
+    yield
+    for certificate, mdp in made:
+        mode = "exact" if certificate.n_covered <= 60 else "sampled"
+        found = verify(certificate, mdp, mode=mode, sample=40)
+        assert found.is_valid, found.problem
+        assert found.widening == 0.0
 
 
 def table(certificate: Certificate) -> tuple[Floats, Floats]:
