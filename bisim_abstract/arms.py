@@ -73,9 +73,10 @@ class Starts:
 
     def widest(self) -> float:
         """Bound on the gap between both start values of any pair, rounded up."""
-        # Reward over reward leaves gamma·D; the constant leaves at most D.
+        # Reward over reward leaves gamma·D, and what d_R <= D was rounded by; else at most D.
         both = self.lower == self.upper == "reward"
-        return self.diameter * (self.gamma if both else 1.0) * (1.0 + 32.0 * EPS)
+        main = self.diameter * (self.gamma if both else 1.0)
+        return main + 32.0 * EPS * self.diameter + 2.0 * TINY
 
     def read(self, s: IntArray, t: IntArray) -> tuple[FloatArray, FloatArray]:
         """Lower and upper start values of pairs of different states."""

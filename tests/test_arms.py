@@ -795,3 +795,16 @@ def test_rewards_too_far_apart_are_refused() -> None:
     assert Arms(mdp, 0.9).bounds(0, 1)[1] > 1e300
     with pytest.raises(InvalidArgumentError, match="rescale the rewards"):
         Arms(mdp, 1.0 - 1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1e-17, 0.5, 0.99])
+@pytest.mark.parametrize("lower", ["reward", "zero"])
+@pytest.mark.parametrize("upper", ["reward", "constant"])
+def test_widest_bounds_the_gap_of_every_start(gamma: float, lower: str, upper: str) -> None:
+    mdp = sparse_mdp(30, 3, support=2, seed=1)
+    arms = Arms(mdp, gamma, lower_start=lower, upper_start=upper)
+    s, t = np.triu_indices(30, 1)
+    low, high = arms.bounds(s, t)
+    gaps = [Fraction(b) - Fraction(a) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+    assert max(gaps) <= Fraction(arms.starts.widest())
+    assert arms.starts.widest() <= max(map(float, gaps)) + arms.starts.diameter
