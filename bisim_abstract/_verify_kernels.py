@@ -449,8 +449,8 @@ def check_pairs_kernel(
             is_same = n == m
             if is_same:
                 for i in range(n):
-                    k, l = indptr[row] + i, indptr[other] + i  # noqa: E741
-                    if indices[k] != indices[l] or probs[k] != probs[l]:
+                    here, there = indptr[row] + i, indptr[other] + i
+                    if indices[here] != indices[there] or probs[here] != probs[there]:
                         is_same = False
                         break
             if is_same or gamma == 0.0:

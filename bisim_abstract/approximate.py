@@ -36,7 +36,8 @@ class IndexSideRun:
         raw_upper: (covered) the upper arm as iterated.
         arms: The same pairs with both arms moved outward by eps_op/(1 - gamma), and never
             beyond their starts: bounds on the metric.
-        eps_op: Largest error of a backup that occurred: gamma·(eta + omitted·D).
+        eps_op: Bound on the error of every backup made: gamma·(eta + omitted·D), with the
+            largest cost in place of D where an arm went beyond it.
         eta: Largest difference between an embedded distance and the cost it stood for.
         omitted: Largest probability mass left out, both rows of a pair together.
     """
@@ -83,22 +84,26 @@ def index_side_run(
     sweeps = check_int("sweeps", sweeps, low=0)
     seed = check_int("seed", seed, low=0)
     short, omitted = truncated_mdp(mdp, check_fraction("omit", omit) / 2.0)
-    options = {"lower_start": lower_start, "upper_start": upper_start}
-    table = Arms(short, gamma, **options, threads=threads)  # type: ignore[arg-type]
-    table.cover(first, second)
-    eta = 0.0
+
+    def covered(model: TabularMDP) -> Arms:
+        arms = Arms(model, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
+        arms.cover(first, second)
+        return arms
+
+    table = covered(short)
+    eta, top = 0.0, table.starts.diameter
     for sweep in range(sweeps if table.n_covered else 0):
-        lower, off_lower = _embedded_backup(table, False, dim, [seed, sweep, 0])
-        upper, off_upper = _embedded_backup(table, True, dim, [seed, sweep, 1])
+        lower, off_lower, top_lower = _embedded_backup(table, False, dim, [seed, sweep, 0])
+        upper, off_upper, top_upper = _embedded_backup(table, True, dim, [seed, sweep, 1])
         table.lower = np.maximum(table.lower, lower)
         table.upper = np.minimum(table.upper, upper)
-        eta = max(eta, off_lower, off_upper)
+        eta, top = max(eta, off_lower, off_upper), max(top, top_lower, top_upper)
     # Omitting mass from both rows moves a transport cost by at most that mass times the largest
-    # cost, D. The last factor covers the rounding of this line and of eta.
-    eps_op = gamma * (eta + 2.0 * omitted * table.starts.diameter) * (1.0 + 1e-12)
+    # cost: D, or more where errors have carried an arm beyond it. The last factor covers the
+    # rounding of this line and of eta.
+    eps_op = gamma * (eta + 2.0 * omitted * top) * (1.0 + 1e-12)
     shift = eps_op / (1.0 - gamma) * (1.0 + 1e-12)
-    exact = Arms(mdp, gamma, **options, threads=threads)  # type: ignore[arg-type]
-    exact.cover(first, second)
+    exact = covered(mdp)
     exact.lower = np.maximum(exact.lower, table.lower - shift)
     exact.upper = np.minimum(exact.upper, table.upper + shift)
     return IndexSideRun(table.lower, table.upper, exact, eps_op, eta, 2.0 * omitted)
@@ -143,8 +148,13 @@ def truncated_mdp(mdp: TabularMDP, share: float) -> tuple[TabularMDP, float]:
 
 def _embedded_backup(
     table: Arms, is_upper: bool, dim: int, seed: list[int]
-) -> tuple[FloatArray, float]:
-    """The backup under the distances of an embedding of one arm, and how far those are off."""
+) -> tuple[FloatArray, float, float]:
+    """The backup under the distances of an embedding of one arm.
+
+    Returns:
+        The backup, the largest difference between a distance and the cost it stands for, and
+        the largest of these costs.
+    """
     arm = 1 if is_upper else 0
     points = landmark_mds(
         lambda s, t: table.bounds(s, t)[arm],
@@ -155,5 +165,6 @@ def _embedded_backup(
     first, second = table.ground_pairs()
     costs = np.sqrt(((points[first] - points[second]) ** 2).sum(axis=1))
     costs[0] = 0.0
-    off = np.abs(costs - table.ground_costs(is_upper=is_upper)).max()
-    return table.backup(costs, is_upper=is_upper), float(off)
+    values = table.ground_costs(is_upper=is_upper)
+    off = float(np.abs(costs - values).max())
+    return table.backup(costs, is_upper=is_upper), off, float(values.max())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,26 @@ def test_a_perfect_embedding_costs_nothing() -> None:
     below, _ = run.arms.bounds(first, second)
     exact = bisimulation_metric(mdp, 0.5).upper[first, second]
     assert (exact - below).max() <= run.eps_op / 0.5 + 1e-12
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.9])
+@pytest.mark.parametrize("error", [0.25, -0.25])
+def test_errors_that_add_up_are_corrected_in_full(
+    gamma: float, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two states that stay: every sweep repeats the same error, which sums up to eps/(1-gamma)."""
+    mdp = TabularMDP.from_dense(np.eye(2)[:, None, :], [0.0, 1.0])
+
+    def off(distance: Any, n_states: int, **_: Any) -> np.ndarray:
+        return np.array([[0.0], [float(distance(np.array(0), np.array(1))) + error]])
+
+    monkeypatch.setattr("bisim_abstract.approximate.landmark_mds", off)
+    run = index_side_run(mdp, gamma, first=np.array([0]), second=np.array([1]), sweeps=400)
+    truth = Fraction(1) / (1 - Fraction(gamma))
+    raw = float(run.raw_lower[0] if error > 0 else run.raw_upper[0])
+    assert abs(raw - float(truth)) == pytest.approx(run.eps_op / (1 - gamma), rel=1e-6)
+    below, above = run.arms.bounds(0, 1)
+    assert Fraction(float(below)) <= truth <= Fraction(float(above))
 
 
 def test_truncation_says_how_much_it_left_out() -> None:
