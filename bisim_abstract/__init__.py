@@ -6,9 +6,12 @@ In reading order:
   the generators make one, and so does `bisim_abstract.wrappers.extract_mdp`.
 - `bisimulation_classes`, which states are exactly alike.
 - `bisimulation_metric`, how alike all others are: certified bounds on every pair.
-- `certify` and `single_build`, the sub-quadratic pipeline: bounds on the pairs that an index
-  retrieves, as a `Certificate`; `verify` checks one by code that did not make it.
-- `landmark_mds`, `retrieve_pairs`, `distortion` and `recall_miss`, the proposing side of it.
+- `certify`, bounds on all pairs at a cost that grows with the model and not with the number of
+  pairs, as a `Certificate`; `verify` checks one by code that did not make it. `single_build`
+  and `certify(..., scope="covered")` are the paper's algorithms over retrieved pairs.
+- `propose_classes`, `propose_components` and `repair_labels`, partitions worth trying;
+  `value_features`, functions whose differences are lower bounds on the metric.
+- `landmark_mds`, `retrieve_pairs`, `distortion` and `recall_miss`, which pairs are worth a look.
 - `value_iteration` and `evaluate_policy`, certified values.
 - `solve_transport`, the small exact transport solver underneath.
 
@@ -25,6 +28,7 @@ Example:
 from bisim_abstract._register import register_envs
 from bisim_abstract._version import __version__ as __version__
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
+from bisim_abstract.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.certify import certify, single_build
 from bisim_abstract.embedding import distortion, landmark_mds
@@ -41,12 +45,15 @@ from bisim_abstract.errors import (
     VerificationError,
 )
 from bisim_abstract.estimation import Estimate, estimate_mdp
+from bisim_abstract.features import ValueFeatures, Witness, make_witness, value_features
 from bisim_abstract.files import read_bridge
 from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract.linking import Undecided
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.metric import MetricBounds, bisimulation_metric
-from bisim_abstract.partition import CertifiedInterval
+from bisim_abstract.partition import CertifiedInterval, Profile
 from bisim_abstract.planning import Values, evaluate_policy, value_iteration
+from bisim_abstract.proposals import propose_classes, propose_components, repair_labels
 from bisim_abstract.retrieval import recall_miss, retrieve_pairs
 from bisim_abstract.transport import TransportPlans, solve_transport
 from bisim_abstract.verify import Verification, verify
@@ -57,6 +64,8 @@ del register_envs
 __all__ = [
     "BisimError",
     "BisimulationClasses",
+    "BlockLevel",
+    "BlockModel",
     "Certificate",
     "CertifiedInterval",
     "Estimate",
@@ -67,28 +76,38 @@ __all__ = [
     "MemoryLimitError",
     "MetricBounds",
     "MissingDependency",
+    "Profile",
     "StateLimitError",
     "StochasticEnvError",
     "TabularMDP",
     "TransportPlans",
+    "Undecided",
+    "ValueFeatures",
     "Values",
     "Verification",
     "VerificationError",
+    "Witness",
     "bisimulation_classes",
     "bisimulation_metric",
+    "build_blocks",
     "certify",
     "distortion",
     "estimate_mdp",
     "evaluate_policy",
     "grouped_mdp",
     "landmark_mds",
+    "make_witness",
+    "propose_classes",
+    "propose_components",
     "random_mdp",
     "read_bridge",
     "recall_miss",
+    "repair_labels",
     "retrieve_pairs",
     "single_build",
     "solve_transport",
     "sparse_mdp",
+    "value_features",
     "value_iteration",
     "verify",
 ]

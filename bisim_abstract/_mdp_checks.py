@@ -32,6 +32,14 @@ def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
     return copied
 
 
+def kept(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
+    """The array itself if nobody can write to it, else a frozen copy."""
+    if not isinstance(values, np.ndarray) or values.base is not None or values.dtype != dtype:
+        return frozen(name, values, dtype)
+    is_kept = values.flags.c_contiguous and not values.flags.writeable
+    return values if is_kept else frozen(name, values, dtype)
+
+
 def where_is(row: int, n_actions: int) -> str:
     state, action = divmod(int(row), n_actions)
     return f"state {state}, action {action}"

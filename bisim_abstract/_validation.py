@@ -31,6 +31,8 @@ def check_real(name: str, value: float) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise InvalidArgumentError(f"{name} must be a real number, got {value!r}") from None
+    except OverflowError:
+        raise InvalidArgumentError(f"{name} must be finite, got a number beyond floats") from None
     if not math.isfinite(number):
         raise InvalidArgumentError(f"{name} must be finite, got {number!r}")
     return number

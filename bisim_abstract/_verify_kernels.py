@@ -4,8 +4,13 @@ Nothing here is shared with the code that makes bounds, so that a mistake there 
 itself here. Throughout, u = 2**-53, γ_k = k·u/(1 - k·u), and a row means its stored entries
 divided by their exact sum. "Cost" is a float that may differ from the exact cost by a factor
 between 1 - 8u and 1 + 8u: values stored in a certificate are exact, start values are rounded
-at most six times (see `ground_costs`). W is monotone and homogeneous in the costs, so W at
-the exact costs differs from W at the float costs by the same factor at most.
+at most six times (see `start_costs_kernel`), and distances of features are rounded down. W is
+monotone and homogeneous in the costs, so W at the exact costs differs from W at the float
+costs by the same factor at most.
+
+"Pairs" are pairs of blocks; a state is a block of one member. Ground costs are not looked up
+one by one where they are needed: `list_cells_kernel` lists the pairs that a few backups read,
+their costs are read all at once, and `check_pairs_kernel` bounds the backups.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._kernels._jit import kernel
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 
 U = 2.0**-53
 # Above every underflow error below (each at most 2**-1075 times a cost or a count of terms).
@@ -326,190 +331,446 @@ def row_masses(begin: int, end: int, probs: FloatArray, out: FloatArray) -> int:
 
 
 @kernel
-def reward_gap(s: int, t: int, rewards: FloatArray) -> float:
-    """max_a |R(s,a) - R(t,a)|, off by u of itself (one subtraction).
+def partial_bounds(
+    n: int,
+    m: int,
+    a: FloatArray,
+    b: FloatArray,
+    c: FloatArray,
+    free: float,
+    wide_a: FloatArray,
+    wide_b: FloatArray,
+    wide_c: FloatArray,
+    y: FloatArray,
+    z: FloatArray,
+    x: FloatArray,
+    need: FloatArray,
+    reach: FloatArray,
+    through: IntArray,
+    back: IntArray,
+    row_done: IntArray,
+    col_done: IntArray,
+    row_reach: FloatArray,
+) -> tuple[float, float]:
+    """Bounds on the cost of carrying all but `free` of the mass, 0 < free < 1.
 
-    In: rewards (n_states, n_actions).
+    One more row and one more column, each of mass `free`, cost nothing. A plan of this wider
+    problem in which they meet with mass v carries 1 - free + v of the mass between real rows
+    and columns, which costs no less than 1 - free does; and a plan that carries 1 - free can be
+    completed at no cost. So both problems have the same value. Masses of the wider problem are
+    those of the rows over 1 + free: three more roundings, and three more terms than n, which
+    the analysis in `dual_bound` counts by the size of the wider problem. The product with
+    1 + free is rounded twice: 4u cover it.
+
+    In: a (n), b (m), c (n, m), free. Scratch: wide_a (n + 1), wide_b (m + 1),
+    wide_c (n + 1, m + 1); the others as in `transport_kernel`, for the wider problem.
     """
-    gap = 0.0
-    for k in range(rewards.shape[1]):
-        gap = max(gap, abs(rewards[s, k] - rewards[t, k]))
-    return gap
+    scale = 1.0 + free
+    for i in range(n):
+        wide_a[i] = a[i] / scale
+        for j in range(m):
+            wide_c[i, j] = c[i, j]
+        wide_c[i, m] = 0.0
+    for j in range(m):
+        wide_b[j] = b[j] / scale
+        wide_c[n, j] = 0.0
+    wide_c[n, m] = 0.0
+    wide_a[n] = free / scale
+    wide_b[m] = free / scale
+    low, high = transport_bounds(
+        n + 1,
+        m + 1,
+        wide_a,
+        wide_b,
+        wide_c,
+        y,
+        z,
+        x,
+        need,
+        reach,
+        through,
+        back,
+        row_done,
+        col_done,
+        row_reach,
+    )
+    return low * scale * (1.0 - 4.0 * U), high * scale * (1.0 + 4.0 * U)
+
+
+# -- reading costs -----------------------------------------------------------------------------
 
 
 @kernel
-def ground_costs(
-    s: int,
-    t: int,
-    row_start: IntArray,
-    keys: IntArray,
-    below: FloatArray,
-    above: FloatArray,
-    rewards: FloatArray,
+def start_costs_kernel(
+    first: IntArray,
+    second: IntArray,
+    low: FloatArray,
+    high: FloatArray,
+    sizes: IntArray,
     gamma: float,
     diameter: float,
     is_reward_below: bool,
     is_reward_above: bool,
-) -> tuple[float, float]:
-    """What a pair of states reads: from the tables if covered, its start values if not.
+    shrink: float,
+    grow: float,
+    below: FloatArray,
+    above: FloatArray,
+) -> None:
+    """Start values of pairs: what depends on reward intervals alone; 0 for a point and itself.
 
-    Start values are off by 8u of themselves at most: d_R by u; the diameter by 3u (reward
-    difference, 1 - γ, division) and one more for its product with γ, then the sum.
+    Off by 8u of themselves at most: gap and span by u (one subtraction); the diameter by 3u
+    (reward difference, 1 - γ, division) and one more for its product with γ, then the sum. They
+    are multiplied by `shrink` and `grow`, 1 or beyond these errors.
 
-    In: row_start (n_states + 1) where the pairs of each smaller state begin in keys (covered);
-    below, above (covered); rewards (n_states, n_actions).
+    In: first, second (pairs); low, high (blocks, actions); sizes (blocks).
+    Out: below, above (pairs).
     """
-    if s == t:
-        return 0.0, 0.0
-    if s > t:
-        s, t = t, s
-    key = s * rewards.shape[0] + t
-    left, right = row_start[s], row_start[s + 1]
-    while left < right:
-        middle = (left + right) // 2
-        if keys[middle] < key:
-            left = middle + 1
-        else:
-            right = middle
-    if left < row_start[s + 1] and keys[left] == key:
-        return below[left], above[left]
-    gap = 0.0
-    if is_reward_below or is_reward_above:
-        gap = reward_gap(s, t, rewards)
-    low = gap if is_reward_below else 0.0
-    high = gap + gamma * diameter if is_reward_above else diameter
-    return low, high
+    for k in range(first.size):
+        s, t = first[k], second[k]
+        if s == t and sizes[s] == 1:
+            below[k] = 0.0
+            above[k] = 0.0
+            continue
+        gap, span = 0.0, 0.0
+        if is_reward_below or is_reward_above:
+            for a in range(low.shape[1]):
+                one, two = high[s, a] - low[t, a], high[t, a] - low[s, a]
+                span = max(span, one, two)
+                gap = max(gap, -one, -two)
+        below[k] = gap * shrink if is_reward_below else 0.0
+        above[k] = (span + gamma * diameter if is_reward_above else diameter) * grow
+
+
+@kernel
+def entry_costs_kernel(
+    first: IntArray,
+    second: IntArray,
+    labels: IntArray,
+    is_labelled: bool,
+    n: int,
+    row_start: IntArray,
+    keys: IntArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    below: FloatArray,
+    above: FloatArray,
+) -> None:
+    """Tighten costs by stored entries: of the pairs themselves, or of their blocks.
+
+    A state and itself stay at 0: entries of a block and itself are 0 below.
+
+    In: first, second (pairs); labels (states), used if is_labelled; row_start (n + 1) where the
+    entries of each smaller block begin in keys (covered); lower, upper (covered).
+    In and out: below, above (pairs).
+    """
+    for k in range(first.size):
+        s, t = first[k], second[k]
+        if is_labelled:
+            s, t = labels[s], labels[t]
+        if s > t:
+            s, t = t, s
+        key = s * n + t
+        left, right = row_start[s], row_start[s + 1]
+        end = right
+        while left < right:
+            middle = (left + right) // 2
+            if keys[middle] < key:
+                left = middle + 1
+            else:
+                right = middle
+        if left < end and keys[left] == key:
+            below[k] = max(below[k], lower[left])
+            above[k] = min(above[k], upper[left])
+
+
+@kernel
+def feature_costs_kernel(
+    first: IntArray,
+    second: IntArray,
+    points: FloatArray,
+    corrections: FloatArray,
+    below: FloatArray,
+) -> None:
+    """Tighten lower costs by the distances of features.
+
+    A difference v is off by u of itself, v - c by u of v + c: 4u·(v + c) cover both, and the
+    rounding of the sum below.
+
+    In: first, second (pairs); points (states, functions); corrections (functions).
+    In and out: below (pairs).
+    """
+    for k in range(first.size):
+        s, t = first[k], second[k]
+        best = below[k]
+        for f in range(corrections.size):
+            v, c = abs(points[s, f] - points[t, f]), corrections[f]
+            best = max(best, v - c - 4.0 * U * (v + c))
+        below[k] = best
+
+
+# -- backups -----------------------------------------------------------------------------------
+
+
+@kernel
+def is_same_row(
+    row: int, other: int, indptr: IntArray, indices: IntArray, probs: FloatArray
+) -> bool:
+    """Whether two rows are stored alike, bit for bit."""
+    begin, there = indptr[row], indptr[other]
+    size = indptr[row + 1] - begin
+    if indptr[other + 1] - there != size:
+        return False
+    for i in range(size):
+        if indices[begin + i] != indices[there + i] or probs[begin + i] != probs[there + i]:
+            return False
+    return True
+
+
+@kernel
+def needs_costs(
+    s: int,
+    t: int,
+    action: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    radius: FloatArray,
+    gamma: float,
+    is_plain: bool,
+) -> bool:
+    """Whether the backup of a pair and action reads costs; not if staying put is free."""
+    if gamma == 0.0:
+        return False
+    if not is_plain or radius[s, action] + radius[t, action] > 0.0:
+        return True
+    n_actions = radius.shape[1]
+    return not is_same_row(s * n_actions + action, t * n_actions + action, indptr, indices, probs)
+
+
+@kernel
+def count_cells_kernel(
+    first: IntArray,
+    second: IntArray,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    radius: FloatArray,
+    gamma: float,
+    is_plain: bool,
+    counts: IntArray,
+) -> None:
+    """How many costs the backup of each pair reads. Out: counts (pairs)."""
+    n_actions = radius.shape[1]
+    for k in range(first.size):
+        s, t = first[k], second[k]
+        counts[k] = 0
+        for a in range(n_actions):
+            if needs_costs(s, t, a, indptr, indices, probs, radius, gamma, is_plain):
+                row, other = s * n_actions + a, t * n_actions + a
+                size = indptr[row + 1] - indptr[row]
+                counts[k] += size * (indptr[other + 1] - indptr[other])
+
+
+@kernel
+def list_cells_kernel(
+    first: IntArray,
+    second: IntArray,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    radius: FloatArray,
+    gamma: float,
+    is_plain: bool,
+    from_: IntArray,
+    to: IntArray,
+) -> None:
+    """The pairs whose costs backups read: pair by pair, action by action, row by row.
+
+    In: first, second (pairs). Out: from_, to (cells, as counted by `count_cells_kernel`).
+    """
+    n_actions = radius.shape[1]
+    cell = 0
+    for k in range(first.size):
+        s, t = first[k], second[k]
+        for a in range(n_actions):
+            if needs_costs(s, t, a, indptr, indices, probs, radius, gamma, is_plain):
+                row, other = s * n_actions + a, t * n_actions + a
+                for i in range(indptr[row], indptr[row + 1]):
+                    for j in range(indptr[other], indptr[other + 1]):
+                        from_[cell] = indices[i]
+                        to[cell] = indices[j]
+                        cell += 1
 
 
 @kernel
 def check_pairs_kernel(
-    begin: int,
-    end: int,
-    row_start: IntArray,
-    keys: IntArray,
+    first: IntArray,
+    second: IntArray,
     below: FloatArray,
     above: FloatArray,
     claim_below: FloatArray,
     claim_above: FloatArray,
+    is_low_implied: BoolArray,
+    is_high_implied: BoolArray,
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
-    rewards: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    radius: FloatArray,
     gamma: float,
-    diameter: float,
-    is_reward_below: bool,
-    is_reward_above: bool,
-    max_support: int,
+    beyond: float,
+    is_plain: bool,
     lower: FloatArray,
     upper: FloatArray,
 ) -> None:
-    """Bounds on both backups of each covered pair, as far as its claims need them.
+    """Bounds on both backups of each pair, as far as its claims need them.
 
-    Claims: claim_below <= (T below)(p) and claim_above >= (T above)(p). One action that proves
-    the first is enough. An action is passed over for the first claim if a coupling shows that
-    it stays below the claim (with a margin of 16u, beyond rounding), and for the second if a
-    coupling shows that it stays below the claim there, which is all that is asked.
+    With c, c' the rows of a pair and action, t, t' their radii, the backups are
+
+        below: max over actions of  gap  + γ·(cost of carrying all but t + t' of c to c'),
+        above: max over actions of  span + γ·min(κ, W(c, c') + (t + t')·κ),
+
+    κ the largest cost between the supports, and at least `beyond` if t + t' > 0. One action
+    that proves the first claim is enough. An action is passed over for the first claim if a
+    coupling shows that it stays below the claim (with a margin of 16u, beyond rounding), and
+    for the second if a coupling shows that it stays below the claim there, which is all that
+    is asked.
 
     A backup is gap + γ·W, with gap off by u, rounded twice more: 8u cover it. A gap alone is
-    moved by 2u, which covers u and the rounding of the move itself.
+    moved by 2u, which covers u and the rounding of the move itself. t + t' is rounded up. The
+    sum W + (t + t')·κ has a κ off by 8u and four roundings: 16u cover it.
 
-    In: row_start, keys, below, above as in `ground_costs`; claim_below, claim_above (covered);
-    indptr, indices, probs, rewards of the model.
-    Out: lower (covered, 2): what T below is certainly not less than, and, if that does not
-    reach the claim, what it certainly does not exceed (else infinity). upper (covered, 2):
-    what T above certainly does not exceed (or the claim, if less), and, if that goes beyond
-    the claim, what it is certainly not less than (else 0).
+    In: first, second (pairs); below, above (cells) as listed by `list_cells_kernel`;
+    claim_below, claim_above, is_low_implied, is_high_implied (pairs): claims, and whether they
+    need no backup; the rest of the model, (blocks, actions).
+    Out: lower (pairs, 2): what the backup below is certainly not less than (or the claim, if
+    that needs no backup), and, if that does not reach the claim, what it certainly does not
+    exceed (else infinity). upper (pairs, 2): what the backup above certainly does not exceed
+    (or the claim), and, if that goes beyond the claim, what it is certainly not less than
+    (else 0).
     """
-    n_states, n_actions = rewards.shape
-    a, b = np.empty(max_support), np.empty(max_support)
-    cost_below = np.empty((max_support, max_support))
-    cost_above = np.empty((max_support, max_support))
-    x = np.empty((max_support, max_support))
-    y, z = np.empty(max_support), np.empty(max_support)
-    need, reach, row_reach = np.empty(max_support), np.empty(max_support), np.empty(max_support)
-    through, back = np.empty(max_support, np.int64), np.empty(max_support, np.int64)
-    row_done, col_done = np.empty(max_support, np.int64), np.empty(max_support, np.int64)
+    n_actions = low.shape[1]
+    widest = 1
+    for pair in range(first.size):
+        for block in (first[pair], second[pair]):
+            for row in range(block * n_actions, (block + 1) * n_actions):
+                widest = max(widest, indptr[row + 1] - indptr[row] + 1)
+    a, b, wide_a, wide_b = np.empty(widest), np.empty(widest), np.empty(widest), np.empty(widest)
+    cost_below, cost_above = np.empty((widest, widest)), np.empty((widest, widest))
+    wide_c, x = np.empty((widest, widest)), np.empty((widest, widest))
+    y, z = np.empty(widest), np.empty(widest)
+    need, reach, row_reach = np.empty(widest), np.empty(widest), np.empty(widest)
+    through, back = np.empty(widest, np.int64), np.empty(widest, np.int64)
+    row_done, col_done = np.empty(widest, np.int64), np.empty(widest, np.int64)
     up, down = 1.0 + 8.0 * U, 1.0 - 8.0 * U
-    for pair in range(begin, end):
-        s, t = keys[pair] // n_states, keys[pair] % n_states
-        gap = reward_gap(s, t, rewards)
-        # T below >= d_R, and the start of the upper arm is a super-solution.
-        proved_low, ceiling = gap * (1.0 - 2.0 * U), 0.0
-        proved_high, floor = gap * (1.0 + 2.0 * U), gap * (1.0 - 2.0 * U)
-        is_low_done = proved_low >= claim_below[pair]
-        start = (gap + gamma * diameter if is_reward_above else diameter) * (1.0 + 16.0 * U)
-        is_high_done = start <= claim_above[pair]
+    cell = 0
+    for pair in range(first.size):
+        s, t = first[pair], second[pair]
+        most, least = 0.0, 0.0
         for action in range(n_actions):
-            if is_low_done and is_high_done:
-                break
-            gap = abs(rewards[s, action] - rewards[t, action])
-            row, other = s * n_actions + action, t * n_actions + action
-            n = row_masses(indptr[row], indptr[row + 1], probs, a)
-            m = row_masses(indptr[other], indptr[other + 1], probs, b)
-            is_same = n == m
-            if is_same:
-                for i in range(n):
-                    here, there = indptr[row] + i, indptr[other] + i
-                    if indices[here] != indices[there] or probs[here] != probs[there]:
-                        is_same = False
-                        break
-            if is_same or gamma == 0.0:
+            most = max(most, high[s, action] - low[t, action], high[t, action] - low[s, action])
+            least = max(least, low[s, action] - high[t, action], low[t, action] - high[s, action])
+        # No backup below is less than the gap; none above is less than the span.
+        proved_low, ceiling = least * (1.0 - 2.0 * U), 0.0
+        proved_high, floor = most * (1.0 + 2.0 * U), most * (1.0 - 2.0 * U)
+        is_low_done = is_low_implied[pair] or proved_low >= claim_below[pair]
+        is_high_done = is_high_implied[pair]
+        for action in range(n_actions):
+            span = max(high[s, action] - low[t, action], high[t, action] - low[s, action])
+            gap = max(0.0, low[s, action] - high[t, action], low[t, action] - high[s, action])
+            if not needs_costs(s, t, action, indptr, indices, probs, radius, gamma, is_plain):
                 # Staying put costs nothing: W = 0, and the gap is all there is.
                 ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
                 continue
-            top = 0.0
+            row, other = s * n_actions + action, t * n_actions + action
+            n = row_masses(indptr[row], indptr[row + 1], probs, a)
+            m = row_masses(indptr[other], indptr[other + 1], probs, b)
+            if is_low_done and is_high_done:
+                cell += n * m
+                continue
+            free = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)
+            kappa = beyond if free > 0.0 else 0.0
             for i in range(n):
                 for j in range(m):
-                    cost_below[i, j], cost_above[i, j] = ground_costs(
-                        indices[indptr[row] + i],
-                        indices[indptr[other] + j],
-                        row_start,
-                        keys,
-                        below,
-                        above,
-                        rewards,
-                        gamma,
-                        diameter,
-                        is_reward_below,
-                        is_reward_above,
-                    )
-                    top = max(top, cost_above[i, j])
+                    cost_below[i, j], cost_above[i, j] = below[cell], above[cell]
+                    kappa = max(kappa, above[cell])
+                    cell += 1
+            is_same = is_same_row(row, other, indptr, indices, probs)
             if not is_low_done:
-                spread = (gap + gamma * spread_bound(n, m, a, b, cost_below)) * up + TINY
-                if spread * (1.0 + 16.0 * U) < claim_below[pair]:
+                spread = 0.0
+                if not is_same and free < 1.0:
+                    spread = spread_bound(n, m, a, b, cost_below)
+                spread = (gap + gamma * spread) * up + TINY
+                if is_same or free >= 1.0:
+                    ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
+                elif spread * (1.0 + 16.0 * U) < claim_below[pair]:
                     ceiling = max(ceiling, spread)
                 else:
-                    low, high = transport_bounds(
-                        n,
-                        m,
-                        a,
-                        b,
-                        cost_below,
-                        y,
-                        z,
-                        x,
-                        need,
-                        reach,
-                        through,
-                        back,
-                        row_done,
-                        col_done,
-                        row_reach,
-                    )
-                    if high == 0.0:
+                    if free > 0.0:
+                        less, more = partial_bounds(
+                            n,
+                            m,
+                            a,
+                            b,
+                            cost_below,
+                            free,
+                            wide_a,
+                            wide_b,
+                            wide_c,
+                            y,
+                            z,
+                            x,
+                            need,
+                            reach,
+                            through,
+                            back,
+                            row_done,
+                            col_done,
+                            row_reach,
+                        )
+                    else:
+                        less, more = transport_bounds(
+                            n,
+                            m,
+                            a,
+                            b,
+                            cost_below,
+                            y,
+                            z,
+                            x,
+                            need,
+                            reach,
+                            through,
+                            back,
+                            row_done,
+                            col_done,
+                            row_reach,
+                        )
+                    if more == 0.0:
                         ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
                     else:
-                        proved_low = max(proved_low, (gap + gamma * low) * down - TINY)
-                        ceiling = max(ceiling, (gap + gamma * high) * up + TINY)
+                        proved_low = max(proved_low, (gap + gamma * less) * down - TINY)
+                        ceiling = max(ceiling, (gap + gamma * more) * up + TINY)
                     is_low_done = proved_low >= claim_below[pair]
-            if not is_high_done and top > 0.0:
-                quick = (gap + gamma * (top * up)) * up + TINY
+            if not is_high_done and kappa > 0.0:
+                is_still = is_same
+                for i in range(n):
+                    is_still = is_still and cost_above[i, i] == 0.0
+                quick = (span + gamma * (kappa * up)) * up + TINY
                 if quick > claim_above[pair]:
-                    quick = (gap + gamma * spread_bound(n, m, a, b, cost_above)) * up + TINY
+                    more = 0.0 if is_still else spread_bound(n, m, a, b, cost_above)
+                    if free > 0.0:
+                        more = min(kappa * up, (more + free * kappa) * (1.0 + 16.0 * U) + TINY)
+                    quick = (span + gamma * more) * up + TINY
+                if is_still and free == 0.0:
+                    continue
                 if quick <= claim_above[pair]:
                     proved_high = max(proved_high, quick)
-                else:
-                    low, high = transport_bounds(
+                    continue
+                less, more = 0.0, 0.0
+                if not is_still:
+                    less, more = transport_bounds(
                         n,
                         m,
                         a,
@@ -526,11 +787,165 @@ def check_pairs_kernel(
                         col_done,
                         row_reach,
                     )
-                    proved_high = max(proved_high, (gap + gamma * high) * up + TINY)
-                    floor = max(floor, (gap + gamma * low) * down - TINY)
-        if is_high_done:
-            proved_high = claim_above[pair]
-        lower[pair, 0] = proved_low
+                if free > 0.0:
+                    more = min(kappa * up, (more + free * kappa) * (1.0 + 16.0 * U) + TINY)
+                    less = min(kappa * down, (less + free * kappa) * (1.0 - 16.0 * U))
+                proved_high = max(proved_high, (span + gamma * more) * up + TINY)
+                floor = max(floor, (span + gamma * less) * down - TINY)
+        lower[pair, 0] = claim_below[pair] if is_low_implied[pair] else proved_low
         lower[pair, 1] = np.inf if is_low_done else ceiling
-        upper[pair, 0] = proved_high
-        upper[pair, 1] = 0.0 if proved_high <= claim_above[pair] else floor
+        upper[pair, 0] = claim_above[pair] if is_high_done else proved_high
+        upper[pair, 1] = 0.0 if is_high_done or proved_high <= claim_above[pair] else floor
+
+
+# -- block models ------------------------------------------------------------------------------
+
+
+@kernel
+def normal_rows_kernel(indptr: IntArray, probs: FloatArray, out: FloatArray) -> None:
+    """All rows over their sums. In: probs (nnz). Out: out (nnz), see `row_masses`."""
+    for row in range(indptr.size - 1):
+        begin, end = indptr[row], indptr[row + 1]
+        row_masses(begin, end, probs, out[begin:end])
+
+
+@kernel
+def radius_kernel(
+    begin: int,
+    end: int,
+    labels: IntArray,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    row_radius: FloatArray,
+    centre_indptr: IntArray,
+    centre_indices: IntArray,
+    centre_probs: FloatArray,
+    centre_masses: FloatArray,
+    radius: FloatArray,
+    is_estimate: bool,
+    needed: FloatArray,
+) -> tuple[int, int, float]:
+    """The radius that each row of the states begin..end asks of its block, rounded up.
+
+    The row is summed by block; its total variation from the centre is Σ(p_B - c_B)⁺. A sum of
+    entries and the row's sum are off by γ_l each (l entries), their quotient by one rounding
+    more, c_B by γ_k (k entries), the difference and the sum by γ_k of what is at most 1: below
+    (2l + 2k + 8)·u in all, for which (3(l + k) + 16)·u is counted. If every sum is exact, which
+    the error term of each addition tells, and equals the centre's entry, then it is 0 exactly.
+
+    In: labels (n_states); rows of the model; row_radius (n_states, n_actions), which the true
+    row may be off by besides; centre rows as stored (centre_probs) and over their sums
+    (centre_masses); radius (blocks, actions) as claimed.
+    Out: needed (n_states, n_actions). Returns the first row for which the claim is false, or
+    -1; why (1: it reaches a block outside the centre's support, 2: it is farther than claimed);
+    and what it is certainly not nearer than.
+    """
+    n_blocks, n_actions = radius.shape
+    mass, mark = np.empty(n_blocks), np.full(n_blocks, -1, np.int64)
+    for state in range(begin, end):
+        block = labels[state]
+        for action in range(n_actions):
+            row = state * n_actions + action
+            centre = block * n_actions + action
+            for k in range(centre_indptr[centre], centre_indptr[centre + 1]):
+                mark[centre_indices[k]] = row
+                mass[centre_indices[k]] = 0.0
+            is_exact = True
+            total, outside = 0.0, 0.0
+            for k in range(indptr[row], indptr[row + 1]):
+                other, p = labels[indices[k]], probs[k]
+                total += p
+                if mark[other] != row:
+                    if not is_estimate:
+                        return row, 1, float(other)
+                    outside += p
+                    is_exact = False
+                    continue
+                old = mass[other]
+                new = old + p
+                part = new - old
+                if (old - (new - part)) + (p - part) != 0.0:
+                    is_exact = False
+                mass[other] = new
+            variation = outside / total
+            for k in range(centre_indptr[centre], centre_indptr[centre + 1]):
+                here = mass[centre_indices[k]]
+                if here != centre_probs[k]:
+                    is_exact = False
+                variation += max(0.0, here / total - centre_masses[k])
+            size = indptr[row + 1] - indptr[row]
+            size += centre_indptr[centre + 1] - centre_indptr[centre]
+            slack = (3.0 * size + 16.0) * U
+            if is_exact:
+                variation, slack = 0.0, 0.0
+            extra = row_radius[state, action]
+            most = (variation + slack + extra) * (1.0 + 4.0 * U)
+            if variation + slack == 0.0:
+                most = extra
+            needed[state, action] = min(1.0, most)
+            least = min(1.0, (variation - slack + extra) * (1.0 - 4.0 * U))
+            if least > radius[block, action]:
+                return row, 2, least
+    return -1, 0, 0.0
+
+
+@kernel
+def largest_kernel(labels: IntArray, needed: FloatArray, radius: FloatArray) -> None:
+    """Raise radii to what members need. In: needed (n_states, n_actions). In and out: radius."""
+    for state in range(labels.size):
+        for action in range(radius.shape[1]):
+            block = labels[state]
+            radius[block, action] = max(radius[block, action], needed[state, action])
+
+
+# -- features ----------------------------------------------------------------------------------
+
+
+@kernel
+def residual_kernel(
+    begin: int,
+    end: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    rewards: FloatArray,
+    values: FloatArray,
+    shift: float,
+    base: FloatArray,
+    base_shift: float,
+    signs: IntArray,
+    is_mean: bool,
+    gamma: float,
+    out: FloatArray,
+) -> None:
+    """Max (or mean) over used actions of σ·R + γ·P(values - shift), minus (base - base_shift).
+
+    With V and B the largest |values - shift| and |base - base_shift|, R the largest reward of a
+    used action, l the longest row and A the number of actions: differences are off by u of
+    themselves, products by u, the sum and the row's sum by γ_l each, the quotient and its
+    product with γ by u, so that γ·P(..) is off by (2l + 5)·u·V; the sum with the reward by
+    u·(R + V); a mean by (A + 1)·u·(R + V); the last difference by u·(R + V + B). Together below
+    (3l + 2A + 32)·u·(R + 2V + 2B), the roundings of this bound included.
+
+    In: rows of the model, rewards; values, base (n_states); signs (n_actions).
+    Out: out (n_states).
+    """
+    n_actions = rewards.shape[1]
+    for state in range(begin, end):
+        best, total, count = -np.inf, 0.0, 0.0
+        for action in range(n_actions):
+            if signs[action] == 0:
+                continue
+            row = state * n_actions + action
+            ahead, mass = 0.0, 0.0
+            for k in range(indptr[row], indptr[row + 1]):
+                mass += probs[k]
+                ahead += probs[k] * (values[indices[k]] - shift)
+            value = signs[action] * rewards[state, action] + gamma * (ahead / mass)
+            best = max(best, value)
+            total += value
+            count += 1.0
+        if is_mean:
+            best = total / count
+        out[state] = best - (base[state] - base_shift)

@@ -158,7 +158,7 @@ def _embedded_backup(
     arm = 1 if is_upper else 0
     points = landmark_mds(
         lambda s, t: table.bounds(s, t)[arm],
-        table.mdp.n_states,
+        table.n,
         dim=dim,
         seed=np.random.default_rng(seed),
     )

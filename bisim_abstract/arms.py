@@ -1,4 +1,4 @@
-"""The two arms over covered pairs: the only place that moves a bound.
+"""The two arms over covered pairs, of states or of blocks: the only place that moves a bound.
 
 The lower arm starts from a sub-solution (f <= Tf) and the upper arm from a super-solution
 (f >= Tf); both then lie on their side of the metric d. A sweep replaces the entry of every
@@ -6,13 +6,16 @@ covered pair by its backup if that is tighter. T is monotone, so f <= d gives Tf
 properties last: max(f, Tf) <= T max(f, Tf), and mirrored. This holds for any set of pairs, in
 any order, and whatever the transport solver answers, because the backups are rounded outward.
 
-Uncovered pairs are never stored. They read their start value, which depends on rewards alone.
+Uncovered pairs are never stored. They read their start value, which depends on rewards alone,
+or what block levels and features say of them, if that is tighter (see `Ground`).
+
+There is one core. Pairs of states are pairs of blocks of size one, whose reward intervals are
+points and whose radii are 0; a block of several members also has a diameter, an entry (C, C).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,76 +23,15 @@ import numpy.typing as npt
 from bisim_abstract._memory import check_memory
 from bisim_abstract._parallel import map_chunks, thread_count
 from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract._validation import check_choice, check_gamma, check_int, check_states
-from bisim_abstract.bisimulation import reward_span
+from bisim_abstract._validation import check_gamma, check_int, check_states
+from bisim_abstract.blocks import BlockLevel, BlockModel, exact_blocks
 from bisim_abstract.errors import InvalidArgumentError
+from bisim_abstract.features import ValueFeatures
+from bisim_abstract.ground import TINY, Ground, Starts
 from bisim_abstract.mdp import TabularMDP
 
-EPS = 2.0**-53
-TINY = 1e-315  # far above what a few products lose by underflow
 CHUNK = 4096  # pairs per unit of work; results do not depend on it
 LOOKUP_BYTES = 2**30  # memory for looked-up positions, beyond which they are found anew
-
-LOWER_STARTS = ("reward", "zero")
-UPPER_STARTS = ("reward", "constant")
-
-
-@dataclass(frozen=True)
-class Starts:
-    """Start values of both arms, computed when read.
-
-    With L the largest reward difference and D = L/(1 - gamma), rounded up far enough:
-
-    - lower "zero": 0, a sub-solution as T0 >= 0;
-    - lower "reward": d_R(s,t) = max_a |R(s,a) - R(t,a)|, rounded down, as Tf >= d_R for f >= 0;
-    - upper "constant": D, a super-solution as TD <= L + gamma·D <= D;
-    - upper "reward": h = d_R + gamma·D rounded up. No entry of h exceeds D (below), so
-      Th <= d_R + gamma·D <= h.
-
-    D is L/(1 - gamma)·(1 + 16·EPS + 16·EPS/(1 - gamma)): then (L + gamma·D)(1 + 8·EPS) <= D,
-    which covers the rounding of h and of the sums above; h and D carry TINY and 4·TINY/(1 - gamma)
-    more against underflow, which the same inequality still leaves room for.
-    """
-
-    rewards: FloatArray
-    gamma: float
-    diameter: float
-    lower: str
-    upper: str
-
-    @classmethod
-    def of(cls, rewards: FloatArray, gamma: float, *, lower: str, upper: str) -> Starts:
-        """The starts of a model with these rewards, (n_states, n_actions)."""
-        check_choice("lower_start", lower, LOWER_STARTS)
-        check_choice("upper_start", upper, UPPER_STARTS)
-        span = reward_span(rewards)
-        inflation = 1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma)
-        diameter = span / (1.0 - gamma) * inflation
-        if span > 0.0:  # products below the normal range lose up to 5e-324 each
-            diameter += 4.0 * TINY / (1.0 - gamma)
-        if not math.isfinite(diameter / (1.0 - gamma)):
-            raise InvalidArgumentError("the metric would overflow; rescale the rewards")
-        return cls(rewards, gamma, diameter, lower, upper)
-
-    def widest(self) -> float:
-        """Bound on the gap between both start values of any pair, rounded up."""
-        # Reward over reward leaves gamma·D, and what d_R <= D was rounded by; else at most D.
-        both = self.lower == self.upper == "reward"
-        main = self.diameter * (self.gamma if both else 1.0)
-        return main + 32.0 * EPS * self.diameter + 2.0 * TINY
-
-    def read(self, s: IntArray, t: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper start values of pairs of different states."""
-        gap = np.zeros(s.shape)
-        if "reward" in (self.lower, self.upper):
-            for a in range(self.rewards.shape[1]):
-                np.maximum(gap, np.abs(self.rewards[s, a] - self.rewards[t, a]), out=gap)
-        # One subtraction: off by EPS relative.
-        lower = gap * (1.0 - 4.0 * EPS) if self.lower == "reward" else np.zeros(s.shape)
-        if self.upper == "constant":
-            return lower, np.full(s.shape, self.diameter)
-        tiny = TINY if self.gamma > 0.0 and self.diameter > 0.0 else 0.0
-        return lower, (gap + self.gamma * self.diameter) * (1.0 + 4.0 * EPS) + tiny
 
 
 class Arms:
@@ -98,6 +40,7 @@ class Arms:
     Args:
         mdp: The model.
         gamma: The discount, in [0, 1).
+        model: Blocks of its states; by default every state is one of its own.
         lower_start: "reward" or "zero", see `Starts`.
         upper_start: "reward" or "constant".
         threads: Number of threads; all cores by default. Results do not depend on it.
@@ -105,7 +48,11 @@ class Arms:
             sweep, in chunks.
 
     Attributes:
-        keys: (covered) sorted pair keys, s * n_states + t with s < t.
+        mdp: The model.
+        model: Its blocks.
+        ground: What uncovered pairs read.
+        keys: (covered) sorted pair keys, s * n + t with s < t, n being the number of blocks;
+            also s = t for blocks of several members.
         lower: (covered) lower bounds.
         upper: (covered) upper bounds.
         backups: Pair backups made so far, of either arm.
@@ -116,14 +63,20 @@ class Arms:
         mdp: TabularMDP,
         gamma: float,
         *,
+        model: BlockModel | None = None,
         lower_start: str = "reward",
         upper_start: str = "reward",
         threads: int | None = None,
         lookup_bytes: int = LOOKUP_BYTES,
     ) -> None:
         self.mdp = mdp
+        self.model = BlockModel.of_states(mdp) if model is None else model
         self.gamma = check_gamma(gamma)
-        self.starts = Starts.of(mdp.rewards, self.gamma, lower=lower_start, upper=upper_start)
+        self.ground = Ground(
+            Starts.of(
+                self.model.low, self.model.high, self.gamma, lower=lower_start, upper=upper_start
+            )
+        )
         self.keys: IntArray = np.empty(0, np.int64)
         self.lower: FloatArray = np.empty(0)
         self.upper: FloatArray = np.empty(0)
@@ -133,6 +86,21 @@ class Arms:
         self._lookup: _Lookup | None = None
 
     @property
+    def n(self) -> int:
+        """Number of states, or of blocks."""
+        return self.model.n_blocks
+
+    @property
+    def starts(self) -> Starts:
+        """What uncovered pairs read at first."""
+        return self.ground.starts
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of pairs that could be covered."""
+        return self.n * (self.n - 1) // 2 + int((~self.model.is_point).sum())
+
+    @property
     def n_covered(self) -> int:
         """Number of covered pairs."""
         return int(self.keys.size)
@@ -140,12 +108,11 @@ class Arms:
     @property
     def coverage(self) -> float:
         """Share of all pairs that is covered."""
-        n = self.mdp.n_states
-        return self.n_covered / (n * (n - 1) // 2) if n > 1 else 1.0
+        return self.n_covered / self.n_pairs if self.n_pairs else 1.0
 
     def pairs(self) -> tuple[IntArray, IntArray]:
         """The states of the covered pairs, the smaller ones first."""
-        first, second = np.divmod(self.keys, self.mdp.n_states)
+        first, second = np.divmod(self.keys, self.n)
         return first, second
 
     def cover(self, states: npt.ArrayLike, others: npt.ArrayLike) -> int:
@@ -153,14 +120,13 @@ class Arms:
 
         Pairs of equal states and pairs that are covered already are passed over.
         """
-        s = check_states("states", states, self.mdp.n_states)
-        t = check_states("others", others, self.mdp.n_states)
-        n = self.mdp.n_states
-        keys = np.minimum(s, t) * n + np.maximum(s, t)
-        fresh = np.setdiff1d(keys[s != t], self.keys)
+        s = check_states("states", states, self.n)
+        t = check_states("others", others, self.n)
+        keys = np.minimum(s, t) * self.n + np.maximum(s, t)
+        fresh = np.setdiff1d(keys[(s != t) | ~self.model.is_point[s]], self.keys)
         if fresh.size == 0:
             return 0
-        lower, upper = self.starts.read(*np.divmod(fresh, n))
+        lower, upper = self.ground.read(*np.divmod(fresh, self.n))
         merged = np.concatenate([self.keys, fresh])
         order = np.argsort(merged, kind="stable")
         lower = np.concatenate([self.lower, lower])[order]
@@ -171,19 +137,72 @@ class Arms:
 
     def cover_all(self) -> int:
         """Add every pair; how many of them were new."""
-        s, t = np.triu_indices(self.mdp.n_states, 1)
+        s, t = np.triu_indices(self.n)
         return self.cover(s, t)
+
+    def add_level(self, level: BlockLevel) -> None:
+        """Let all pairs of states read the bounds of a block level where these are tighter."""
+        self._read_from(self.ground.with_level(level))
+
+    def set_features(self, features: ValueFeatures) -> None:
+        """Let all pairs of states read the distance of features where that is tighter."""
+        self._read_from(self.ground.with_features(features))
+
+    def _read_from(self, ground: Ground) -> None:
+        below, above = ground.read(*self.pairs())
+        lower, upper = np.maximum(self.lower, below), np.minimum(self.upper, above)
+        self.ground, self.lower, self.upper, self._lookup = ground, lower, upper, None
+
+    def start_diagonal(self) -> None:
+        """Cover the diameters of all blocks, at upper bounds that are known at once.
+
+        Let c = max over blocks and actions of (high - low + 2·gamma·radius·D)/(1 - gamma). Two
+        members of a block go to members of the same block, at a cost of at most c, but for at
+        most twice the radius of the mass, at a cost of at most D. So high - low +
+        gamma·(c + 2·radius·D) <= c: with c on the diagonal the upper arm is a super-solution.
+        So it is with 0 for the blocks that `exact_blocks` finds. The last factor covers the
+        rounding of c.
+        """
+        model, starts = self.model, self.starts
+        several = np.flatnonzero(~model.is_point)
+        self.cover(several, several)
+        first, second = self.pairs()
+        diagonal = np.flatnonzero(first == second)
+        local = model.high - model.low + 2.0 * self.gamma * model.radius * starts.diameter
+        local = local[~model.is_point]
+        most = float(local.max(initial=0.0)) / (1.0 - self.gamma) * (1.0 + 1e-12)
+        if most > 0.0:
+            most += TINY / (1.0 - self.gamma)
+        upper = self.upper.copy()
+        upper[diagonal] = np.minimum(upper[diagonal], most)
+        is_exact = np.isin(first[diagonal], exact_blocks(model))
+        upper[diagonal[is_exact]] = 0.0
+        self.upper = upper
+
+    def tighten(self, lower: FloatArray, upper: FloatArray) -> None:
+        """Take over bounds of the covered pairs where they are tighter.
+
+        The caller answers for them: `lower` must be a sub-solution together with what the
+        arms hold, and `upper` a super-solution.
+        """
+        self.lower, self.upper = np.maximum(self.lower, lower), np.minimum(self.upper, upper)
+
+    def level(self) -> BlockLevel:
+        """The block model and its bounds as they stand."""
+        return BlockLevel(model=self.model, keys=self.keys, lower=self.lower, upper=self.upper)
 
     def restore(self, keys: IntArray, lower: FloatArray, upper: FloatArray, backups: int) -> None:
         """Take over covered pairs and bounds as they were; the caller answers for the latter."""
-        n = self.mdp.n_states
+        n = self.n
         if keys.dtype != np.int64 or lower.dtype != np.float64 or upper.dtype != np.float64:
             raise InvalidArgumentError("keys must be int64, lower and upper float64")
         if keys.ndim != 1 or not keys.shape == lower.shape == upper.shape:
             raise InvalidArgumentError("keys, lower and upper must be aligned arrays")
         first, second = np.divmod(keys, n)
-        if (keys[1:] <= keys[:-1]).any() or (keys < 0).any() or (first >= second).any():
+        if (keys[1:] <= keys[:-1]).any() or (keys < 0).any() or (first > second).any():
             raise InvalidArgumentError("keys must rise strictly and be those of pairs s < t")
+        if self.model.is_point[first[first == second] % n].any():
+            raise InvalidArgumentError("keys must be those of pairs of different states")
         if keys.size and keys[-1] >= n * n:
             raise InvalidArgumentError(f"keys must be those of pairs of {n} states")
         if not (np.isfinite(upper).all() and (lower >= 0.0).all() and (lower <= upper).all()):
@@ -216,7 +235,7 @@ class Arms:
         that are read but not covered.
         """
         keys = np.concatenate([[0], self.keys, self._looked_up().frontier])
-        first, second = np.divmod(keys, self.mdp.n_states)
+        first, second = np.divmod(keys, self.n)
         return first, second
 
     def ground_costs(self, *, is_upper: bool) -> FloatArray:
@@ -229,17 +248,17 @@ class Arms:
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds for any pairs, covered or not, by broadcasting."""
         s, t = np.broadcast_arrays(
-            check_states("states", states, self.mdp.n_states),
-            check_states("others", others, self.mdp.n_states),
+            check_states("states", states, self.n), check_states("others", others, self.n)
         )
         small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
-        lower, upper = self.starts.read(small, large)
-        keys = small * self.mdp.n_states + large
+        lower, upper = self.ground.read(small, large)
+        keys = small * self.n + large
         if self.n_covered:
             at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
             known = self.keys[at] == keys
             lower[known], upper[known] = self.lower[at[known]], self.upper[at[known]]
-        lower[small == large] = upper[small == large] = 0.0
+        is_same = (small == large) & self.model.is_point[small]
+        lower[is_same] = upper[is_same] = 0.0
         return lower.reshape(s.shape), upper.reshape(s.shape)
 
     def backup(self, values: FloatArray, *, is_upper: bool) -> FloatArray:
@@ -251,7 +270,9 @@ class Arms:
         """
         from bisim_abstract._kernels.transport import arm_kernel
 
-        lookup, mdp = self._looked_up(), self.mdp
+        lookup, model = self._looked_up(), self.model
+        # True rows of an estimated model may reach anything, at a cost of D at most.
+        reach = self.starts.diameter if model.is_estimate and is_upper else 0.0
         out = np.empty(self.n_covered)
 
         def part(begin: int, end: int) -> None:
@@ -263,13 +284,16 @@ class Arms:
                 lookup.second,
                 offset,
                 positions,
-                mdp.indptr,
-                mdp.indices,
-                mdp.probs,
-                mdp.normalised_probs,
-                mdp.rewards,
+                model.indptr,
+                model.indices,
+                model.probs,
+                model.normalised_probs,
+                model.low,
+                model.high,
+                model.radius,
                 self.gamma,
-                mdp.max_support,
+                model.max_support,
+                reach,
                 is_upper,
                 values,
                 out,
@@ -289,13 +313,12 @@ class _Lookup:
     """Positions of all ground costs that the covered pairs read, found once per coverage."""
 
     def __init__(self, arms: Arms, limit: int) -> None:
-        self._mdp, self._count = arms.mdp, arms.n_covered
+        self._model, self._count = arms.model, arms.n_covered
         self.first, self.second = arms.pairs()
         sizes = self._cells_per_pair()
         total = int(sizes.sum())
-        n = self._mdp.n_states
         # Every cell may add one pair to the frontier, but no pair twice.
-        most = min(total, n * (n - 1) // 2) + self._count
+        most = min(total, arms.n_pairs) + self._count
         capacity = 1 << max(4, math.ceil(math.log2(2 * most + 1)))
         self._is_kept = 4 * total <= limit
         check_memory(
@@ -332,15 +355,15 @@ class _Lookup:
             if self._is_kept:
                 self._kept[begin] = (offset, positions)
         self.frontier: IntArray = np.concatenate(found)
-        s, t = np.divmod(self.frontier, self._mdp.n_states)
-        self.frontier_lower, self.frontier_upper = arms.starts.read(s, t)
+        s, t = np.divmod(self.frontier, self._model.n_blocks)
+        self.frontier_lower, self.frontier_upper = arms.ground.read(s, t)
 
     def _located(
         self, begin: int, end: int, place: int, room: IntArray
     ) -> tuple[IntArray, npt.NDArray[np.int32], int]:
         from bisim_abstract._kernels.lookup import locate_kernel
 
-        mdp = self._mdp
+        model = self._model
         offset = np.empty(end - begin + 1, np.int64)
         positions = np.empty(int(self._sizes[begin:end].sum()), np.int32)
         added = locate_kernel(
@@ -348,10 +371,11 @@ class _Lookup:
             end,
             self.first,
             self.second,
-            mdp.indptr,
-            mdp.indices,
-            mdp.n_states,
-            mdp.n_actions,
+            model.indptr,
+            model.indices,
+            model.n_blocks,
+            model.n_actions,
+            model.is_point,
             self._slots,
             self._places,
             place,
@@ -362,5 +386,5 @@ class _Lookup:
         return offset, positions, added
 
     def _cells_per_pair(self) -> IntArray:
-        widths = np.diff(self._mdp.indptr).reshape(self._mdp.n_states, -1)
+        widths = np.diff(self._model.indptr).reshape(self._model.n_blocks, -1)
         return np.asarray((widths[self.first] * widths[self.second]).sum(axis=1))

@@ -24,31 +24,38 @@ from bisim_abstract._validation import (
     check_real,
     check_states,
 )
-from bisim_abstract.arms import LOWER_STARTS, UPPER_STARTS, Arms, Starts
+from bisim_abstract.arms import Arms
+from bisim_abstract.blocks import BlockLevel, BlockModel, interval_around
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
+from bisim_abstract.estimation import check_alpha
+from bisim_abstract.features import ValueFeatures, Witness
+from bisim_abstract.ground import LOWER_STARTS, UPPER_STARTS, Ground, Starts
+from bisim_abstract.linking import Undecided, lower_forest, undecided, upper_forest
 from bisim_abstract.partition import (
     CertifiedInterval,
     Forest,
+    Profile,
     certified_intervals,
+    make_profile,
     spanning_forest,
 )
 
 __all__ = ["Certificate"]
 
 FORMAT = "bisim_abstract.Certificate"
-VERSION = 1
-SCOPES = ("covered",)
+VERSION = 2
+SCOPES = ("covered", "all")
 INTEGERS = ("keys", "labels_lower", "labels_upper")
-REALS = ("rewards", "lower", "upper")
+REALS = ("rewards", "reward_radius", "lower", "upper")
 SCALARS = (
     "fingerprint",
     "n_states",
     "gamma",
     "lower_start",
     "upper_start",
-    "eps_op",
     "tau",
     "scope",
+    "alpha",
     "stop",
 )
 
@@ -57,26 +64,34 @@ SCALARS = (
 class Certificate:
     """Lower and upper bounds on the bisimulation metric, with everything needed to check them.
 
-    Covered pairs carry stored bounds; all others read their start values, which depend on the
-    rewards alone. The bounds claim nothing beyond two inequalities, lower <= T(lower) and
-    upper >= T(upper) on every covered pair, from which enclosure follows: `verify` checks them.
+    Several components bound pairs of states, and the tightest of them counts: stored bounds of
+    covered pairs; bounds on pairs of blocks, at any number of levels; distances of value
+    features; and start values, which depend on the rewards alone. Each claims no more than one
+    inequality, lower <= T(lower) or upper >= T(upper), from which enclosure follows: `verify`
+    checks them.
 
     Attributes:
         fingerprint: Of the model.
         n_states: Number of states of the model.
         gamma: The discount.
         rewards: (n_states, n_actions) rewards of the model, which start values depend on.
+        reward_radius: (n_states, n_actions) how far true rewards may be from these, if the
+            model is an estimate; else of shape (0, 0).
+        alpha: If the model is an estimate, the bounds hold for the metric of the true model
+            with probability at least 1 - alpha; else None, and they hold without reservation.
         keys: (covered) sorted pair keys, s * n_states + t with s < t.
         lower: (covered) lower bounds.
         upper: (covered) upper bounds.
+        levels: Block levels.
+        features: Value features, or None.
         lower_start: "reward" or "zero": what uncovered pairs read below.
         upper_start: "reward" or "constant": what uncovered pairs read above.
-        eps_op: Stated error of each backup. Bounds as stored are those of approximate arms;
-            they hold for the metric after widening by eps_op / (1 - gamma).
         tau: The threshold asked for, or None.
-        scope: "covered": clusterings link covered pairs only.
-        labels_lower: (n_states) clusters of the lower arm at tau (empty without tau).
-        labels_upper: (n_states) clusters of the upper arm at tau (empty without tau).
+        scope: "covered": clusterings link covered pairs only. "all": they link all pairs.
+        labels_lower: (n_states) clusters of the lower arm at tau (empty without tau). With
+            scope "all", no two states of different clusters are within tau.
+        labels_upper: (n_states) clusters of the upper arm at tau (empty without tau). With
+            scope "all", the states of a cluster are linked by steps of at most tau.
         stop: Why the run ended, in words.
         run: Rounds, sweeps, seeds, versions and the like; JSON values.
     """
@@ -88,9 +103,12 @@ class Certificate:
     keys: IntArray
     lower: FloatArray
     upper: FloatArray
+    reward_radius: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    alpha: float | None = None
+    levels: tuple[BlockLevel, ...] = ()
+    features: ValueFeatures | None = None
     lower_start: str = "reward"
     upper_start: str = "reward"
-    eps_op: float = 0.0
     tau: float | None = None
     scope: str = "covered"
     labels_lower: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -112,10 +130,10 @@ class Certificate:
         for name in ("fingerprint", "stop"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidArgumentError(f"{name} must be text, got {getattr(self, name)!r}")
-        if isinstance(self.eps_op, str) or check_real("eps_op", self.eps_op) < 0.0:
-            raise InvalidArgumentError(f"eps_op must be a number >= 0, got {self.eps_op!r}")
-        set_field(self, "eps_op", float(self.eps_op))
+        if self.alpha is not None:
+            set_field(self, "alpha", check_alpha(self.alpha))
         _check_table(self)
+        _check_components(self)
         for name in ("labels_lower", "labels_upper"):
             expected = (0,) if self.tau is None else (self.n_states,)
             if getattr(self, name).shape != expected:
@@ -140,29 +158,24 @@ class Certificate:
         return self.n_covered / total if total else 1.0
 
     @property
-    def margin(self) -> float:
-        """How far the stored arms must be widened to enclose the metric: eps_op/(1 - gamma)."""
-        return self.eps_op / (1.0 - self.gamma) * (1.0 + 4.0 * 2.0**-53)
-
-    @property
     def width(self) -> float:
         """Largest distance between the two bounds over covered pairs."""
-        lower, upper = self._widened
-        return float((upper - lower).max(initial=0.0))
+        return float((self.upper - self.lower).max(initial=0.0))
 
     @cached_property
     def global_width(self) -> float:
-        """The same over all pairs; what uncovered pairs read is part of it."""
+        """Bound on the same over all pairs; what uncovered pairs read is part of it."""
         if self.coverage == 1.0:
             return self.width
-        return max(self.width, self._starts.widest() + 2.0 * self.margin)
+        return max(self.width, self._ground.widest())
 
     @property
     def is_certified(self) -> bool:
         """Whether both arms give the same clustering at `tau`.
 
-        It is then the exact clustering over the pairs in scope: over covered pairs, an
-        uncovered pair may still link two of its clusters.
+        It is then the exact clustering over the pairs in scope. Over all pairs that is the
+        clustering of the metric itself; over covered pairs, an uncovered one may still link
+        two of its clusters.
         """
         return self.tau is not None and np.array_equal(self.labels_lower, self.labels_upper)
 
@@ -173,14 +186,13 @@ class Certificate:
             check_states("others", others, self.n_states),
         )
         small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
-        lower, upper = self._starts.read(small, large)
+        lower, upper = self._ground.read(small, large)
         if self.n_covered:
             keys = small * self.n_states + large
             at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
             known = self.keys[at] == keys
-            below, above = self._widened
-            lower[known] = np.maximum(lower[known], below[at[known]])
-            upper[known] = np.minimum(upper[known], above[at[known]])
+            lower[known] = np.maximum(lower[known], self.lower[at[known]])
+            upper[known] = np.minimum(upper[known], self.upper[at[known]])
         lower[small == large] = upper[small == large] = 0.0
         return lower.reshape(s.shape), upper.reshape(s.shape)
 
@@ -192,6 +204,22 @@ class Certificate:
         """All thresholds at which both arms agree, as half-open intervals."""
         return certified_intervals(*self._forests)
 
+    def profile(self) -> Profile:
+        """Numbers of clusters of both arms at every threshold, and where they agree."""
+        return make_profile(*self._forests)
+
+    def undecided(self, tau: float | None = None) -> Undecided | None:
+        """What the arms leave open at a threshold, by default `tau`; None if they agree.
+
+        Raises:
+            InvalidArgumentError: If no threshold is given here or in the certificate.
+        """
+        if tau is not None:
+            return undecided(*self.partitions(tau))
+        if self.tau is None:
+            raise InvalidArgumentError("tau must be given: the certificate has none of its own")
+        return undecided(self.labels_lower, self.labels_upper)
+
     def summary(self) -> str:
         """A few lines for people."""
         n = self.n_states
@@ -200,16 +228,38 @@ class Certificate:
             f"  covered   {self.n_covered:,} of {n * (n - 1) // 2:,} pairs ({self.coverage:.1%})",
             f"  width     {self.width:.4g} on covered pairs, {self.global_width:.4g} on all",
         ]
-        if self.tau is not None:
-            low, high = (len(set(x.tolist())) for x in (self.labels_lower, self.labels_upper))
-            verdict = (
-                f"{high:,} clusters, certified over {self.scope} pairs"
-                if self.is_certified
-                else (f"NOT certified: between {low:,} and {high:,} clusters")
+        for k, level in enumerate(self.levels):
+            lines.append(
+                f"  level {k + 1:<3} {level.model.n_blocks:,} blocks, "
+                f"{level.keys.size:,} pairs of blocks bounded"
             )
-            lines.append(f"  tau       {self.tau:g}: {verdict}")
+        if self.features is not None:
+            lines.append(f"  features  {self.features.points().shape[1]:,} value functions")
+        if self.tau is not None:
+            lines += self._verdict(self.tau)
+        if self.alpha is not None:
+            lines.append(f"  holds     for the true model with probability {1.0 - self.alpha:g}")
         lines.append(f"  stopped   {self.stop or 'not said'}")
         return "\n".join(lines)
+
+    def _verdict(self, tau: float) -> list[str]:
+        low, high = (len(set(x.tolist())) for x in (self.labels_lower, self.labels_upper))
+        if self.is_certified:
+            remark = ", merging nothing" if high == self.n_states > 1 else ""
+            return [
+                f"  tau       {tau:g}: {high:,} clusters, certified over {self.scope} pairs{remark}"
+            ]
+        lines = [f"  tau       {tau:g}: NOT certified: between {low:,} and {high:,} clusters"]
+        open_ = self.undecided()
+        if open_ is not None:
+            s, t = open_.example
+            below, above = self.bounds(s, t)
+            lines.append(
+                f"  undecided {open_.clusters:,} clusters in {open_.groups:,} groups, "
+                f"{open_.pairs:,} pairs; states {s} and {t}, for instance, are between "
+                f"{float(below):.4g} and {float(above):.4g} apart"
+            )
+        return lines
 
     def __repr__(self) -> str:
         verdict = (
@@ -223,33 +273,52 @@ class Certificate:
     # -- making and keeping it -------------------------------------------------------------
 
     @classmethod
-    def of(cls, arms: Arms, *, tau: float | None, stop: str, run: Mapping[str, Any]) -> Certificate:
-        """The certificate of two arms as they stand."""
+    def of(
+        cls,
+        arms: Arms,
+        *,
+        tau: float | None,
+        stop: str,
+        run: Mapping[str, Any],
+        scope: str = "covered",
+    ) -> Certificate:
+        """The certificate of two arms over pairs of states as they stand."""
+        mdp, estimate = arms.mdp, arms.mdp.estimate
         plain = cls(
-            fingerprint=arms.mdp.fingerprint,
-            n_states=arms.mdp.n_states,
+            fingerprint=mdp.fingerprint,
+            n_states=mdp.n_states,
             gamma=arms.gamma,
-            rewards=arms.mdp.rewards,
+            rewards=mdp.rewards,
+            reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
+            alpha=None if estimate is None else estimate.alpha,
             keys=arms.keys,
             lower=arms.lower,
             upper=arms.upper,
+            levels=arms.ground.levels,
+            features=arms.ground.features,
             lower_start=arms.starts.lower,
             upper_start=arms.starts.upper,
+            scope=scope,
             stop=stop,
             run=run,
         )
-        if tau is None:
-            return plain
-        lower, upper = plain.partitions(tau)
-        fields = {name: getattr(plain, name) for name in cls.__dataclass_fields__}
-        fields |= {"tau": tau, "labels_lower": lower, "labels_upper": upper, "run": dict(run)}
-        return cls(**fields)
+        return plain if tau is None else plain.at(tau)
+
+    def at(self, tau: float) -> Certificate:
+        """The same bounds with another threshold."""
+        tau = check_real("tau", tau)
+        lower, upper = self.partitions(tau)
+        fields = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+        fields |= {"tau": tau, "labels_lower": lower, "labels_upper": upper, "run": dict(self.run)}
+        return type(self)(**fields)
 
     def save(self, path: str | Path) -> None:
         """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
         arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS)}
+        arrays |= _component_arrays(self)
         header = {name: getattr(self, name) for name in SCALARS} | {"run": dict(self.run)}
         header |= {"format": FORMAT, "version": VERSION}
+        header["levels"] = len(self.levels)
         text = json.dumps(header, sort_keys=True)
         digest = _digest(text, arrays)
         arrays["header"] = np.frombuffer(text.encode(), np.uint8)
@@ -270,11 +339,12 @@ class Certificate:
             header = json.loads(text)
             if header.pop("format") != FORMAT or header.pop("version") != VERSION:
                 raise FileFormatError(f"{path} holds no certificate of version {VERSION}")
-            if set(arrays) != {*INTEGERS, *REALS} or set(header) != {*SCALARS, "run"}:
-                raise FileFormatError(f"{path} has parts missing or too many")
             if stored != _digest(text, arrays):
                 raise FileFormatError(f"{path} was changed after it was written")
-            fields: dict[str, Any] = {**arrays, **header}
+            components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
+            if set(arrays) != {*INTEGERS, *REALS} or set(header) != {*SCALARS, "run"}:
+                raise FileFormatError(f"{path} has parts missing or too many")
+            fields: dict[str, Any] = {**arrays, **header, **components}
             return cls(**fields)
         except InvalidArgumentError as error:
             raise FileFormatError(f"{path} holds an inconsistent certificate: {error}") from error
@@ -284,25 +354,24 @@ class Certificate:
             raise FileFormatError(f"{path} has a damaged header: {error!r}") from error
 
     @cached_property
-    def _starts(self) -> Starts:
-        return Starts.of(self.rewards, self.gamma, lower=self.lower_start, upper=self.upper_start)
+    def _ground(self) -> Ground:
+        low = high = self.rewards
+        if self.reward_radius.size:
+            low, high = interval_around(self.rewards, self.reward_radius)
+        starts = Starts.of(low, high, self.gamma, lower=self.lower_start, upper=self.upper_start)
+        return Ground(starts, self.levels, self.features)
 
     @cached_property
     def _forests(self) -> tuple[Forest, Forest]:
+        if self.scope == "all":
+            return (
+                lower_forest(self.n_states, self._ground, self.keys, self.lower),
+                upper_forest(self.n_states, self._ground, self.keys, self.upper),
+            )
         first, second = np.divmod(self.keys, self.n_states)
         return (
-            spanning_forest(self.n_states, first, second, self._widened[0]),
-            spanning_forest(self.n_states, first, second, self._widened[1]),
-        )
-
-    @cached_property
-    def _widened(self) -> tuple[FloatArray, FloatArray]:
-        """Both arms moved outward by the margin, one more step for the rounding of that."""
-        if self.margin == 0.0:
-            return self.lower, self.upper
-        return (
-            np.nextafter(self.lower - self.margin, -np.inf),
-            np.nextafter(self.upper + self.margin, np.inf),
+            spanning_forest(self.n_states, first, second, self.lower),
+            spanning_forest(self.n_states, first, second, self.upper),
         )
 
 
@@ -331,6 +400,84 @@ def _check_table(certificate: Certificate) -> None:
             f"bounds must be finite with 0 <= lower <= upper, got {certificate.lower[at]} and "
             f"{certificate.upper[at]} at pair ({first[at]}, {second[at]})"
         )
+
+
+def _check_components(certificate: Certificate) -> None:
+    n, shape = certificate.n_states, certificate.rewards.shape
+    radius = certificate.reward_radius
+    if radius.size and (radius.shape != shape or not (radius >= 0.0).all()):
+        raise InvalidArgumentError(
+            f"reward_radius must be non-negative and of shape {shape}, or empty"
+        )
+    if (certificate.alpha is None) != (radius.size == 0):
+        raise InvalidArgumentError("alpha and reward_radius belong together: give both or neither")
+    object.__setattr__(certificate, "levels", tuple(certificate.levels))
+    for k, level in enumerate(certificate.levels):
+        if not isinstance(level, BlockLevel):
+            raise InvalidArgumentError(f"levels must be BlockLevel objects, got {level!r}")
+        if level.model.labels.size != n or level.model.n_actions != shape[1]:
+            raise InvalidArgumentError(f"level {k} speaks of another number of states or actions")
+        if level.model.is_estimate != (certificate.alpha is not None):
+            raise InvalidArgumentError(f"level {k} must be an estimate if the model is one")
+    features = certificate.features
+    if features is not None:
+        if not isinstance(features, ValueFeatures):
+            raise InvalidArgumentError(f"features must be ValueFeatures, got {features!r}")
+        if features.values.shape[1] != n or features.signs.shape[1] != shape[1]:
+            raise InvalidArgumentError("features speak of another number of states or actions")
+
+
+MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius")
+LEVEL_ARRAYS = ("keys", "lower", "upper")
+FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections")
+
+
+def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
+    """Levels and features as arrays with telling names."""
+    arrays = {}
+    for k, level in enumerate(certificate.levels):
+        for name in MODEL_ARRAYS:
+            arrays[f"level{k}.{name}"] = getattr(level.model, name)
+        for name in LEVEL_ARRAYS:
+            arrays[f"level{k}.pair_{name}"] = getattr(level, name)
+    features = certificate.features
+    if features is not None:
+        for name in FEATURE_ARRAYS:
+            arrays[f"features.{name}"] = getattr(features, name)
+        for k, witness in enumerate(features.witnesses):
+            arrays[f"witness{k}.values"] = witness.values
+            arrays[f"witness{k}.support"] = witness.support
+            arrays[f"witness{k}.potential"] = witness.potential
+            arrays[f"witness{k}.action_sign"] = np.array([witness.action, witness.sign], np.int64)
+            arrays[f"witness{k}.correction"] = np.array([witness.correction])
+    return arrays
+
+
+def _components(
+    arrays: dict[str, npt.NDArray[Any]], count: int, is_estimate: bool
+) -> dict[str, Any]:
+    """Levels and features from such arrays, which are taken out of the dictionary."""
+    levels = []
+    for k in range(check_int("levels", count, low=0, high=len(arrays))):
+        model = {name: arrays.pop(f"level{k}.{name}") for name in MODEL_ARRAYS}
+        table = {name: arrays.pop(f"level{k}.pair_{name}") for name in LEVEL_ARRAYS}
+        blocks = BlockModel(**model, is_estimate=is_estimate)
+        levels.append(BlockLevel(model=blocks, **table))
+    features = None
+    if "features.values" in arrays:
+        fields = {name: arrays.pop(f"features.{name}") for name in FEATURE_ARRAYS}
+        witnesses: list[Witness] = []
+        while f"witness{len(witnesses)}.values" in arrays:
+            k = len(witnesses)
+            action, sign = arrays.pop(f"witness{k}.action_sign").tolist()
+            (correction,) = arrays.pop(f"witness{k}.correction").tolist()
+            plain = {
+                name: arrays.pop(f"witness{k}.{name}")
+                for name in ("values", "support", "potential")
+            }
+            witnesses.append(Witness(**plain, action=action, sign=sign, correction=correction))
+        features = ValueFeatures(**fields, witnesses=tuple(witnesses))
+    return {"levels": tuple(levels), "features": features}
 
 
 def _digest(text: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:

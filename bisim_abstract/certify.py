@@ -1,28 +1,24 @@
-"""The paper's pipeline: an index proposes pairs, the exact arms prove bounds on them.
+"""From a model to a certificate: `certify`, and `single_build`, the paper's Algorithm 2.
 
-`single_build` is its Algorithm 2: one embedding, one index, one covered set, then sweeps.
-`certify` is its Algorithm 1: rounds of re-embedding the lower arm, a fresh index, a few uniform
-partners per state, and sweeps, until the arms are close enough, agree at a threshold, or a
-budget ends. Embedding and index only decide which pairs are looked at; nothing they say enters
-a bound.
+`certify` bounds all pairs of states through blocks, features and single pairs where these are
+needed (`refinement`), or, with scope "covered", follows the paper's Algorithm 1: rounds of
+retrieval and sweeps over covered pairs (`covering`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import platform
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._progress import shown
-from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback
+from bisim_abstract._run import Budget, run_record, tell
+from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
 from bisim_abstract._validation import (
     check_choice,
     check_gamma,
@@ -30,18 +26,21 @@ from bisim_abstract._validation import (
     check_positive,
     check_real,
 )
-from bisim_abstract._version import __version__
 from bisim_abstract.approximate import index_side_run
 from bisim_abstract.arms import Arms
+from bisim_abstract.blocks import as_labels
 from bisim_abstract.certificate import Certificate
-from bisim_abstract.embedding import Embedding, as_points, landmark_mds
-from bisim_abstract.errors import FileFormatError, InvalidArgumentError
+from bisim_abstract.covering import Settings, retrieve, run_rounds
+from bisim_abstract.embedding import Embedding, as_points
+from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
-from bisim_abstract.partition import count_clusters
-from bisim_abstract.retrieval import retrieve_pairs, uniform_pairs
+from bisim_abstract.partition import best_interval, middle
+from bisim_abstract.refinement import Goal, Refinement
 
 __all__ = ["certify", "single_build"]
 
+SCOPES = ("all", "covered")
+RESOLUTION = 1e-9  # of the diameter: thresholds below are numerical noise
 ARMS = ("both", "lower", "upper")
 BACKUPS = ("exact", "index")
 
@@ -100,7 +99,7 @@ def single_build(
     seed = check_int("seed", seed, low=0)
     table = Arms(mdp, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
     points = None if embedding is None else as_points(embedding, mdp.n_states)
-    _retrieve(table, points, dim, index, neighbours, np.random.default_rng([seed, 0]))
+    retrieve(table, points, dim, index, neighbours, np.random.default_rng([seed, 0]))
     if check_choice("backup", backup, BACKUPS) == "index":
         return _index_side_build(table, tau, sweeps, dim, omit, seed, threads)
     made = 0
@@ -108,10 +107,10 @@ def single_build(
         while made < sweeps:
             moved = table.sweep(lower=arms != "upper", upper=arms != "lower")
             made += 1
-            _tell(report, "sweeping", made, sweeps, f"moved {max(moved):.2g}")
+            tell(report, "sweeping", made, sweeps, f"moved {max(moved):.2g}")
             if max(moved) == 0.0:
                 break
-    run = _run_record(
+    run = run_record(
         "single_build", seed, rounds=1, sweeps=made, backups=table.backups, index=index
     )
     return Certificate.of(table, tau=tau, stop=f"{made} sweeps made", run=run)
@@ -140,57 +139,25 @@ def _index_side_build(
         seed=seed,
         threads=threads,
     )
-    run = _run_record("single_build", seed, rounds=1, sweeps=sweeps, backup="index")
+    run = run_record("single_build", seed, rounds=1, sweeps=sweeps, backup="index")
     run |= {"eps_op": found.eps_op, "eta": found.eta, "omitted": found.omitted}
     return Certificate.of(found.arms, tau=tau, stop=f"{sweeps} sweeps made", run=run)
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """What decides the course of a run; a checkpoint resumes only under the same."""
-
-    fingerprint: str
-    gamma: float
-    neighbours: int
-    partners: int
-    sweeps_per_round: int
-    dim: int
-    index: str
-    lower_start: str
-    upper_start: str
-    embedding: str  # digest of the points given; empty where the arm is embedded anew
-    seed: int
-
-
-@dataclass(frozen=True)
-class _Budget:
-    """How much a run may use."""
-
-    rounds: int
-    seconds: float | None
-    backups: int | None
-
-    def ended(self, rounds: int, seconds: float, backups: int) -> str:
-        """Which budget has ended, in words; empty if none has."""
-        if rounds >= self.rounds:
-            return f"budget: {rounds} rounds"
-        if self.seconds is not None and seconds >= self.seconds:
-            return f"budget: {seconds:.1f} seconds"
-        if self.backups is not None and backups >= self.backups:
-            return f"budget: {backups:,} pair backups"
-        return ""
 
 
 def certify(
     mdp: TabularMDP,
     gamma: float,
     *,
-    tau: float | None = None,
+    tau: float | str | None = None,
+    n_clusters: int | None = None,
     tol: float | None = None,
+    scope: str = "all",
+    blocks: npt.ArrayLike | None = None,
+    embedding: Embedding | FloatArray | None = None,
+    max_pairs: int = 1_000_000,
     neighbours: int = 8,
     partners: int = 1,
     sweeps_per_round: int = 3,
-    embedding: Embedding | FloatArray | None = None,
     dim: int = 8,
     index: str = "LSH16",
     lower_start: str = "reward",
@@ -203,54 +170,80 @@ def certify(
     checkpoint: str | Path | None = None,
     callback: ProgressCallback | None = None,
 ) -> Certificate:
-    """Rounds of retrieval and sweeps until the arms agree (Algorithm 1).
+    """Bounds on the metric until the clusterings of both arms agree.
 
-    Every round embeds the present lower arm anew (unless an embedding is given), builds an
-    index with fresh randomness, adds the retrieved pairs and a few uniform partners per state
-    to the covered set, and sweeps both arms. It ends when the bounds of all pairs are within
-    `tol`, when both clusterings at `tau` are equal, or with a budget. Ctrl-C ends it too: what
-    was reached so far is returned.
+    With scope "all" (the default) the certified clustering is that of the metric itself, over
+    all pairs of states. Blocks of similar states are proposed, by bisimulation classes, by the
+    embedding, by rewards and by value features; bounds on pairs of blocks hold for all their
+    members. Where these leave the clustering open, value features, covered pairs inside and
+    across blocks, finer blocks, and at last all single pairs settle it. A proposal is never
+    trusted.
+
+    With scope "covered" it is the clustering over the pairs that were looked at (the paper's
+    Algorithm 1): every round embeds the present lower arm anew (unless an embedding is given),
+    builds an index with fresh randomness, covers the retrieved pairs and a few uniform partners
+    per state, and sweeps both arms.
+
+    Either ends when the goal is reached or a budget is. Ctrl-C ends it too: what was reached so
+    far is returned.
 
     Args:
-        mdp: The model.
+        mdp: The model. If it was estimated from samples, its confidence radii enter all bounds,
+            which then hold for the true model with probability 1 - alpha.
         gamma: The discount, in [0, 1).
-        tau: Threshold at which the clusterings of both arms should agree.
+        tau: Threshold at which the clusterings of both arms should agree. "auto" looks for the
+            most useful one, in the certified interval whose ends have the largest ratio; this
+            is also what scope "all" does if no goal is given.
+        n_clusters: Look for a threshold that gives this many clusters.
         tol: Width of the bounds over all pairs to reach.
-        neighbours: Neighbours retrieved per state and round.
+        scope: "all" or "covered".
+        blocks: (n_states) a partition of the states to try first. Scope "all" only.
+        embedding: Points (n_states, k), or an object with `encode`: where blocks are looked
+            for, or pairs retrieved.
+        max_pairs: Pairs of states that may be covered. Scope "all" only.
+        neighbours: Neighbours retrieved per state and round. This and what follows, down to
+            `upper_start`, is for scope "covered".
         partners: Uniform partners per state and round. With at least one, every pair is
             covered sooner or later.
         sweeps_per_round: Sweeps of both arms per round.
-        embedding: Points (n_states, k), or an object with `encode`, instead of re-embedding.
         dim: Dimension of the landmark MDS.
         index: FAISS factory string; "LSH16" has 16 random hyperplanes, new in every round.
         lower_start: "reward" or "zero".
         upper_start: "reward" or "constant" (the paper's).
-        max_rounds: Budget of rounds.
-        max_seconds: Budget of time, looked at after every round.
-        max_backups: Budget of pair backups, both arms counted.
-        seed: Seed of embeddings, indexes and partners.
+        max_rounds: Budget of rounds; with scope "all", of refinement steps.
+        max_seconds: Budget of time, looked at after every round or sweep.
+        max_backups: Budget of pair backups, both arms counted, block pairs included.
+        seed: Seed of embeddings, indexes, partners and proposals.
         threads: Number of threads; all cores by default. The result does not depend on it.
         checkpoint: File that is written after every round. If it exists, the run goes on
             from it and ends as it would have without the interruption.
-        callback: Called after every round.
+        callback: Called after every round or sweep.
 
     Returns:
         The certificate, whether or not the goal was reached: its `stop` says why it ended.
 
     Example:
-        >>> from bisim_abstract import sparse_mdp
-        >>> certificate = certify(sparse_mdp(20, seed=0), 0.7, tol=1e-6)
-        >>> certificate.coverage, certificate.global_width <= 1e-6
-        (1.0, True)
+        >>> from bisim_abstract import grouped_mdp
+        >>> mdp, groups = grouped_mdp(60, 5, noise=0.01, seed=0)
+        >>> certificate = certify(mdp, 0.9)
+        >>> certificate.is_certified, certificate.scope, int(certificate.labels_upper.max()) + 1
+        (True, 'all', 5)
     """
     check_mdp(mdp)
     gamma = check_gamma(gamma)
-    if tau is not None:
-        tau = check_real("tau", tau)
+    check_choice("scope", scope, SCOPES)
+    is_auto = isinstance(tau, str)
+    if isinstance(tau, str):
+        check_choice("tau", tau, ("auto",))
+    threshold = None if tau is None or isinstance(tau, str) else check_real("tau", tau)
+    if n_clusters is not None:
+        n_clusters = check_int("n_clusters", n_clusters, low=1, high=mdp.n_states)
+        if threshold is not None:
+            raise InvalidArgumentError("give tau or n_clusters, not both")
     if tol is not None:
         tol = check_positive("tol", tol)
     points = None if embedding is None else as_points(embedding, mdp.n_states)
-    settings = _Settings(
+    settings = Settings(
         fingerprint=mdp.fingerprint,
         gamma=gamma,
         neighbours=check_int("neighbours", neighbours, low=0),
@@ -260,153 +253,132 @@ def certify(
         index=index,
         lower_start=lower_start,
         upper_start=upper_start,
-        embedding="" if points is None else hashlib.sha256(points.tobytes()).hexdigest(),
+        embedding=_digest(points),
         seed=check_int("seed", seed, low=0),
     )
-    budget = _Budget(
+    budget = Budget(
         rounds=check_int("max_rounds", max_rounds, low=1),
         seconds=None if max_seconds is None else check_positive("max_seconds", max_seconds),
         backups=None if max_backups is None else check_int("max_backups", max_backups, low=1),
     )
     table = Arms(mdp, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
-    rounds, sweeps = _resumed(table, settings, checkpoint)
-    begin = time.monotonic()
-    stop = ""
-    if rounds:  # resumed: the run may have been over already
-        stop = _reason(table, tau, tol) or budget.ended(rounds, 0.0, table.backups)
+    if scope == "all":
+        goal = Goal(
+            tau=threshold,
+            n_clusters=n_clusters,
+            tol=tol,
+            n_states=mdp.n_states,
+            resolution=RESOLUTION * table.starts.diameter,
+        )
+        labels = None if blocks is None else as_labels(blocks, mdp.n_states, name="blocks")
+        work = Refinement(
+            table,
+            goal,
+            labels=labels,
+            points=points,
+            max_pairs=check_int("max_pairs", max_pairs, low=0),
+            seed=settings.seed,
+            threads=threads,
+        )
+        return _refined(work, settings, labels, budget, checkpoint, callback)
+    if blocks is not None:
+        raise InvalidArgumentError("blocks are for scope 'all'; the paper's rounds have none")
     with shown(callback) as report:
-        try:
-            while not stop:
-                rng = np.random.default_rng([settings.seed, rounds])  # resuming needs no more
-                if settings.neighbours:
-                    _retrieve(table, points, dim, index, settings.neighbours, rng)
-                if settings.partners:
-                    table.cover(*uniform_pairs(mdp.n_states, per_state=settings.partners, seed=rng))
-                for _ in range(settings.sweeps_per_round):
-                    table.sweep()
-                rounds, sweeps = rounds + 1, sweeps + settings.sweeps_per_round
-                if checkpoint is not None:
-                    _save_checkpoint(table, settings, rounds, sweeps, checkpoint)
-                seconds = time.monotonic() - begin
-                stop = _reason(table, tau, tol) or budget.ended(rounds, seconds, table.backups)
-                _tell(report, "certifying, round", rounds, budget.rounds, _state(table, tau))
-        except KeyboardInterrupt:
-            stop = f"interrupted in round {rounds + 1}"
-    run = _run_record(
+        made = run_rounds(
+            table,
+            settings,
+            points,
+            tau=threshold,
+            tol=tol,
+            budget=budget,
+            checkpoint=checkpoint,
+            report=report,
+        )
+    run = run_record(
         "certify",
         settings.seed,
-        rounds=rounds,
-        sweeps=sweeps,
+        rounds=made.rounds,
+        sweeps=made.sweeps,
         backups=table.backups,
-        seconds=round(time.monotonic() - begin, 3),
+        seconds=round(budget.elapsed(), 3),
         settings=asdict(settings),
     )
-    return Certificate.of(table, tau=tau, stop=stop, run=run)
+    found = Certificate.of(table, tau=threshold, stop=made.stop, run=run)
+    if is_auto or n_clusters is not None:
+        floor = RESOLUTION * table.starts.diameter
+        best = best_interval(
+            found.certified_thresholds(), mdp.n_states, n_clusters=n_clusters, floor=floor
+        )
+        if best is not None:
+            return found.at(middle(best, floor=floor))
+    return found
 
 
-def _retrieve(
-    table: Arms,
-    points: npt.NDArray[np.float32] | None,
-    dim: int,
-    index: str,
-    neighbours: int,
-    rng: np.random.Generator,
-) -> None:
-    """Cover every state with its neighbours in the embedding."""
-    n = table.mdp.n_states
+def _refined(
+    work: Refinement,
+    settings: Settings,
+    labels: IntArray | None,
+    budget: Budget,
+    checkpoint: str | Path | None,
+    callback: ProgressCallback | None,
+) -> Certificate:
+    """Steps over all pairs until the goal is reached or a budget ends."""
+    record = asdict(settings) | asdict(work.goal) | {"blocks": _digest(labels), "scope": "all"}
+    record["max_pairs"] = work.max_pairs
 
-    def below(states: IntArray, others: IntArray) -> FloatArray:
-        return table.bounds(states, others)[0]
+    def certificate(stop: str) -> Certificate:
+        run = run_record(
+            "certify",
+            settings.seed,
+            rounds=work.done,
+            steps=list(work.log),
+            backups=work.backups,
+            seconds=round(budget.elapsed(), 3),
+            settings=record,
+        )
+        return work.certificate(stop=stop, run=run)
 
-    if points is None:
-        points = as_points(landmark_mds(below, n, dim=dim, seed=rng), n)
-    table.cover(*retrieve_pairs(points, k=neighbours, index=index, seed=rng))
+    if checkpoint is not None and Path(checkpoint).exists():
+        _resume(work, record, checkpoint)
+    stop = ""
+    with shown(callback) as report:
 
+        def pause(stage: str, detail: str) -> None:
+            tell(report, stage, work.done, None, detail)
+            ended = budget.ended(0, work.backups)
+            if ended:
+                raise TimeoutError(ended)
 
-def _global_width(table: Arms) -> float:
-    covered = float((table.upper - table.lower).max(initial=0.0))
-    return covered if table.coverage == 1.0 else max(covered, table.starts.widest())
-
-
-def _reason(table: Arms, tau: float | None, tol: float | None) -> str:
-    """Why the run has reached its goal; empty if it has not."""
-    if tol is not None and _global_width(table) <= tol:
-        return f"width {_global_width(table):.3g} is within {tol:g}"
-    if tau is not None:
-        low, high = _cluster_counts(table, tau)
-        if low == high:  # one refines the other, so equal counts are equal clusterings
-            return f"both clusterings agree at {tau:g}"
-    return ""
-
-
-def _cluster_counts(table: Arms, tau: float) -> tuple[int, int]:
-    """Numbers of clusters of the lower and of the upper arm."""
-    first, second = table.pairs()
-    return (
-        count_clusters(table.mdp.n_states, first, second, table.lower <= tau),
-        count_clusters(table.mdp.n_states, first, second, table.upper <= tau),
-    )
-
-
-def _state(table: Arms, tau: float | None) -> str:
-    text = f"{table.coverage:.1%} covered, width {_global_width(table):.3g}"
-    if tau is None:
-        return text
-    low, high = _cluster_counts(table, tau)
-    return f"{text}, {low:,} to {high:,} clusters"
-
-
-def _tell(
-    report: ProgressCallback | None, stage: str, done: int, total: int | None, detail: str
-) -> None:
-    if report is not None:
-        report(Progress(stage, done, total, detail))
+        try:
+            while not stop:
+                stop = work.reason() if work.done else ""
+                stop = stop or budget.ended(work.done, work.backups)
+                if not stop and not work.step(pause):
+                    stop = work.leftover()
+                if checkpoint is not None and not stop:
+                    certificate("unfinished").save(checkpoint)
+        except TimeoutError as ended:
+            stop = str(ended)
+        except KeyboardInterrupt:
+            stop = f"interrupted in step {work.done + 1}"
+        work.settle()
+    return certificate(stop)
 
 
-def _run_record(function: str, seed: int, **entries: Any) -> dict[str, Any]:
-    versions = {"bisim_abstract": __version__, "python": platform.python_version()}
-    versions["numpy"] = np.__version__
-    return {"function": function, "seed": seed, "versions": versions, **entries}
+def _resume(work: Refinement, record: dict[str, Any], checkpoint: str | Path) -> None:
+    """Take over the bounds of a checkpoint: a certificate of an unfinished run.
 
-
-def _save_checkpoint(
-    table: Arms, settings: _Settings, rounds: int, sweeps: int, path: str | Path
-) -> None:
-    header = {"settings": asdict(settings), "rounds": rounds, "sweeps": sweeps}
-    header["backups"] = table.backups
-    write_npz(
-        path,
-        {
-            "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
-            "keys": table.keys,
-            "lower": table.lower,
-            "upper": table.upper,
-        },
-        compress=False,
-    )
-
-
-def _resumed(table: Arms, settings: _Settings, checkpoint: str | Path | None) -> tuple[int, int]:
-    """Put a checkpoint, if there is one, into the table; rounds and sweeps made before.
-
-    The bounds of a checkpoint are those of an earlier run of this program and are taken as
-    they are: `verify` the certificate of a resumed run if the file may have been changed.
+    They are taken as they are: `verify` the certificate of a resumed run if the file may have
+    been changed.
     """
-    if checkpoint is None or not Path(checkpoint).exists():
-        return 0, 0
-    arrays = read_npz(checkpoint)
-    try:
-        header = json.loads(arrays["header"].tobytes().decode())
-        theirs = header["settings"]
-        rounds = check_int("rounds", header["rounds"], low=0)
-        sweeps = check_int("sweeps", header["sweeps"], low=0)
-        is_same = theirs == asdict(settings)
-        if is_same:
-            table.restore(arrays["keys"], arrays["lower"], arrays["upper"], header["backups"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileFormatError(f"{checkpoint} is not a sound checkpoint: {error}") from error
-    if not is_same:
+    found = Certificate.load(checkpoint)
+    theirs = found.run.get("settings")
+    if theirs != json.loads(json.dumps(record)):
         raise InvalidArgumentError(
             f"{checkpoint} belongs to a run with other settings or of another model: {theirs}"
         )
-    return rounds, sweeps
+    work.resume(found)
+
+
+def _digest(array: npt.NDArray[Any] | None) -> str:
+    return "" if array is None else hashlib.sha256(array.tobytes()).hexdigest()

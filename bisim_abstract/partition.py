@@ -67,7 +67,8 @@ def spanning_forest(
     """The minimum spanning forest of links between states.
 
     SciPy's graphs take a stored 0 for no edge, so the algorithm is given the rank of each
-    weight, counted from 1, instead of the weight: the forest depends on the order alone.
+    weight, counted from 1, instead of the weight: the forest depends on the order alone. They
+    also add up parallel links, of which only the lightest is kept here.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import minimum_spanning_tree
@@ -76,9 +77,10 @@ def spanning_forest(
         empty = np.empty(0, np.int64)
         return Forest(n_states, np.empty(0), empty, empty)
     order = np.argsort(weights, kind="stable")
-    rank = np.empty(weights.size)
-    rank[order] = np.arange(1.0, weights.size + 1.0)
-    graph = coo_array((rank, (first, second)), shape=(n_states, n_states))
+    keys = np.minimum(first, second)[order] * n_states + np.maximum(first, second)[order]
+    lightest = np.unique(keys, return_index=True)[1]
+    small, large = np.divmod(keys[lightest], n_states)
+    graph = coo_array((lightest + 1.0, (small, large)), shape=(n_states, n_states))
     kept = np.sort(minimum_spanning_tree(graph.tocsr()).data).astype(np.int64) - 1
     chosen = order[kept]
     return Forest(n_states, weights[chosen], first[chosen], second[chosen])
@@ -129,3 +131,69 @@ def certified_intervals(lower: Forest, upper: Forest) -> list[CertifiedInterval]
         else:
             found.append(CertifiedInterval(low, high, count))
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Numbers of clusters of both arms at every threshold.
+
+    Attributes:
+        tau: (breaks) thresholds, rising from 0, at which a number changes.
+        lower: (breaks) clusters of the lower arm from there on.
+        upper: (breaks) clusters of the upper arm from there on.
+        intervals: Where both agree.
+    """
+
+    tau: FloatArray
+    lower: IntArray
+    upper: IntArray
+    intervals: tuple[CertifiedInterval, ...]
+
+
+def make_profile(lower: Forest, upper: Forest) -> Profile:
+    """The profile of two arms, by their forests."""
+    breaks = np.unique(np.concatenate([[0.0], lower.weights, upper.weights]))
+    breaks = breaks[breaks >= 0.0]
+    intervals = tuple(certified_intervals(lower, upper))
+    return Profile(breaks, lower.count(breaks), upper.count(breaks), intervals)
+
+
+def best_interval(
+    intervals: list[CertifiedInterval],
+    n_states: int,
+    *,
+    n_clusters: int | None = None,
+    floor: float = 0.0,
+) -> CertifiedInterval | None:
+    """The most useful certified interval: the widest by ratio of its ends.
+
+    Args:
+        intervals: Certified intervals.
+        n_states: Number of states.
+        n_clusters: Number of clusters it must have; by default more than one, and fewer than
+            states.
+        floor: Numerical resolution: lower ends count as at least this.
+    """
+    found, widest = None, 0.0
+    for interval in intervals:
+        fits = (
+            1 < interval.n_clusters < n_states
+            if n_clusters is None
+            else interval.n_clusters == n_clusters
+        )
+        low = max(interval.low, floor)
+        if not fits or interval.high <= low:
+            continue
+        ratio = np.inf if low == 0.0 or interval.high == np.inf else interval.high / low
+        if ratio > widest:
+            found, widest = interval, ratio
+    return found
+
+
+def middle(interval: CertifiedInterval, *, floor: float = 0.0) -> float:
+    """A threshold well inside an interval: the geometric mean of its ends."""
+    low = max(interval.low, floor)
+    if interval.high == np.inf:
+        return 2.0 * low if low > 0.0 else 1.0
+    between = float(np.sqrt(low) * np.sqrt(interval.high))
+    return between if interval.low <= between < interval.high else interval.low

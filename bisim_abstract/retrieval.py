@@ -24,6 +24,7 @@ from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 __all__ = ["recall_miss", "retrieve_pairs", "uniform_pairs"]
 
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
+FLAT_POINTS = 1_000  # points up to which the nearest one is found by looking at all
 CHUNK_CELLS = 2**21  # distances that it holds at once
 LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
 Points: TypeAlias = npt.NDArray[np.float32]
@@ -88,6 +89,16 @@ def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[Int
     u = check_int("per_state", per_state, low=0) if n > 1 else 0
     s = np.repeat(np.arange(n), u)
     return s, (s + as_generator(seed).integers(1, max(n, 2), size=s.size)) % n
+
+
+def nearest_points(points: npt.ArrayLike, queries: npt.ArrayLike) -> IntArray:
+    """The nearest of some points (n, d) to each query (m, d), as far as an index finds it."""
+    own = np.ascontiguousarray(points, dtype=np.float32)
+    asked = np.ascontiguousarray(queries, dtype=np.float32)
+    with _faiss_ready() as faiss:
+        text = "Flat" if own.shape[0] <= FLAT_POINTS else "HNSW16"
+        built = _built(faiss, own, text, None, 0)
+        return np.asarray(built.search(asked, 1)[1][:, 0], np.int64)
 
 
 def recall_miss(

@@ -411,7 +411,8 @@ def bench_reseeding(options: Options) -> None:
                 seed=seed,
             )
             made = certify(
-                mdp, 0.7, neighbours=3, partners=partners, dim=6, index="LSH6", max_rounds=60,
+                mdp, 0.7, scope="covered", neighbours=3, partners=partners, dim=6, index="LSH6",
+                max_rounds=60,
                 upper_start="constant", seed=seed, embedding=points if frozen else None, tol=1e-9,
             )  # fmt: skip
             coverage.append(made.coverage)

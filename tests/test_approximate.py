@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bisim_abstract import InvalidArgumentError, bisimulation_metric, random_mdp, sparse_mdp
+from bisim_abstract import (
+    Estimate,
+    InvalidArgumentError,
+    bisimulation_metric,
+    random_mdp,
+    sparse_mdp,
+    verify,
+)
 from bisim_abstract.approximate import index_side_run, truncated_mdp
 from bisim_abstract.arms import Arms
 from bisim_abstract.certify import single_build
@@ -125,3 +133,29 @@ def test_single_build_with_index_backups_states_its_error() -> None:
         single_build(mdp, GAMMA, backup="guess")
     with pytest.raises(InvalidArgumentError, match="omit"):
         single_build(mdp, GAMMA, backup="index", omit=2.0)
+
+
+@pytest.mark.parametrize(
+    "omit",
+    [
+        0.0,
+        pytest.param(
+            1e-6,
+            marks=pytest.mark.xfail(strict=True, reason="truncated_mdp drops the estimate"),
+        ),
+    ],
+)
+def test_radii_of_estimated_models_enter(omit: float) -> None:
+    mdp = random_mdp(10, 2, seed=0)
+    shape = mdp.rewards.shape
+    estimate = Estimate(
+        counts=np.full(shape, 50),
+        reward_radius=np.full(shape, 0.05),
+        row_radius=np.full(shape, 0.3),
+        alpha=0.05,
+        reward_range=(-1.0, 2.0),
+        support_bound=10,
+    )
+    mdp = dataclasses.replace(mdp, estimate=estimate)
+    made = single_build(mdp, 0.9, backup="index", omit=omit, sweeps=30, neighbours=9, dim=9)
+    assert verify(made, mdp).is_valid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bisim_abstract import (
+    Estimate,
     InvalidArgumentError,
     TabularMDP,
     bisimulation_metric,
@@ -22,7 +24,7 @@ from bisim_abstract import (
     sparse_mdp,
 )
 from bisim_abstract.arms import CHUNK, Arms
-from tests.mdps import BY_HAND, Known, gammas, mdps, scaled
+from tests.mdps import BY_HAND, Known, dense, gammas, mdps, scaled
 from tests.oracles import backup_exact
 
 LAW = settings(
@@ -808,3 +810,43 @@ def test_widest_bounds_the_gap_of_every_start(gamma: float, lower: str, upper: s
     gaps = [Fraction(b) - Fraction(a) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
     assert max(gaps) <= Fraction(arms.starts.widest())
     assert arms.starts.widest() <= max(map(float, gaps)) + arms.starts.diameter
+
+
+# -- estimated models --------------------------------------------------------------------------
+
+
+def test_arms_of_an_estimate_enclose_all_models_within_its_radii() -> None:
+    rng = np.random.default_rng(0)
+    mdp = random_mdp(8, 2, seed=0)
+    shape = mdp.rewards.shape
+    reward_radius, row_radius = np.full(shape, 0.05), rng.uniform(0.0, 0.1, shape)
+    estimate = Estimate(
+        counts=np.full(shape, 50),
+        reward_radius=reward_radius,
+        row_radius=row_radius,
+        alpha=0.05,
+        reward_range=(-1.0, 2.0),
+        support_bound=8,
+    )
+    tables = []
+    for model in (mdp, dataclasses.replace(mdp, estimate=estimate)):
+        arms = Arms(model, 0.8, threads=1)
+        arms.cover_all()
+        for _ in range(60):
+            arms.sweep()
+        tables.append(arms.bounds(np.arange(8)[:, None], np.arange(8)))
+    (inner_lower, inner_upper), (lower, upper) = tables
+    different = ~np.eye(8, dtype=bool)
+    assert (lower <= inner_lower).all()
+    assert (upper > inner_upper)[different].all()
+    P = dense(mdp)
+    for _ in range(5):
+        # Towards a single state, with a weight that is at most the radius.
+        corner = np.eye(8)[rng.integers(8, size=shape)]
+        true = TabularMDP.from_dense(
+            (1.0 - row_radius[..., None]) * P + row_radius[..., None] * corner,
+            mdp.rewards + reward_radius * rng.choice([-1.0, 1.0], size=shape) * (1.0 - 1e-12),
+        )
+        exact = bisimulation_metric(true, 0.8, threads=1)
+        assert (lower <= exact.upper).all()
+        assert (upper >= exact.lower).all()

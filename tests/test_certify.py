@@ -98,6 +98,11 @@ def keys(certificate: Certificate) -> set[int]:
     return set(certificate.keys.tolist())
 
 
+def covering(mdp: TabularMDP, gamma: float, **options: Any) -> Certificate:
+    """`certify` by the paper's rounds over covered pairs, which most of this module is about."""
+    return certify(mdp, gamma, scope="covered", **options)
+
+
 # -- soundness ---------------------------------------------------------------------------------
 
 
@@ -112,7 +117,7 @@ def test_both_enclose_the_exact_metric(kind: str, gamma: float) -> None:
         assert 0.0 < single.coverage < 1.0
         assert_encloses(single, mdp)
     for rounds in (1, 6):
-        some = certify(mdp, gamma, neighbours=2, index="LSH6", max_rounds=rounds, threads=1)
+        some = covering(mdp, gamma, neighbours=2, index="LSH6", max_rounds=rounds, threads=1)
         assert some.n_covered > 0
         assert_encloses(some, mdp)
 
@@ -120,8 +125,8 @@ def test_both_enclose_the_exact_metric(kind: str, gamma: float) -> None:
 @pytest.mark.parametrize("known", BY_HAND, ids=lambda k: f"{k.name}-{k.gamma}")
 def test_both_enclose_truth_by_hand(known: Known) -> None:
     n = known.mdp.n_states
-    for build in (single_build, certify):
-        few: dict[str, Any] = {"max_rounds": 8} if build is certify else {"sweeps": 20}
+    for build in (single_build, covering):
+        few: dict[str, Any] = {"max_rounds": 8} if build is covering else {"sweeps": 20}
         made = build(known.mdp, known.gamma, index="Flat", neighbours=3, threads=1, **few)
         lower, upper = table(made)
         for s, t in itertools.product(range(n), repeat=2):
@@ -162,7 +167,7 @@ def test_same_seed_same_certificate_for_any_number_of_threads(index: str) -> Non
     mdp = sparse_mdp(130, 2, support=3, seed=1)
 
     def built(threads: int) -> list[dict[str, Any]]:
-        rounds = certify(
+        rounds = covering(
             mdp, 0.9, tau=0.4, index=index, neighbours=30, max_rounds=3, seed=5, threads=threads
         )
         single = single_build(
@@ -179,9 +184,9 @@ def test_same_seed_same_certificate_for_any_number_of_threads(index: str) -> Non
 
 def test_different_seeds_cover_different_pairs() -> None:
     mdp = sparse_mdp(40, 2, seed=0)
-    for build in (single_build, certify):
+    for build in (single_build, covering):
         options: dict[str, Any] = {"index": "LSH6", "neighbours": 4, "threads": 1}
-        if build is certify:
+        if build is covering:
             options |= {"partners": 0, "max_rounds": 1}
         sets = [keys(build(mdp, 0.9, seed=seed, **options)) for seed in range(4)]
         assert all(a != b for a, b in itertools.combinations(sets, 2))
@@ -190,7 +195,7 @@ def test_different_seeds_cover_different_pairs() -> None:
 def test_every_round_draws_anew() -> None:
     mdp = sparse_mdp(40, 2, seed=0)
     sizes = [
-        certify(
+        covering(
             mdp, 0.9, partners=0, neighbours=3, index="LSH4", max_rounds=rounds, threads=1
         ).n_covered
         for rounds in (1, 2, 3, 4)
@@ -200,7 +205,7 @@ def test_every_round_draws_anew() -> None:
 
 @pytest.mark.parametrize(("seed", "tol"), [(0, None), (1, None), (2, 1e-12), (3, 1e-12)])
 def test_uniform_partners_cover_everything(seed: int, tol: float | None) -> None:
-    made = certify(
+    made = covering(
         random_mdp(18, 3, seed=seed),
         0.7,
         tol=tol,
@@ -223,10 +228,10 @@ def test_a_frozen_embedding_without_partners_saturates() -> None:
     points = rng.normal(size=(18, 3))
     points[:, 0] += side
     options: dict[str, Any] = {"partners": 0, "neighbours": 3, "embedding": points, "threads": 1}
-    flat = [certify(mdp, 0.7, index="Flat", max_rounds=k, **options) for k in (1, 30)]
+    flat = [covering(mdp, 0.7, index="Flat", max_rounds=k, **options) for k in (1, 30)]
     assert keys(flat[0]) == keys(flat[1])
     assert flat[1].coverage < 0.5
-    hashed = certify(mdp, 0.7, index="LSH6", max_rounds=60, **options)
+    hashed = covering(mdp, 0.7, index="LSH6", max_rounds=60, **options)
     s, t = np.divmod(hashed.keys, 18)
     assert (side[s] == side[t]).all()
     assert hashed.coverage < 0.5
@@ -237,7 +242,7 @@ def test_a_frozen_embedding_without_partners_saturates() -> None:
 
 def test_ends_within_tol() -> None:
     mdp = sparse_mdp(16, 2, seed=0)
-    made = certify(mdp, 0.7, tol=1e-3, threads=1)
+    made = covering(mdp, 0.7, tol=1e-3, threads=1)
     assert made.global_width <= 1e-3
     assert made.coverage == 1.0
     assert "within 0.001" in made.stop
@@ -245,13 +250,13 @@ def test_ends_within_tol() -> None:
     exact = bisimulation_metric(mdp, 0.7)
     assert np.abs(upper - exact.upper).max() <= 1e-3 + ROUNDING
     assert np.abs(lower - exact.lower).max() <= 1e-3 + ROUNDING
-    before = certify(mdp, 0.7, max_rounds=int(made.run["rounds"]) - 1, threads=1)
+    before = covering(mdp, 0.7, max_rounds=int(made.run["rounds"]) - 1, threads=1)
     assert before.global_width > 1e-3
 
 
 def test_ends_when_clusterings_agree() -> None:
     mdp, _ = grouped_mdp(24, 3, 2, noise=0.001, support=3, seed=0)
-    made = certify(mdp, 0.5, tau=0.1, threads=1)
+    made = covering(mdp, 0.5, tau=0.1, threads=1)
     assert "agree at 0.1" in made.stop
     assert made.is_certified
     assert made.tau == 0.1
@@ -260,11 +265,49 @@ def test_ends_when_clusterings_agree() -> None:
     rounds = int(made.run["rounds"])
     assert 1 < rounds < 100
     for fewer in range(1, rounds):
-        assert not certify(mdp, 0.5, tau=0.1, max_rounds=fewer, threads=1).is_certified
+        assert not covering(mdp, 0.5, tau=0.1, max_rounds=fewer, threads=1).is_certified
+
+
+GROUPED = grouped_mdp(24, 3, 2, noise=0.001, support=3, seed=0)
+
+
+def test_a_threshold_is_found_over_covered_pairs() -> None:
+    mdp, groups = GROUPED
+    made = covering(mdp, 0.5, tau="auto", max_rounds=12, threads=1)
+    plain = covering(mdp, 0.5, max_rounds=12, threads=1)
+    assert plain.tau is None
+    assert made.lower.tobytes() == plain.lower.tobytes()
+    assert made.scope == "covered"
+    assert made.is_certified
+    assert made.tau is not None
+    # It lies in the interval whose ends have the largest ratio.
+    useful = [i for i in plain.certified_thresholds() if 1 < i.n_clusters < 24]
+    best = max(useful, key=lambda i: i.high / max(i.low, 1e-12))
+    assert best.low <= made.tau < best.high
+    assert len(set(made.labels_upper.tolist())) == best.n_clusters == 3
+    assert len(set(zip(groups.tolist(), made.labels_upper.tolist(), strict=True))) == 3
+    assert verify(made, mdp, mode="exact").is_valid
+
+
+@pytest.mark.parametrize("count", [1, 3, 24])
+def test_a_number_of_clusters_is_found_over_covered_pairs(count: int) -> None:
+    mdp, _ = GROUPED
+    made = covering(mdp, 0.5, n_clusters=count, max_rounds=12, threads=1)
+    assert made.is_certified
+    assert len(set(made.labels_upper.tolist())) == count
+    assert verify(made, mdp, mode="exact").is_valid
+
+
+@pytest.mark.parametrize("goal", [{"tau": "auto"}, {"n_clusters": 2}], ids=str)
+def test_no_threshold_is_claimed_where_none_is_found(goal: dict[str, Any]) -> None:
+    """The arms are far apart after one round at a high discount."""
+    made = covering(random_mdp(14, 3, seed=0), 0.99, max_rounds=1, threads=1, **goal)
+    assert made.tau is None
+    assert made.labels_lower.size == made.labels_upper.size == 0
 
 
 def test_ends_with_the_rounds() -> None:
-    made = certify(sparse_mdp(30, 2, seed=0), 0.9, tol=1e-9, max_rounds=3, threads=1)
+    made = covering(sparse_mdp(30, 2, seed=0), 0.9, tol=1e-9, max_rounds=3, threads=1)
     assert made.stop == "budget: 3 rounds"
     assert (made.run["rounds"], made.run["sweeps"]) == (3, 9)
     assert made.global_width > 1e-9
@@ -272,7 +315,7 @@ def test_ends_with_the_rounds() -> None:
 
 def test_ends_with_the_seconds() -> None:
     begin = time.monotonic()
-    made = certify(
+    made = covering(
         sparse_mdp(60, 2, seed=0), 0.9, max_seconds=0.3, max_rounds=10**9, threads=1
     )  # fmt: skip
     assert "seconds" in made.stop
@@ -283,8 +326,8 @@ def test_ends_with_the_seconds() -> None:
 
 def test_ends_with_the_backups() -> None:
     mdp = sparse_mdp(30, 2, seed=0)
-    free = [certify(mdp, 0.9, max_rounds=k, threads=1).run["backups"] for k in (1, 2, 3)]
-    made = certify(mdp, 0.9, max_backups=free[0] + 1, threads=1)
+    free = [covering(mdp, 0.9, max_rounds=k, threads=1).run["backups"] for k in (1, 2, 3)]
+    made = covering(mdp, 0.9, max_backups=free[0] + 1, threads=1)
     assert made.run["rounds"] == 2
     assert made.run["backups"] == free[1]
     assert "backups" in made.stop
@@ -296,7 +339,7 @@ def test_more_rounds_only_tighten() -> None:
     last: Certificate | None = None
     moved = 0
     for rounds in range(1, 9):
-        made = certify(mdp, 0.8, neighbours=3, max_rounds=rounds, seed=4, threads=1)
+        made = covering(mdp, 0.8, neighbours=3, max_rounds=rounds, seed=4, threads=1)
         if last is not None:
             assert keys(last) <= keys(made)
             old, new = table(last), table(made)
@@ -316,11 +359,11 @@ OPTIONS: dict[str, Any] = {"neighbours": 4, "index": "LSH8", "seed": 3, "threads
 @pytest.mark.parametrize("tau", [None, 3.0])
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path, tau: float | None) -> None:
     path = tmp_path / "run"
-    whole = certify(MODEL, 0.9, max_rounds=6, tau=tau, **OPTIONS)
-    part = certify(MODEL, 0.9, max_rounds=3, tau=tau, checkpoint=path, **OPTIONS)
+    whole = covering(MODEL, 0.9, max_rounds=6, tau=tau, **OPTIONS)
+    part = covering(MODEL, 0.9, max_rounds=3, tau=tau, checkpoint=path, **OPTIONS)
     assert content(part) != content(whole)
     seen: list[int] = []
-    resumed = certify(
+    resumed = covering(
         MODEL,
         0.9,
         max_rounds=6,
@@ -336,8 +379,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path, tau: float |
 
 def test_resuming_a_run_that_reached_its_goal_adds_nothing(tmp_path: Path) -> None:
     mdp = sparse_mdp(16, 2, seed=0)
-    whole = certify(mdp, 0.7, tol=1e-3, checkpoint=tmp_path / "run", threads=1)
-    again = certify(mdp, 0.7, tol=1e-3, checkpoint=tmp_path / "run", threads=1)
+    whole = covering(mdp, 0.7, tol=1e-3, checkpoint=tmp_path / "run", threads=1)
+    again = covering(mdp, 0.7, tol=1e-3, checkpoint=tmp_path / "run", threads=1)
     assert content(again) == content(whole)
 
 
@@ -346,8 +389,8 @@ def test_resuming_a_run_whose_budget_has_ended_adds_nothing(
     tmp_path: Path, budget: dict[str, Any]
 ) -> None:
     """An interruption between the last checkpoint and the return must leave no trace."""
-    whole = certify(MODEL, 0.9, checkpoint=tmp_path / "run", **budget, **OPTIONS)
-    again = certify(MODEL, 0.9, checkpoint=tmp_path / "run", **budget, **OPTIONS)
+    whole = covering(MODEL, 0.9, checkpoint=tmp_path / "run", **budget, **OPTIONS)
+    again = covering(MODEL, 0.9, checkpoint=tmp_path / "run", **budget, **OPTIONS)
     assert whole.stop.startswith("budget")
     assert content(again) == content(whole)
 
@@ -371,26 +414,26 @@ def test_checkpoints_of_other_settings_are_refused(
     tmp_path: Path, gamma: float, change: dict[str, Any]
 ) -> None:
     path = tmp_path / "run"
-    certify(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
+    covering(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
     held = path.read_bytes()
     with pytest.raises(InvalidArgumentError, match=r"run belongs to .*other settings"):
-        certify(MODEL, gamma, max_rounds=2, checkpoint=path, **(OPTIONS | change))
+        covering(MODEL, gamma, max_rounds=2, checkpoint=path, **(OPTIONS | change))
     assert path.read_bytes() == held
 
 
 def test_checkpoints_of_other_models_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    certify(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
+    covering(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
     other = sparse_mdp(40, 2, seed=1)
     with pytest.raises(InvalidArgumentError, match="other settings"):
-        certify(other, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+        covering(other, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
 
 
 def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    certify(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
+    covering(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
     good = path.read_bytes()
-    whole = content(certify(MODEL, 0.9, max_rounds=2, **OPTIONS))
+    whole = content(covering(MODEL, 0.9, max_rounds=2, **OPTIONS))
     rng = np.random.default_rng(0)
     refused = 0
     for at in rng.choice(len(good), 150, replace=False):
@@ -398,7 +441,7 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
         data[at] ^= int(rng.integers(1, 256))
         path.write_bytes(data)
         try:
-            resumed = certify(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+            resumed = covering(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
         except FileFormatError:
             refused += 1
         else:
@@ -407,7 +450,7 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
     for size in (0, 1, 100, len(good) // 2, len(good) - 1):
         path.write_bytes(good[:size])
         with pytest.raises(FileFormatError):
-            certify(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+            covering(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -439,7 +482,7 @@ def test_inconsistent_checkpoints_are_refused(
     tmp_path: Path, edit: Callable[[dict[str, Any]], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run"
-    certify(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
+    covering(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
     with np.load(path, allow_pickle=False) as archive:
         arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
     edit(arrays)
@@ -448,18 +491,18 @@ def test_inconsistent_checkpoints_are_refused(
     # Nothing may be computed from such a table: indices out of range would be read.
     monkeypatch.setattr(Arms, "sweep", lambda *args, **kwargs: pytest.fail("was swept"))
     with pytest.raises(FileFormatError):
-        certify(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+        covering(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
 
 
 def test_foreign_files_are_no_checkpoints(tmp_path: Path) -> None:
     model, text, certificate = tmp_path / "model", tmp_path / "text", tmp_path / "certificate"
     MODEL.save(model)
     text.write_text("nothing")
-    certify(MODEL, 0.9, max_rounds=1, **OPTIONS).save(certificate)
+    covering(MODEL, 0.9, max_rounds=1, **OPTIONS).save(certificate)
     for path in (model, text, certificate):
         held = path.read_bytes()
         with pytest.raises(FileFormatError, match=path.name):
-            certify(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
+            covering(MODEL, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
         assert path.read_bytes() == held
 
 
@@ -474,7 +517,8 @@ n, rounds, checkpoint, target = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3],
 mdp = sparse_mdp(n, 3, support=4, seed=0)
 print("begin", flush=True)
 certificate = certify(
-    mdp, 0.9, neighbours=8, max_rounds=rounds, seed=1, checkpoint=checkpoint or None,
+    mdp, 0.9, scope="covered", neighbours=8, max_rounds=rounds, seed=1,
+    checkpoint=checkpoint or None,
     callback=lambda progress: print(progress.done, flush=True),
 )
 certificate.save(target)
@@ -510,7 +554,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
         lines = process.stdout.read().split("\n")
         assert process.wait() == 0
     assert lines[1] != "1"  # it did not begin at the beginning
-    whole = certify(
+    whole = covering(
         sparse_mdp(400, 3, support=4, seed=0), 0.9, neighbours=8, max_rounds=8, seed=1
     )  # fmt: skip
     assert content(Certificate.load(target)) == content(whole)
@@ -538,10 +582,10 @@ def test_an_interrupt_in_a_callback_ends_the_run() -> None:
         if progress.done == 2:
             raise KeyboardInterrupt
 
-    made = certify(MODEL, 0.9, max_rounds=9, callback=stop, **OPTIONS)
+    made = covering(MODEL, 0.9, max_rounds=9, callback=stop, **OPTIONS)
     assert made.stop.startswith("interrupted")
     assert made.run["rounds"] == 2
-    two = certify(MODEL, 0.9, max_rounds=2, **OPTIONS)
+    two = covering(MODEL, 0.9, max_rounds=2, **OPTIONS)
     assert made.lower.tobytes() == two.lower.tobytes()
     assert made.upper.tobytes() == two.upper.tobytes()
 
@@ -570,7 +614,7 @@ def test_an_interrupt_on_any_line_of_the_arms_leaves_them_whole(method: str) -> 
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            made = certify(mdp, 0.8, neighbours=2, index="Flat", max_rounds=2, threads=1)
+            made = covering(mdp, 0.8, neighbours=2, index="Flat", max_rounds=2, threads=1)
         finally:
             sys.settrace(before)
         lower, upper = table(made)
@@ -587,7 +631,7 @@ def test_an_interrupt_on_any_line_of_the_arms_leaves_them_whole(method: str) -> 
 
 def test_callbacks_are_told_of_every_round_and_sweep() -> None:
     seen: list[Progress] = []
-    certify(MODEL, 0.9, max_rounds=3, tau=3.0, callback=seen.append, **OPTIONS)
+    covering(MODEL, 0.9, max_rounds=3, tau=3.0, callback=seen.append, **OPTIONS)
     assert all(isinstance(progress, Progress) for progress in seen)
     assert [(progress.done, progress.total) for progress in seen] == [(1, 3), (2, 3), (3, 3)]
     assert all("covered" in progress.detail for progress in seen)
@@ -602,7 +646,7 @@ def test_errors_of_callbacks_come_through() -> None:
         raise RuntimeError(f"seen {progress.done}")
 
     with pytest.raises(RuntimeError, match="seen 1"):
-        certify(MODEL, 0.9, max_rounds=3, callback=fail, **OPTIONS)
+        covering(MODEL, 0.9, max_rounds=3, callback=fail, **OPTIONS)
     with pytest.raises(RuntimeError, match="seen 1"):
         single_build(MODEL, 0.9, callback=fail, threads=1)
 
@@ -626,7 +670,7 @@ def test_embeddings_decide_which_pairs_are_covered() -> None:
     options: dict[str, Any] = {"neighbours": 2, "index": "Flat", "threads": 1}
     single = [single_build(MODEL, 0.9, embedding=e, **options) for e in (line, points)]
     rounds = [
-        certify(MODEL, 0.9, embedding=e, partners=0, max_rounds=2, **options)
+        covering(MODEL, 0.9, embedding=e, partners=0, max_rounds=2, **options)
         for e in (line, points)
     ]
     for made in (*single, *rounds):
@@ -639,7 +683,7 @@ def test_embeddings_decide_which_pairs_are_covered() -> None:
 
 @pytest.mark.parametrize("points", [np.zeros((39, 2)), np.zeros(40), np.full((40, 2), np.nan)])
 def test_bad_embeddings_are_named(points: Floats) -> None:
-    for build in (single_build, certify):
+    for build in (single_build, covering):
         with pytest.raises(InvalidArgumentError, match="embedding"):
             build(MODEL, 0.9, embedding=points)
 
@@ -649,15 +693,13 @@ def test_bad_embeddings_are_named(points: Floats) -> None:
     [
         *(
             (build, option, value)
-            for build in (single_build, certify)
+            for build in (single_build, covering, certify)
             for option, value in (
                 ("gamma", 1.0),
                 ("gamma", "much"),
                 ("gamma", None),
                 ("neighbours", -1),
                 ("neighbours", 2.5),
-                ("index", "Nonsense"),
-                ("index", "LSH0"),
                 ("dim", 0),
                 ("tau", float("nan")),
                 ("tau", "x"),
@@ -668,24 +710,50 @@ def test_bad_embeddings_are_named(points: Floats) -> None:
                 ("threads", 0),
             )
         ),
+        *(
+            (build, "index", index)
+            for build in (single_build, covering)
+            for index in ("Nonsense", "LSH0")
+        ),
         (single_build, "arms", "none"),
         (single_build, "sweeps", -1),
-        (certify, "tol", 0.0),
-        (certify, "tol", float("nan")),
-        (certify, "partners", -1),
-        (certify, "sweeps_per_round", 0),
-        (certify, "max_rounds", 0),
-        (certify, "max_seconds", float("nan")),
-        (certify, "max_seconds", -1.0),
-        (certify, "max_backups", -1),
-        (certify, "max_backups", "many"),
+        (certify, "max_pairs", -1),
+        (certify, "tau", "often"),
+        (certify, "n_clusters", 0),
+        (certify, "n_clusters", 11),
+        (certify, "n_clusters", 2.5),
+        (certify, "scope", "some"),
+        (certify, "scope", None),
+        (certify, "blocks", np.zeros(9, np.int64)),
+        (certify, "blocks", np.zeros((10, 1), np.int64)),
+        (certify, "blocks", np.zeros(10)),
+        (covering, "blocks", np.zeros(10, np.int64)),
+        (covering, "tau", "often"),
+        (covering, "n_clusters", 0),
+        (covering, "tol", 0.0),
+        (covering, "tol", float("nan")),
+        (covering, "partners", -1),
+        (covering, "sweeps_per_round", 0),
+        (covering, "max_rounds", 0),
+        (covering, "max_seconds", float("nan")),
+        (covering, "max_seconds", -1.0),
+        (covering, "max_backups", -1),
+        (covering, "max_backups", "many"),
     ],
 )
 def test_bad_options_are_named(build: Build, option: str, value: Any) -> None:
-    given = {"gamma": 0.5, "threads": 1} | ({"max_rounds": 2} if build is certify else {})
+    given = {"gamma": 0.5, "threads": 1}
+    if build is not single_build:
+        given["max_rounds"] = 2
     with pytest.raises(InvalidArgumentError) as caught:
         build(sparse_mdp(10, seed=0), **(given | {option: value}))
     assert option in str(caught.value)
+
+
+@pytest.mark.parametrize("scope", ["all", "covered"])
+def test_a_threshold_and_a_number_of_clusters_exclude_each_other(scope: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="tau or n_clusters, not both"):
+        certify(MODEL, 0.9, tau=0.5, n_clusters=3, scope=scope)
 
 
 def test_only_models_are_taken() -> None:
@@ -695,7 +763,7 @@ def test_only_models_are_taken() -> None:
 
 
 def test_the_run_is_recorded() -> None:
-    made = certify(MODEL, 0.9, max_rounds=2, tau=0.3, **OPTIONS)
+    made = covering(MODEL, 0.9, max_rounds=2, tau=0.3, **OPTIONS)
     assert made.fingerprint == MODEL.fingerprint
     assert made.gamma == 0.9
     assert made.run["function"] == "certify"

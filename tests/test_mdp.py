@@ -27,6 +27,7 @@ from bisim_abstract import (
     random_mdp,
     sparse_mdp,
 )
+from bisim_abstract._mdp_checks import kept
 
 Outcome = tuple[float, int, float, bool]
 Table = Mapping[int, Mapping[int, list[Outcome]]]
@@ -1238,3 +1239,76 @@ def test_every_refusal_is_of_the_package() -> None:
         with pytest.raises(BisimError) as caught:
             call()
         assert isinstance(caught.value, ValueError)
+
+
+# -- arrays that are kept ----------------------------------------------------------------------
+
+
+def frozen_array(values: Any, dtype: Any = np.float64) -> npt.NDArray[Any]:
+    array = np.array(values, dtype=dtype)
+    array.setflags(write=False)
+    return array
+
+
+def test_arrays_that_nobody_can_write_to_are_kept() -> None:
+    for array in (frozen_array([1.0, 2.0]), frozen_array([[1.0, 2.0]]), frozen_array([])):
+        assert kept("x", array, np.float64) is array
+    whole = frozen_array([1, 2], np.int64)
+    assert kept("x", whole, np.int64) is whole
+
+
+WRITEABLE = np.arange(6.0)
+SQUARE = frozen_array(np.arange(6.0).reshape(2, 3))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        WRITEABLE,
+        WRITEABLE[:3],
+        np.asfortranarray(np.ones((2, 3))),
+        SQUARE.T,
+        SQUARE[0],
+        frozen_array([1.0, 2.0], np.float32),
+        frozen_array([1, 2], np.int64),
+        frozen_array([1.0, 2.0], np.dtype(">f8")),
+        [1.0, 2.0],
+        1.0,
+    ],
+)
+def test_all_others_are_copied(given: Any) -> None:
+    found = kept("x", given, np.float64)
+    assert found is not given
+    assert not np.shares_memory(found, np.asarray(given))
+    assert found.base is None
+    assert found.dtype == np.float64
+    assert found.dtype.isnative
+    assert found.flags.c_contiguous
+    assert not found.flags.writeable
+    np.testing.assert_array_equal(found, np.asarray(given))
+    assert kept("x", found, np.float64) is found
+
+
+def test_a_read_only_view_of_a_writeable_array_is_copied() -> None:
+    base = np.arange(4.0)
+    view = base[:]
+    view.setflags(write=False)
+    found = kept("x", view, np.float64)
+    base[:] = 9.0
+    assert found.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        (frozen_array([1.0, 2.0]), np.int64),
+        (frozen_array([True, False], np.bool_), np.int64),
+        (frozen_array([2**63], np.uint64), np.int64),
+        (frozen_array([1j], np.complex128), np.float64),
+        (["a"], np.float64),
+        ([[1.0], [1.0, 2.0]], np.float64),
+    ],
+)
+def test_what_cannot_be_kept_is_named(given: Any, dtype: type) -> None:
+    with pytest.raises(InvalidMDPError, match="the array"):
+        kept("the array", given, dtype)

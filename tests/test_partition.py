@@ -17,7 +17,10 @@ from bisim_abstract.arms import Arms
 from bisim_abstract.partition import (
     CertifiedInterval,
     Forest,
+    best_interval,
     certified_intervals,
+    count_clusters,
+    middle,
     numbered,
     spanning_forest,
 )
@@ -139,6 +142,37 @@ def test_the_order_of_links_does_not_matter(
         np.testing.assert_array_equal(tree.labels(tau), other.labels(tau))
 
 
+@LAW
+@given(graph=links(), data=st.data())
+def test_of_parallel_links_the_lightest_counts(
+    graph: tuple[int, list[Link]], data: st.DataObject
+) -> None:
+    """The same two states may be linked many times, in either direction."""
+    n, edges = graph
+    more = list(edges)
+    for s, t, _ in edges:
+        for weight in data.draw(st.lists(weights, max_size=2)):
+            more.append((t, s, weight) if data.draw(st.booleans()) else (s, t, weight))
+    more = data.draw(st.permutations(more))
+    tree = forest(n, more)
+    for tau in thresholds(more):
+        assert tree.labels(tau).tolist() == clusters(n, more, tau)
+        assert int(tree.count(tau)) == len(set(clusters(n, more, tau)))
+    chosen = set(zip(tree.first.tolist(), tree.second.tolist(), tree.weights.tolist(), strict=True))
+    assert chosen <= set(more)
+
+
+@LAW
+@given(graph=links())
+def test_clusters_are_counted_without_a_forest(graph: tuple[int, list[Link]]) -> None:
+    n, edges = graph
+    first = np.array([s for s, _, _ in edges], np.int64)
+    second = np.array([t for _, t, _ in edges], np.int64)
+    values = np.array([w for _, _, w in edges], np.float64)
+    for tau in thresholds(edges):
+        assert count_clusters(n, first, second, values <= tau) == len(set(clusters(n, edges, tau)))
+
+
 def test_no_links_leave_every_state_alone() -> None:
     tree = forest(4, [])
     assert tree.weights.size == tree.first.size == tree.second.size == 0
@@ -258,6 +292,85 @@ def test_no_links_are_certified_at_every_threshold() -> None:
     assert certified_intervals(forest(3, []), forest(3, [])) == [
         CertifiedInterval(0.0, math.inf, 3)
     ]
+
+
+# -- the most useful interval ------------------------------------------------------------------
+
+INTERVALS = [
+    CertifiedInterval(0.0, 0.01, 10),
+    CertifiedInterval(0.01, 0.02, 7),  # ratio 2
+    CertifiedInterval(0.1, 0.5, 4),  # ratio 5
+    CertifiedInterval(0.6, 0.9, 4),  # ratio 1.5
+    CertifiedInterval(1.0, 2.0, 2),  # ratio 2
+    CertifiedInterval(3.0, math.inf, 1),
+]
+
+
+def test_the_widest_interval_by_ratio_is_the_best() -> None:
+    assert best_interval(INTERVALS, 10) == INTERVALS[2]
+    assert best_interval(INTERVALS[::-1], 10) == INTERVALS[2]
+    assert best_interval([*INTERVALS[:2], *INTERVALS[3:]], 10) == INTERVALS[1]  # first of equals
+    assert best_interval([], 10) is None
+
+
+def test_one_cluster_and_as_many_as_states_are_of_no_use_unless_asked_for() -> None:
+    assert best_interval([INTERVALS[0], INTERVALS[-1]], 10) is None
+    assert best_interval(INTERVALS, 10, n_clusters=10) == INTERVALS[0]
+    assert best_interval(INTERVALS, 10, n_clusters=1) == INTERVALS[-1]
+    assert best_interval(INTERVALS, 11) == INTERVALS[0]  # merges something, from 0 on
+    # The last one is no better than any other if several clusters never become one.
+    apart = [CertifiedInterval(0.5, 0.7, 5), CertifiedInterval(3.0, math.inf, 2)]
+    assert best_interval(apart, 10) == apart[1]
+
+
+def test_numbers_of_clusters_asked_for() -> None:
+    assert best_interval(INTERVALS, 10, n_clusters=4) == INTERVALS[2]
+    assert best_interval(INTERVALS, 10, n_clusters=2) == INTERVALS[4]
+    assert best_interval(INTERVALS, 10, n_clusters=5) is None
+
+
+def test_thresholds_below_the_resolution_do_not_count() -> None:
+    exact = [CertifiedInterval(0.0, 1e-14, 6), CertifiedInterval(0.2, 0.5, 3)]
+    assert best_interval(exact, 10) == exact[0]
+    assert best_interval(exact, 10, floor=1e-9) == exact[1]
+    assert best_interval(exact, 10, n_clusters=6, floor=1e-9) is None
+    assert best_interval(exact, 10, floor=1e-14) == exact[1]  # nothing is left of the first
+    wide = [CertifiedInterval(0.0, 1e-3, 6), CertifiedInterval(0.2, 0.5, 3)]
+    assert best_interval(wide, 10, floor=1e-9) == wide[0]
+    assert best_interval(wide, 10, floor=0.9e-3) == wide[1]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "floor", "expected"),
+    [
+        (1.0, 4.0, 0.0, 2.0),
+        (0.0, 4.0, 1.0, 2.0),
+        (0.0, 4.0, 0.0, 0.0),
+        (2.0, math.inf, 0.0, 4.0),
+        (0.0, math.inf, 0.5, 1.0),
+        (0.0, math.inf, 0.0, 1.0),
+        (1.0, math.nextafter(1.0, 2.0), 0.0, 1.0),
+        (1e-320, 1e300, 0.0, 1e-10),
+        (1e-200, 1e-198, 0.0, 1e-199),
+        (1e200, 1e202, 0.0, 1e201),
+        (0.0, 5e-324, 0.0, 0.0),
+        (1.0, 2.0, 3.0, 1.0),
+    ],
+)
+def test_the_middle_is_the_geometric_mean(
+    low: float, high: float, floor: float, expected: float
+) -> None:
+    found = middle(CertifiedInterval(low, high, 3), floor=floor)
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert low <= found < high
+
+
+@LAW
+@given(ends=st.tuples(weights, weights).filter(lambda x: x[0] != x[1]), floor=weights)
+def test_the_middle_is_always_inside(ends: tuple[float, float], floor: float) -> None:
+    low, high = sorted(ends)
+    for top in (high, math.inf):
+        assert low <= middle(CertifiedInterval(low, top, 3), floor=floor) < top
 
 
 def test_arms_over_different_states_are_refused() -> None:

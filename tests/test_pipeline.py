@@ -53,15 +53,27 @@ def test_every_certificate_is_verified_exactly_and_brackets_the_clustering(
                 mdp, gamma, tau=tau, neighbours=3, sweeps=4, lower_start="zero", seed=seed
             ),
             single_build(mdp, gamma, tau=tau, neighbours=3, sweeps=2, backup="index", omit=0.1),
-            certify(mdp, gamma, tau=tau, neighbours=2, max_rounds=4, seed=seed),
-            certify(mdp, gamma, tol=1e-9, neighbours=2, max_rounds=6, seed=seed, index="Flat"),
+            certify(mdp, gamma, tau=tau, scope="covered", neighbours=2, max_rounds=4, seed=seed),
+            certify(
+                mdp,
+                gamma,
+                tol=1e-9,
+                scope="covered",
+                neighbours=2,
+                max_rounds=6,
+                seed=seed,
+                index="Flat",
+            ),
+            certify(mdp, gamma, tau=tau, seed=seed),
         ]
         for certificate in made:
             found = verify(certificate, mdp, mode="exact")
             assert (found.verdict, found.widening) == ("verified", 0.0), found.problem
             assert verify(certificate, mdp).is_valid
-            # The clustering of the exact metric over covered pairs lies between both arms'.
-            first, second = np.divmod(certificate.keys, mdp.n_states)
+            # The clustering of the exact metric over pairs in scope lies between both arms'.
+            first, second = np.triu_indices(mdp.n_states, 1)
+            if certificate.scope == "covered":
+                first, second = np.divmod(certificate.keys, mdp.n_states)
             lower, upper = certificate.partitions(tau)
             for table in (exact.lower, exact.upper):
                 middle = spanning_forest(mdp.n_states, first, second, table[first, second])
@@ -123,7 +135,6 @@ ALTERATIONS: dict[str, Callable[[Certificate], dict[str, Any]]] = {
     "clusters renumbered": lambda c: {"labels_upper": c.labels_upper[::-1].copy()},
     "threshold raised": lambda c: {"tau": 1e9},
     "threshold lowered": lambda c: {"tau": 0.01},
-    "scope widened": lambda c: {"scope": "all"},
 }  # fmt: skip
 
 
@@ -142,6 +153,30 @@ def test_altered_certificates_are_rejected_whatever_their_digest(
         found = verify(altered, mdp, mode=mode)
         assert found.verdict == "rejected", name
         assert found.problem
+
+
+@pytest.mark.parametrize("tau", [0.65, 0.8, 1.05])
+def test_a_widened_scope_is_rejected(tau: float, tmp_path: Path) -> None:
+    """Clusters that no covered pair links, but others do: true in one scope, false in the other."""
+    mdp = sparse_mdp(12, 2, support=3, seed=0)
+    certificate = single_build(
+        mdp, 0.5, tau=tau, neighbours=1, sweeps=2000, upper_start="reward", seed=0
+    )
+    labels = certificate.labels_lower
+    first, second = np.triu_indices(12, 1)
+    is_linked = bisimulation_metric(mdp, 0.5).upper[first, second] <= tau
+    assert (labels[first] != labels[second])[is_linked].any()
+    assert verify(certificate, mdp, mode="exact").is_valid
+    dataclasses.replace(certificate, scope="all").save(tmp_path / "altered.npz")
+    altered = Certificate.load(tmp_path / "altered.npz")
+    for mode in ("float", "exact"):
+        found = verify(altered, mdp, mode=mode)
+        assert found.verdict == "rejected"
+        assert "labels_lower" in found.problem
+    # Asked for this scope, the same bounds give other clusters, and these are right.
+    honest = altered.at(tau)
+    assert not np.array_equal(honest.labels_lower, labels)
+    assert verify(honest, mdp, mode="exact").is_valid
 
 
 def test_the_honest_one_passes(honest: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:

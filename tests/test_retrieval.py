@@ -12,7 +12,12 @@ import pytest
 
 from bisim_abstract import InvalidArgumentError
 from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract.retrieval import recall_miss, retrieve_pairs, uniform_pairs
+from bisim_abstract.retrieval import (
+    nearest_points,
+    recall_miss,
+    retrieve_pairs,
+    uniform_pairs,
+)
 
 INDICES = ["Flat", "LSH1", "LSH8", "LSH64", "HNSW16", "IVF8,Flat", "IVF64,Flat", "PCA2,Flat"]
 
@@ -263,6 +268,38 @@ def test_no_uniform_partners(n: int, u: int) -> None:
 
 def test_two_states_have_one_partner_each() -> None:
     assert uniform_pairs(2, per_state=2, seed=0)[1].tolist() == [1, 1, 0, 0]
+
+
+# -- the nearest of some points ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 30, 1000])
+def test_the_nearest_point_against_brute_force(n: int) -> None:
+    points, queries = cloud(n), cloud(200, seed=1)
+    found = nearest_points(points, queries)
+    assert found.dtype == np.int64
+    assert found.shape == (200,)
+    distances = np.linalg.norm(queries[:, None, :] - points, axis=2)
+    best = distances.min(axis=1)
+    np.testing.assert_allclose(distances[np.arange(200), found], best, rtol=1e-5)
+
+
+def test_points_are_their_own_nearest() -> None:
+    points = cloud(300)
+    assert nearest_points(points, points).tolist() == list(range(300))
+    assert nearest_points([[0.0], [1.0], [5.0]], [[0.4], [0.6], [9.0], [-3.0]]).tolist() == [
+        *(0, 1, 2, 0),
+    ]
+    assert nearest_points(points, points[:0]).shape == (0,)
+
+
+def test_the_nearest_of_many_points_is_mostly_found() -> None:
+    points, queries = cloud(3000), cloud(300, seed=1)
+    found = nearest_points(points, queries)
+    assert ((found >= 0) & (found < 3000)).all()
+    best = np.argmin(((queries[:, None, :] - points) ** 2).sum(axis=2), axis=1)
+    assert np.mean(found == best) > 0.9
+    np.testing.assert_array_equal(found, nearest_points(points, queries))
 
 
 # -- recall ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 
 import bisim_abstract
 from bisim_abstract import InvalidArgumentError, TabularMDP
+from bisim_abstract._verify_exact import exact_transport
 from bisim_abstract._verify_kernels import (
     dual_bound,
     plan_bound,
@@ -24,7 +25,7 @@ from bisim_abstract._verify_kernels import (
 )
 from bisim_abstract.arms import Arms
 from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
-from bisim_abstract.verify import VerificationError, exact_transport, verify
+from bisim_abstract.verify import VerificationError, verify
 from tests.oracles import backup_pair_exact, transport_exact
 
 Floats = npt.NDArray[np.float64]
@@ -54,17 +55,13 @@ def fields(
     upper: Floats,
     *,
     starts: tuple[str, str] = ("reward", "reward"),
-    eps_op: float = 0.0,
     tau: float | None = None,
 ) -> dict[str, Any]:
     empty = np.empty(0, np.int64)
     below = above = empty
     if tau is not None:
-        wide = Fraction(eps_op) / (1 - Fraction(gamma))
-        is_low = [Fraction(x) - wide <= Fraction(tau) for x in lower.tolist()]
-        is_high = [Fraction(x) + wide <= Fraction(tau) for x in upper.tolist()]
-        below = labels_of(mdp.n_states, keys, np.array(is_low, bool))
-        above = labels_of(mdp.n_states, keys, np.array(is_high, bool))
+        below = labels_of(mdp.n_states, keys, lower <= tau)
+        above = labels_of(mdp.n_states, keys, upper <= tau)
     return {
         "fingerprint": mdp.fingerprint,
         "n_states": mdp.n_states,
@@ -75,7 +72,10 @@ def fields(
         "upper": upper,
         "lower_start": starts[0],
         "upper_start": starts[1],
-        "eps_op": eps_op,
+        "reward_radius": np.empty((0, 0)),
+        "alpha": None,
+        "levels": (),
+        "features": None,
         "tau": tau,
         "scope": "covered",
         "labels_lower": below,
@@ -154,8 +154,7 @@ def accepted(content: dict[str, Any], mdp: TabularMDP) -> float:
     assert exact.is_valid, exact.problem
     assert exact.verdict == "verified"
     assert exact.pairs_checked == content["keys"].size
-    stated = content["eps_op"] / (1.0 - content["gamma"])
-    assert exact.widening == pytest.approx(stated, rel=1e-15, abs=0.0)
+    assert exact.widening == 0.0
     sampled = verify(made(content), mdp, mode="sampled", sample=5, seed=1)
     assert (sampled.is_valid, sampled.verdict) == (True, "sampled")
     assert sampled.pairs_checked == min(5, content["keys"].size)
@@ -164,8 +163,8 @@ def accepted(content: dict[str, Any], mdp: TabularMDP) -> float:
     assert plain.verdict == "verified"
     assert plain.problem == ""
     plain.raise_if_rejected()
-    scale = float(np.ptp(mdp.rewards, axis=0).max()) + content["eps_op"]
-    assert 0.0 <= plain.widening - stated <= 1e-13 * scale / (1.0 - content["gamma"]) ** 2
+    scale = float(np.ptp(mdp.rewards, axis=0).max())
+    assert 0.0 <= plain.widening <= 1e-13 * scale / (1.0 - content["gamma"]) ** 2
     return plain.widening
 
 
@@ -364,10 +363,13 @@ ALTERATIONS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("upper start", put(upper_start="constant"), "upper bound of pair"),
     ("lower start unknown", put(lower_start="constant"), "lower_start must be"),
     ("upper start unknown", put(upper_start=["reward"]), "upper_start must be"),
-    ("scope unknown", put(scope="all"), "scope must be 'covered'"),
-    ("eps_op negative", put(eps_op=-1e-9), "eps_op must not be negative"),
-    ("eps_op NaN", put(eps_op=float("nan")), "eps_op must be a finite"),
-    ("eps_op stated, labels of none", put(eps_op=0.5), "labels_"),
+    ("scope unknown", put(scope="some"), "scope must be 'covered' or 'all'"),
+    ("scope of all pairs", put(scope="all"), "labels_lower keeps states"),
+    ("alpha of no estimate", put(alpha=0.05), "the model is no estimate"),
+    ("radius of no estimate", put(reward_radius=np.zeros((10, 2))), "reward_radius must be empty"),
+    ("levels a list", put(levels=[]), "levels must be a tuple"),
+    ("a level of nothing", put(levels=(None,)), "level 0: the certificate has no model"),
+    ("features of nothing", put(features=3), "features: the certificate has no values"),
     ("labels merged", merge_labels, "labels_upper gives state"),
     ("labels split", split_labels, "labels_lower gives state 9"),
     ("labels renumbered", of("labels_lower", lambda x: x.max() - x), "labels_lower gives state 0"),
@@ -454,8 +456,13 @@ def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
             content[name] = value
             for mode in ("float", "sampled"):
                 found = verify(made(content), ALTER_MDP, mode=mode, sample=3)
-                # Only what no claim rests on may be anything.
-                assert found.is_valid == (name in ("stop", "run")), (name, value, found)
+                # Only what no claim rests on may be anything; and absent is absent.
+                is_absent = name in ("alpha", "features") and value is None
+                is_absent |= (
+                    name == "reward_radius" and isinstance(value, np.ndarray) and value.size == 0
+                )
+                is_fine = name in ("stop", "run") or is_absent
+                assert found.is_valid == is_fine, (name, value, found)
 
 
 def test_enormous_values_are_decided(honest: dict[str, Any]) -> None:
@@ -464,8 +471,6 @@ def test_enormous_values_are_decided(honest: dict[str, Any]) -> None:
     # An upper bound above its start value says nothing, and what it says is true.
     high = {**bare, "upper": np.full_like(honest["upper"], 1.7e308)}
     assert verify(made(high), ALTER_MDP).is_valid
-    assert verify(made({**high, "eps_op": 1e298}), ALTER_MDP).is_valid
-    assert "too large" in verify(made({**high, "eps_op": 1e305}), ALTER_MDP).problem
     both = {**high, "lower": high["upper"]}
     assert "lower bound of pair" in verify(made(both), ALTER_MDP).problem
 
@@ -490,8 +495,6 @@ def test_accepts_weaker_claims(honest: dict[str, Any]) -> None:
     accepted(bare(lower=lower / 2.0), ALTER_MDP)
     # Moving all entries outward by one amount gains slack.
     accepted(bare(upper=upper + 0.25), ALTER_MDP)
-    # A stated error that was not made.
-    accepted(bare(eps_op=0.01), ALTER_MDP)
     # Sharper starts only help: h⁻ rises and h⁺ falls, and the stored values stay as they are.
     for starts in STARTS:
         content = by_arms(ALTER_MDP, ALTER_GAMMA, share=0.5, starts=starts, seed=4)
@@ -509,30 +512,7 @@ def test_a_single_lower_bound_may_not_just_be_dropped(honest: dict[str, Any]) ->
     assert "lower bound of pair" in found.problem
 
 
-# -- approximate backups and rounding ----------------------------------------------------------
-
-
-def test_stated_errors() -> None:
-    rng = np.random.default_rng(0)
-    mdp, gamma, eps = sparse_mdp(8, 2, support=3, seed=1), 0.8, 1e-3
-    content = by_arms(mdp, gamma, sweeps=200)
-    # Entries moved inward by at most d break the inequalities by at most (1 + gamma)·d.
-    off = eps / 2.0 * rng.random(content["keys"].size)
-    middle = (content["lower"] + content["upper"]) / 2.0
-    lower, upper = middle + off, middle + off
-    bad = verify(made({**content, "lower": lower, "upper": upper}), mdp)
-    assert not bad.is_valid
-    tau = float(upper.min())
-    near = fields(mdp, gamma, content["keys"], lower, upper, eps_op=eps, tau=tau)
-    assert accepted(near, mdp) >= eps / (1.0 - gamma)
-    # Labels of the bounds as stored, not widened, are other claims.
-    plain = fields(mdp, gamma, content["keys"], lower, upper, tau=tau)
-    mixed = {**near, "labels_upper": plain["labels_upper"], "labels_lower": plain["labels_lower"]}
-    assert "labels_" in verify(made(mixed), mdp).problem
-    # Half of the error that was made does not do.
-    small = {**near, "eps_op": 1e-6}
-    assert "by more than eps_op" in verify(made(small), mdp, mode="exact").problem
-    assert "by more than eps_op" in verify(made(small), mdp).problem
+# -- rounding -----------------------------------------------------------------------------------
 
 
 def test_rounding_widens_and_partitions_must_survive_it() -> None:
@@ -685,14 +665,18 @@ def test_shares_nothing_with_what_it_checks() -> None:
             "_parallel",
             "_typing",
             "_validation",
+            "_verify_exact",
+            "_verify_float",
             "_verify_kernels",
+            "_verify_read",
+            "_verify_scope",
             "certificate",  # for its type only
             "errors",
             "mdp",
         )
     }
     folder = Path(bisim_abstract.__file__).parent
-    for name in ("verify.py", "_verify_kernels.py"):
+    for name in ("verify.py", *(path.name for path in folder.glob("_verify_*.py"))):
         for node in ast.walk(ast.parse((folder / name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("bisim_abstract"):
                 assert node.module in allowed, (name, node.module)

@@ -1,8 +1,9 @@
 """Where the ground costs of a backup stand: pairs of states to places in a table of values.
 
-An open-addressing hash table over pair keys `s * n + t` with s < t. Place 0 belongs to pairs of
+An open-addressing hash table over pair keys `s * n + t` with s <= t. Place 0 belongs to pairs of
 equal states; the covered pairs come next, in order; pairs that are read but not covered (the
-frontier) follow in the order in which they are first met.
+frontier) follow in the order in which they are first met. Where states are blocks, two members
+of a block of several are a pair like any other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._kernels._jit import kernel
-from bisim_abstract._typing import AnyIntArray, IntArray
+from bisim_abstract._typing import AnyIntArray, BoolArray, IntArray
 
 
 @kernel
@@ -43,6 +44,7 @@ def locate_kernel(
     indices: IntArray,
     n_states: int,
     n_actions: int,
+    is_point: BoolArray,
     slots: IntArray,
     places: IntArray,
     next_place: int,
@@ -52,7 +54,8 @@ def locate_kernel(
 ) -> int:
     """Find the place of every ground cost that the pairs begin..end read.
 
-    In: first, second (pairs); next_place, the first free place.
+    In: first, second (pairs); is_point (n_states), whether a block has a single member;
+    next_place, the first free place.
     In/out: slots, places: pairs met for the first time are added to them.
     Out: frontier: keys of the pairs added, in order; offset (end - begin + 1) and positions:
     for each pair, action and cell of the two supports its place.
@@ -70,7 +73,7 @@ def locate_kernel(
                 for j in range(indptr[q], indptr[q + 1]):
                     y = indices[j]
                     place = 0
-                    if x != y:
+                    if x != y or not is_point[x]:
                         key = x * n_states + y if x < y else y * n_states + x
                         slot = slot_kernel(key, slots)
                         if slots[slot] == -1:

@@ -487,3 +487,218 @@ def lift_rows_kernel(
             at += 1
         out_indptr[k + 1] = at
     return exact
+
+
+@kernel
+def reach_kernel(
+    begin: int,
+    end: int,
+    order: IntArray,
+    starts: IntArray,
+    n_actions: int,
+    indptr: IntArray,
+    indices: IntArray,
+    block: IntArray,
+    out: IntArray,
+) -> None:
+    """How many blocks the members of each of the blocks begin..end reach under each action.
+
+    In: order (n), states sorted by block; starts (blocks + 1), where each block begins in it.
+    Out: out (blocks * actions).
+    """
+    mark = np.full(starts.size - 1, -1, np.int64)
+    for c in range(begin, end):
+        for a in range(n_actions):
+            stamp = c * n_actions + a
+            count = 0
+            for k in range(starts[c], starts[c + 1]):
+                row = order[k] * n_actions + a
+                for q in range(indptr[row], indptr[row + 1]):
+                    b = block[indices[q]]
+                    if mark[b] != stamp:
+                        mark[b] = stamp
+                        count += 1
+            out[stamp] = count
+
+
+@kernel
+def centre_kernel(
+    begin: int,
+    end: int,
+    order: IntArray,
+    starts: IntArray,
+    n_actions: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    extra: FloatArray,
+    block: IntArray,
+    widest: int,
+    out_indptr: IntArray,
+    out_indices: IntArray,
+    out_probs: FloatArray,
+    radius: FloatArray,
+) -> None:
+    """Centre rows and radii of the blocks begin..end.
+
+    In: order, starts as in `reach_kernel`; extra (n, actions), added to each member's distance;
+    widest, the longest row; out_indptr from the counts of `reach_kernel`.
+    Out: out_indices, out_probs: centre rows over blocks, normalised mid-ranges of the members'
+    lifted rows; radius (blocks, actions): the exact total variation distance between any
+    member's lifted row and the centre (its stored entries over their exact sum) is at most
+    that, `extra` included.
+
+    Where all lifted rows are equal without any rounding and their sums are floats, the centre
+    is that row and the radius 0; likewise where all mass goes to one block. Otherwise lifted
+    masses carry less than 2·EPS relative error, centre masses less than (count + 2)·EPS (their
+    sum is a plain one), and the sum of differences (count + 2)·EPS: as masses sum to one, the
+    slack below covers all.
+    """
+    n_blocks = starts.size - 1
+    hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
+    first_hi, first_lo = np.zeros(n_blocks), np.zeros(n_blocks)
+    least, most = np.zeros(n_blocks), np.zeros(n_blocks)
+    seen = np.zeros(n_blocks, np.int64)
+    touched = np.empty(widest, np.int64)
+    for c in range(begin, end):
+        size = starts[c + 1] - starts[c]
+        for a in range(n_actions):
+            at = out_indptr[c * n_actions + a]
+            union = 0
+            is_same = True
+            is_exact = True
+            first_count = 0
+            first_th = 0.0
+            first_tl = 0.0
+            for k in range(starts[c], starts[c + 1]):
+                row = order[k] * n_actions + a
+                count, th, tl, exact = lift_row_kernel(
+                    row, indptr, indices, probs, block, hi, lo, touched
+                )
+                is_first = k == starts[c]
+                if is_first:
+                    first_count, first_th, first_tl, is_exact = count, th, tl, exact
+                elif not exact or count != first_count or th != first_th or tl != first_tl:
+                    is_same = is_same and count == 1 and first_count == 1
+                for i in range(count):
+                    b = touched[i]
+                    p = ratio_kernel(hi[b], lo[b], th, tl)
+                    if seen[b] == 0:
+                        out_indices[at + union] = b
+                        union += 1
+                        least[b] = p
+                        most[b] = p
+                    else:
+                        least[b] = min(least[b], p)
+                        most[b] = max(most[b], p)
+                    seen[b] += 1
+                    if is_first:
+                        first_hi[b] = hi[b]
+                        first_lo[b] = lo[b]
+                        is_exact = is_exact and lo[b] == 0.0
+                    elif first_count > 1 and (hi[b] != first_hi[b] or lo[b] != first_lo[b]):
+                        is_same = False
+                    hi[b] = 0.0
+                    lo[b] = 0.0
+            is_same = is_same and union == first_count
+            line = np.sort(out_indices[at : at + union])
+            out_indices[at : at + union] = line
+            shift = 0.0
+            if is_same and union == 1:
+                out_probs[at] = 1.0
+            elif is_same and is_exact:
+                for i in range(union):
+                    out_probs[at + i] = first_hi[line[i]]
+            else:
+                total = 0.0
+                for i in range(union):
+                    b = line[i]
+                    if seen[b] < size:
+                        least[b] = 0.0
+                    out_probs[at + i] = 0.5 * (least[b] + most[b])
+                    total += out_probs[at + i]
+                for i in range(union):
+                    out_probs[at + i] /= total
+                total = 0.0
+                for i in range(union):
+                    total += out_probs[at + i]
+                for i in range(union):
+                    most[line[i]] = out_probs[at + i] / total
+                shift = 1.0
+            largest = 0.0
+            for k in range(starts[c], starts[c + 1]):
+                s = order[k]
+                off = 0.0
+                if shift > 0.0:
+                    count, th, tl, exact = lift_row_kernel(
+                        s * n_actions + a, indptr, indices, probs, block, hi, lo, touched
+                    )
+                    for i in range(count):
+                        b = touched[i]
+                        p = ratio_kernel(hi[b], lo[b], th, tl)
+                        off += max(p - most[b], 0.0)
+                        hi[b] = 0.0
+                        lo[b] = 0.0
+                    off = off * (1.0 + (count + 8) * EPS) + (2 * union + 16) * EPS
+                if extra.size > 0:
+                    off = (off + extra[s, a]) * (1.0 + 2.0 * EPS)
+                largest = max(largest, off)
+            radius[c, a] = min(largest, 1.0)
+            for i in range(union):
+                b = line[i]
+                seen[b] = 0
+                first_hi[b] = 0.0
+                first_lo[b] = 0.0
+
+
+@kernel
+def fit_kernel(
+    begin: int,
+    end: int,
+    states: IntArray,
+    candidates: IntArray,
+    n_actions: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    rewards: FloatArray,
+    block: IntArray,
+    n_blocks: int,
+    widest: int,
+    median: FloatArray,
+    mean_indptr: IntArray,
+    mean_indices: IntArray,
+    mean_probs: FloatArray,
+    weight: float,
+    out: FloatArray,
+) -> None:
+    """How well the states at begin..end fit blocks: |reward - median| + weight·TV, summed over a.
+
+    A sum, not a maximum: one successor with a wrong label must not outweigh all else.
+
+    In: states (m); candidates (m, k), blocks to compare each with; median (blocks, actions);
+    mean rows over blocks, sorted. Out: out (m, k). Guides a proposal; nothing relies on it.
+    """
+    hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
+    touched = np.empty(widest, np.int64)
+    for k in range(begin, end):
+        s = states[k]
+        for j in range(candidates.shape[1]):
+            out[k, j] = 0.0
+        for a in range(n_actions):
+            count, th, _, _ = lift_row_kernel(
+                s * n_actions + a, indptr, indices, probs, block, hi, lo, touched
+            )
+            for j in range(candidates.shape[1]):
+                c = candidates[k, j]
+                shared = 0.0
+                row = c * n_actions + a
+                for q in range(mean_indptr[row], mean_indptr[row + 1]):
+                    mass = hi[mean_indices[q]] / th
+                    if mass > 0.0:
+                        shared += min(mass, mean_probs[q])
+                off = abs(rewards[s, a] - median[c, a]) + weight * max(0.0, 1.0 - shared)
+                out[k, j] += off
+            for i in range(count):
+                hi[touched[i]] = 0.0
+                lo[touched[i]] = 0.0

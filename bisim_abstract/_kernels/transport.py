@@ -625,6 +625,51 @@ def residual_kernel(
 
 
 @kernel
+def partial_kernel(
+    p: int,
+    q: int,
+    indptr: IntArray,
+    probs: FloatArray,
+    cost: FloatArray,
+    top: float,
+    free: float,
+    wide: FloatArray,
+    mass_p: FloatArray,
+    mass_q: FloatArray,
+    flow: FloatArray,
+    pot: FloatArray,
+    fscratch: FloatArray,
+    iscratch: IntArray,
+) -> float:
+    """Lower bound on the cost of carrying row p to row q when `free` of the mass costs nothing.
+
+    In: cost (row-major over the two supports), its largest entry `top`, 0 < free < 1.
+    Scratch: wide (cost with one more row and column), mass_p, mass_q (supports + 1), the rest
+    as in `solve_kernel` for the larger problem.
+
+    One more row and column, each of mass `free`, take part at no cost; between the two of them
+    a unit costs 4·top. Whatever carries 1 - free of the mass from p to q can be completed to a
+    plan of this larger problem at the same cost, so the larger problem costs no more; and any
+    feasible dual of it, which is what `bounds_kernel` evaluates, is a lower bound on it.
+    """
+    rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
+    for i in range(rows):
+        mass_p[i] = probs[indptr[p] + i]
+        for j in range(cols):
+            wide[i * (cols + 1) + j] = cost[i * cols + j]
+        wide[i * (cols + 1) + cols] = 0.0
+    for j in range(cols):
+        mass_q[j] = probs[indptr[q] + j]
+        wide[rows * (cols + 1) + j] = 0.0
+    wide[rows * (cols + 1) + cols] = 4.0 * top
+    mass_p[rows] = free
+    mass_q[cols] = free
+    solve_kernel(rows + 1, cols + 1, wide, mass_p, mass_q, flow, pot, fscratch, iscratch)
+    lower, _ = bounds_kernel(rows + 1, cols + 1, wide, mass_p, mass_q, flow, pot)
+    return lower
+
+
+@kernel
 def arm_kernel(
     begin: int,
     end: int,
@@ -636,58 +681,112 @@ def arm_kernel(
     indices: IntArray,
     weights: FloatArray,
     probs: FloatArray,
-    rewards: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    radius: FloatArray,
     gamma: float,
     widest: int,
+    reach: float,
     is_upper: bool,
     values: FloatArray,
     out: FloatArray,
 ) -> None:
-    """One certified backup of the pairs begin..end of one arm, into `out`.
+    """One certified backup of the block pairs begin..end of one arm, into `out`.
 
-    In: first and second (pairs), the states of each pair; positions: for every pair from
+    In: first and second (pairs), the blocks of each pair; positions: for every pair from
     `begin` on, action, and cell of the two supports, where in `values` its ground cost stands;
-    offset (end - begin + 1), where each pair's positions begin; the rows as stored (weights)
-    and divided by their sums (probs); widest, the longest row.
-    Out: out (pairs): a lower bound on the exact backup of `values`, or an upper bound.
+    offset (end - begin + 1), where each pair's positions begin; the centre rows as stored
+    (weights) and divided by their sums (probs); low, high, radius (blocks, actions); widest,
+    the longest row; reach: no ground cost outside the supports is larger (0 if members reach
+    nothing outside).
+    Out: out (pairs): a lower bound on the exact backup of every pair of members, or an upper
+    bound.
 
-    Why bounds: as in `residual_kernel`, of which this is one side. An action is skipped only
-    if an upper bound on its value is at most what another has reached, so that the maximum
-    does not change (upper arm) or only stays lower (lower arm).
+    Why bounds, for members x and y with rows within t and t' of the centres c and c':
+    - Rewards: |R(x) - R(y)| lies between the gap and the span of the two intervals.
+    - Upper: of a coupling of c and c', all but at most t + t' of the mass also couples x and y
+      (summed by block); the rest may go anywhere at a cost of at most κ, the largest in reach.
+    - Lower: of a coupling of x and y, all but at most t + t' of the mass couples parts of c
+      and c', so it costs at least what `partial_kernel` bounds.
+    - Rounding as in `residual_kernel`: each term is >= 0 and computed with a relative error
+      below 4·EPS per line. An action is skipped only if an upper bound on its value is at most
+      what another has reached, so that the maximum does not change (upper arm) or only stays
+      lower (lower arm).
     """
-    n_actions = rewards.shape[1]
+    n_actions = low.shape[1]
     cost = np.empty(widest * widest)
-    flow = np.empty(widest * widest)
-    pot = np.empty(2 * widest)
-    fscratch = np.empty(5 * widest)
-    iscratch = np.empty(10 * widest, np.int64)
+    wide = np.empty((widest + 1) * (widest + 1))
+    flow = np.empty((widest + 1) * (widest + 1))
+    pot = np.empty(2 * widest + 2)
+    mass_p, mass_q = np.empty(widest + 1), np.empty(widest + 1)
+    fscratch = np.empty(5 * widest + 5)
+    iscratch = np.empty(10 * widest + 10, np.int64)
     for at in range(begin, end):
         s, t = first[at], second[at]
         cell = offset[at - begin]
         best = 0.0
         for a in range(n_actions):
             p, q = s * n_actions + a, t * n_actions + a
-            size = (indptr[p + 1] - indptr[p]) * (indptr[q + 1] - indptr[q])
-            gap = abs(rewards[s, a] - rewards[t, a])
-            bound = 0.0
-            if not same_row_kernel(p, q, indptr, indices, weights):
-                top = 0.0
-                for k in range(size):
-                    c = values[positions[cell + k]]
-                    cost[k] = c
-                    if c > top:
-                        top = c
-                if (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY <= best:
-                    cell += size
-                    continue
-                lower, upper = couple_kernel(
-                    p, q, indptr, probs, cost, top, flow, pot, fscratch, iscratch
-                )
-                bound = upper if is_upper else lower
-            cell += size
+            rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
+            size = rows * cols
+            free = radius[s, a] + radius[t, a]
+            if free > 0.0:
+                free *= 1.0 + 2.0 * EPS
             if is_upper:
+                gap = max(high[s, a] - low[t, a], high[t, a] - low[s, a])
+            else:
+                gap = max(0.0, low[s, a] - high[t, a], low[t, a] - high[s, a])
+            top = 0.0
+            for k in range(size):
+                c = values[positions[cell + k]]
+                cost[k] = c
+                if c > top:
+                    top = c
+            cell += size
+            most = max(top, reach) if free > 0.0 else top
+            if (gap + gamma * most) * (1.0 + 4.0 * EPS) + TINY <= best:
+                continue
+            bound = 0.0
+            is_free_of_cost = same_row_kernel(p, q, indptr, indices, weights)
+            if is_free_of_cost:
+                for i in range(rows):
+                    if cost[i * cols + i] > 0.0:
+                        is_free_of_cost = False
+                        break
+            if is_upper:
+                if free >= 1.0:
+                    bound = most
+                else:
+                    if not is_free_of_cost:
+                        _, bound = couple_kernel(
+                            p, q, indptr, probs, cost, top, flow, pot, fscratch, iscratch
+                        )
+                    if free > 0.0:
+                        bound = min((bound + free * most) * (1.0 + 4.0 * EPS) + TINY, most)
                 best = max(best, (gap + gamma * bound) * (1.0 + 4.0 * EPS) + TINY)
             else:
+                if not is_free_of_cost and free < 1.0:
+                    if free == 0.0:
+                        bound, _ = couple_kernel(
+                            p, q, indptr, probs, cost, top, flow, pot, fscratch, iscratch
+                        )
+                    elif top > 0.0:
+                        bound = partial_kernel(
+                            p,
+                            q,
+                            indptr,
+                            probs,
+                            cost,
+                            top,
+                            free,
+                            wide,
+                            mass_p,
+                            mass_q,
+                            flow,
+                            pot,
+                            fscratch,
+                            iscratch,
+                        )
                 best = max(best, (gap + gamma * bound) * (1.0 - 4.0 * EPS) - TINY)
         out[at] = best
 

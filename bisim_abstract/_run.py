@@ -1,0 +1,52 @@
+"""What runs have in common: budgets, progress, and the record of how they went."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bisim_abstract._typing import Progress, ProgressCallback
+from bisim_abstract._version import __version__
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a run may use; the clock starts with it."""
+
+    rounds: int
+    seconds: float | None
+    backups: int | None
+    begin: float = field(default_factory=time.monotonic)
+
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.begin
+
+    def ended(self, rounds: int, backups: int) -> str:
+        """Which budget has ended, in words; empty if none has."""
+        if rounds >= self.rounds:
+            return f"budget: {rounds} rounds"
+        if self.seconds is not None and self.elapsed() >= self.seconds:
+            return f"budget: {self.elapsed():.1f} seconds"
+        if self.backups is not None and backups >= self.backups:
+            return f"budget: {backups:,} pair backups"
+        return ""
+
+
+def tell(
+    report: ProgressCallback | None, stage: str, done: int, total: int | None, detail: str
+) -> None:
+    """Report progress, if anyone listens."""
+    if report is not None:
+        report(Progress(stage, done, total, detail))
+
+
+def run_record(function: str, seed: int, **entries: Any) -> dict[str, Any]:
+    """How a run went, as JSON values."""
+    versions = {"bisim_abstract": __version__, "python": platform.python_version()}
+    versions["numpy"] = np.__version__
+    return {"function": function, "seed": seed, "versions": versions, **entries}

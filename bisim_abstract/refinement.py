@@ -1,0 +1,636 @@
+"""Certificates over all pairs: blocks first, then what their bounds leave open.
+
+One step after another tightens the bounds, and none loosens them:
+
+1. blocks: partitions are proposed, repaired and bounded as block pairs; the best one is kept
+   (if there are few states, all pairs follow at once);
+2. features: value functions keep states apart that blocks do not;
+3. inside: pairs within blocks that are too wide are covered, and swept;
+4. across: pairs between blocks that may be too close are covered, and swept;
+5. witnesses: functions made to tell apart two blocks that are still too close;
+6. split: blocks that stay in the way are cut in two, as a further level;
+7. all pairs, if these are few enough.
+
+After every step the clusterings of both arms are compared. What they still disagree about at the
+threshold decides where the next step looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._validation import check_int
+from bisim_abstract.arms import Arms
+from bisim_abstract.blocks import build_blocks
+from bisim_abstract.certificate import Certificate
+from bisim_abstract.features import make_witness, value_features
+from bisim_abstract.ground import Ground
+from bisim_abstract.linking import (
+    Cells,
+    common_refinement,
+    find_cells,
+    lower_forest,
+    row_reader,
+    upper_forest,
+)
+from bisim_abstract.metric import bisimulation_metric
+from bisim_abstract.partition import (
+    CertifiedInterval,
+    Forest,
+    best_interval,
+    certified_intervals,
+    middle,
+    numbered,
+)
+from bisim_abstract.proposals import propose_classes, propose_components, repair_labels
+
+MOST_BLOCKS = 20_000  # of one level
+MOST_BLOCK_PAIRS = 200_000  # up to which all pairs of blocks are covered
+MANY_BLOCKS = 2_000  # beyond, looking at the goal takes as long as a few sweeps
+CHECK_EVERY = 5  # sweeps between two looks at the goal
+USEFUL = 1.2  # ratio of the ends of an interval worth stopping for when looking for one
+FEATURES = 16  # value functions
+WITNESSES = 16  # at most, per step
+SPLITS = 2  # rounds of splitting
+FEW_PAIRS = 150_000  # pairs that are solved for at once rather than narrowed down to
+MOST_CELLS = 2_000_000_000  # ground costs that one sweep over all pairs may read
+HOPELESS = 20.0  # blocks wider than this many times their distances are not worth more work
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a run is for.
+
+    Attributes:
+        tau: Threshold at which the clusterings should agree; None to look for one.
+        n_clusters: Number of clusters that the threshold to look for should give.
+        tol: Width of the bounds over all pairs to reach, in place of a threshold.
+        n_states: Number of states.
+        resolution: Thresholds below this are numerical noise.
+    """
+
+    tau: float | None
+    n_clusters: int | None
+    tol: float | None
+    n_states: int
+    resolution: float
+
+    def chosen(self, intervals: list[CertifiedInterval]) -> CertifiedInterval | None:
+        """The certified interval that serves best, if any does."""
+        if self.tau is not None:
+            return next((x for x in intervals if x.low <= self.tau < x.high), None)
+        return best_interval(
+            intervals, self.n_states, n_clusters=self.n_clusters, floor=self.resolution
+        )
+
+    def is_met(self, intervals: list[CertifiedInterval]) -> bool:
+        """Whether these are good enough to stop."""
+        found = self.chosen(intervals)
+        if found is None or self.tol is not None:
+            return False
+        if self.tau is not None or self.n_clusters is not None:
+            return True
+        return found.high >= USEFUL * max(found.low, self.resolution)
+
+    def threshold(self, intervals: list[CertifiedInterval]) -> float | None:
+        """The threshold to put into the certificate."""
+        if self.tau is not None:
+            return self.tau
+        found = self.chosen(intervals)
+        return None if found is None else middle(found, floor=self.resolution)
+
+
+Pause: TypeAlias = Callable[[str, str], None]
+"""Called between sweeps with a stage and a detail; raises `TimeoutError` if a budget has ended."""
+
+
+def _never(stage: str, detail: str) -> None:
+    """Go on whatever happens."""
+
+
+class Refinement:
+    """A run over all pairs, one step at a time.
+
+    Args:
+        table: Arms over pairs of states, nothing covered.
+        goal: What to reach.
+        labels: A partition to start from, or None.
+        points: (n_states, k) embedding to propose blocks from, or None.
+        max_pairs: Pairs of states that may be covered.
+        seed: Seed of proposals.
+        threads: Number of threads.
+
+    Attributes:
+        table: The arms over pairs of states and what these read.
+        goal: What to reach.
+        max_pairs: Pairs of states that may be covered.
+        done: Number of steps made.
+        log: What each of them did.
+    """
+
+    def __init__(
+        self,
+        table: Arms,
+        goal: Goal,
+        *,
+        labels: IntArray | None,
+        points: npt.NDArray[np.float32] | None,
+        max_pairs: int,
+        seed: int,
+        threads: int | None,
+    ) -> None:
+        self.table = table
+        self.goal = goal
+        self.max_pairs = max_pairs
+        self.done = 0
+        self.log: list[str] = []
+        self._labels = labels
+        self._points = points
+        self._seed = seed
+        self._threads = threads
+        self._pause: Pause = _never
+        self._block_backups = 0
+        self._candidate: tuple[float, Arms, str] | None = None  # blocks not yet in the table
+        self._intervals: list[CertifiedInterval] | None = None
+        self._forests: tuple[Forest, Forest] | None = None
+        pairs = (self._inside, self._across, self._witnesses)
+        self._plan: tuple[Callable[[], str], ...] = (
+            self._blocks,
+            self._few_pairs,
+            self._features,
+            *pairs,
+            *((self._split, *pairs) * SPLITS),
+            self._all_pairs,
+        )
+
+    def step(self, pause: Pause) -> bool:
+        """Make the next step; False if there is none left.
+
+        Args:
+            pause: Called between sweeps.
+        """
+        if self.done == len(self._plan) or (self.done and self.table.n_covered == self._n_pairs):
+            return False
+        self._pause = pause
+        text = self._plan[self.done]()
+        self._forests = self._intervals = None
+        self.done += 1
+        if text:
+            self.log.append(text)
+        return True
+
+    def settle(self) -> None:
+        """After an interruption: keep what the unfinished step has proven."""
+        if self._candidate is not None:
+            _, arms, name = self._candidate
+            self._candidate = None
+            self.table.add_level(arms.level())
+            self.log.append(f"{arms.n:,} blocks by {name}")
+        self._forests = self._intervals = None
+
+    def resume(self, found: Certificate) -> None:
+        """Go on from the certificate of an unfinished run."""
+        for level in found.levels:
+            self.table.add_level(level)
+        if found.features is not None:
+            self.table.set_features(found.features)
+        self.table.restore(found.keys, found.lower, found.upper, found.run["backups"])
+        self.done = check_int("rounds", found.run["rounds"], low=0, high=len(self._plan))
+        self.log = [str(text) for text in found.run["steps"]]
+
+    @property
+    def backups(self) -> int:
+        """Backups made so far, of pairs of states and of blocks."""
+        return self.table.backups + self._block_backups
+
+    # -- where it stands -------------------------------------------------------------------
+
+    @property
+    def forests(self) -> tuple[Forest, Forest]:
+        """Spanning forests of both arms over all pairs."""
+        if self._forests is None:
+            table = self.table
+            self._forests = (
+                lower_forest(table.n, table.ground, table.keys, table.lower),
+                upper_forest(table.n, table.ground, table.keys, table.upper),
+            )
+        return self._forests
+
+    @property
+    def intervals(self) -> list[CertifiedInterval]:
+        """Thresholds that are certified now."""
+        if self._intervals is None:
+            self._intervals = certified_intervals(*self.forests)
+        return self._intervals
+
+    def reason(self) -> str:
+        """Why the goal is reached; empty if it is not."""
+        tol = self.goal.tol
+        if tol is not None:
+            table = self.table
+            width = float((table.upper - table.lower).max(initial=0.0))
+            if table.coverage == 1.0 and width <= tol:
+                return f"width {width:.3g} is within {tol:g}"
+            return ""
+        if not self.goal.is_met(self.intervals):
+            return ""
+        return f"both clusterings agree at {self.goal.threshold(self.intervals):.6g}"
+
+    def certificate(self, *, stop: str, run: dict[str, Any]) -> Certificate:
+        """What is proven now."""
+        tau = self.goal.threshold(self.intervals)
+        return Certificate.of(self.table, tau=tau, stop=stop, run=run, scope="all")
+
+    # -- the steps -------------------------------------------------------------------------
+
+    def leftover(self) -> str:
+        """Why there was nothing more to try."""
+        if self.table.n_covered == self._n_pairs:
+            return "all pairs are covered as tightly as this goes"
+        blocks = ", ".join(f"{x.model.n_blocks:,}" for x in self.table.ground.levels)
+        found = f"blocks tried ({blocks}) are too coarse" if blocks else "no block structure found"
+        return f"nothing left to try: {found}, and {self._too_many() or 'no pair is open'}"
+
+    # -- blocks ----------------------------------------------------------------------------
+
+    def _blocks(self) -> str:
+        """Bound the block pairs of proposals until one of them will do; keep the best."""
+        for name, labels in self._proposals():
+            arms = self._bounded(labels, name)
+            if arms is not None and self.goal.is_met(block_intervals(arms)):
+                break
+        if self._candidate is None:
+            return ""
+        _, arms, name = self._candidate
+        self._candidate = None
+        self.table.add_level(arms.level())
+        return f"{arms.n:,} blocks by {name}"
+
+    def _proposals(self) -> Iterator[tuple[str, IntArray]]:
+        mdp, n = self.table.mdp, self.table.n
+        if self._labels is not None:
+            yield "the partition given", self._labels
+            repaired = repair_labels(mdp, self._labels, self.table.gamma, threads=self._threads)
+            yield "the partition given, repaired", repaired
+        self._pause("looking for classes", "")
+        yield "bisimulation classes", propose_classes(mdp, threads=self._threads)
+        sources: dict[str, Callable[[], npt.ArrayLike]] = {}
+        if self._points is not None:
+            given = self._points
+            sources["the embedding"] = lambda: given
+        sources["rewards"] = lambda: mdp.rewards
+        sources["value features"] = self._short_features
+        for name, source in sources.items():
+            self._pause(f"looking for blocks in {name}", "")
+            points = source()
+            for rank in range(2):
+                found = propose_components(
+                    points, n, n_blocks=self.goal.n_clusters, rank=rank, seed=self._seed
+                )
+                if found is None or found.max() + 1 > MOST_BLOCKS:
+                    break
+                yield name, repair_labels(mdp, found, self.table.gamma, threads=self._threads)
+                if self.goal.n_clusters is not None or found.max() + 1 > MANY_BLOCKS:
+                    break
+
+    def _short_features(self) -> FloatArray:
+        """Rewards and values a few steps ahead: a good embedding, and cheap."""
+        found = value_features(
+            self.table.mdp, self.table.gamma, count=8, max_iter=10, threads=self._threads
+        )
+        return np.hstack([self.table.mdp.rewards, found.points()])
+
+    def _bounded(self, labels: IntArray, name: str) -> Arms | None:
+        """Arms over the blocks of a partition, swept; None if it says nothing."""
+        table = self.table
+        count = int(labels.max()) + 1
+        if count == table.n or count > MOST_BLOCKS or (count == 1 and table.n > 1):
+            return None
+        model = build_blocks(table.mdp, labels, threads=self._threads)
+        arms = Arms(table.mdp, table.gamma, model=model, threads=self._threads)
+        arms.start_diagonal()
+        if arms.n_pairs <= MOST_BLOCK_PAIRS:
+            arms.cover_all()
+        else:
+            # What diameters read, and blocks whose rewards do not keep them apart.
+            arms.cover(*arms.ground_pairs())
+            arms.cover(*_close_blocks(arms, MOST_BLOCK_PAIRS))
+        before = self._block_backups
+        limit = _sweeps_needed(table.gamma)
+        width = -math.inf
+        self._propose(arms, name)
+        for sweep in range(1, limit + 1):
+            moved = arms.sweep()
+            self._block_backups = before + arms.backups
+            self._pause(
+                f"bounding {count:,} blocks by {name}", f"sweep {sweep}, moved {max(moved):.2g}"
+            )
+            if max(moved) <= 1e-12 * arms.starts.diameter:
+                break
+            if sweep % (CHECK_EVERY if count <= MANY_BLOCKS else 4 * CHECK_EVERY):
+                continue
+            intervals = block_intervals(arms)
+            if self.goal.chosen(intervals) is None:
+                # Nothing yet: go on while the bounds still move noticeably.
+                if max(moved) <= 1e-3 * (self.goal.tau or arms.starts.diameter):
+                    break
+                continue
+            if self.goal.tau is not None:
+                break
+            # Looking for a threshold: go on while what is proven still grows.
+            wider = _score(self.goal, arms, intervals)
+            if wider <= width + 0.01:
+                break
+            width = wider
+        self._propose(arms, name)
+        return arms
+
+    def _propose(self, arms: Arms, name: str) -> None:
+        """Remember these blocks if they are the best so far."""
+        score = _score(self.goal, arms, block_intervals(arms))
+        if self._candidate is None or score >= self._candidate[0] or arms is self._candidate[1]:
+            self._candidate = (score, arms, name)
+
+    # -- features and pairs ----------------------------------------------------------------
+
+    def _features(self) -> str:
+        table = self.table
+        self._pause("computing value features", "")
+        found = value_features(table.mdp, table.gamma, count=FEATURES, threads=self._threads)
+        table.set_features(found)
+        return f"{found.values.shape[0]} value features"
+
+    def _widest_block(self) -> float:
+        """Upper bound on the diameters of blocks at the last level."""
+        if not self.table.ground.levels:
+            return self.table.starts.diameter
+        level = self.table.ground.levels[-1]
+        first, second = np.divmod(level.keys, level.model.n_blocks)
+        return float(level.upper[first == second].max(initial=0.0))
+
+    def _closest_blocks(self) -> float:
+        """Lower bound on the distance of members of different blocks."""
+        table = self.table
+        cells = Cells.of(common_refinement(table.n, table.ground.levels))
+        read = row_reader(table.n, table.ground, cells)
+        closest = np.inf
+        for cell in range(cells.first.size):
+            values = read(cell)
+            values[cell] = np.inf
+            closest = min(closest, float(values.min()))
+        return closest
+
+    def _target(self) -> float | None:
+        """The threshold to work at: the one asked for, or a promising one; None if none is."""
+        goal = self.goal
+        if self._widest_block() > HOPELESS * self._closest_blocks():
+            return None
+        if goal.tau is not None:
+            return goal.tau
+        lower = self.forests[0]
+        weights = np.maximum(lower.weights, self.goal.resolution)
+        if weights.size == 0:
+            return None
+        if goal.n_clusters is not None:
+            at = self.table.n - goal.n_clusters
+        else:
+            # Just below the widest gap between the distances at which the lower arm merges.
+            at = int(np.argmax(np.diff(np.log(weights)))) + 1 if weights.size > 1 else 0
+        if not 0 <= at < weights.size:
+            return None
+        return float(weights[at]) * (1.0 - 1e-6)
+
+    def _inside(self) -> str:
+        """Cover pairs within blocks that the upper arm cannot connect, small blocks first."""
+        tau = self._target()
+        if tau is None:
+            return ""
+        labels = common_refinement(self.table.n, self.table.ground.levels)
+        above = self.forests[1].labels(tau)
+        parts = np.unique(np.stack([labels, above]), axis=1)[0]  # block of each part of a block
+        sizes = np.bincount(labels)
+        wide = np.flatnonzero(np.bincount(parts, minlength=sizes.size) > 1)
+        wide = wide[np.argsort(sizes[wide], kind="stable")]
+        room = self.max_pairs - self.table.n_covered
+        wide = wide[np.cumsum(sizes[wide] * (sizes[wide] - 1) // 2) <= room]
+        order = np.argsort(labels, kind="stable")
+        begins = np.concatenate([[0], np.cumsum(sizes)])
+        first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for block in wide.tolist():
+            members = order[begins[block] : begins[block + 1]]
+            i, j = np.triu_indices(members.size, 1)
+            first.append(members[i])
+            second.append(members[j])
+        added = self.table.cover(np.concatenate(first), np.concatenate(second))
+        if added == 0:
+            return ""
+        self._sweep_pairs(tau, "inside blocks", is_lower=False)
+        return f"{added:,} pairs inside {wide.size:,} blocks"
+
+    def _across(self) -> str:
+        """Cover pairs that may be linked although the upper arm keeps them apart."""
+        tau = self._target()
+        if tau is None:
+            return ""
+        s, t = self._open_pairs(tau, self.max_pairs - self.table.n_covered)
+        added = self.table.cover(s, t) if s.size else 0
+        if added == 0:
+            return ""
+        self._sweep_pairs(tau, "across blocks", is_lower=True)
+        return f"{added:,} pairs across blocks"
+
+    def _open_pairs(self, tau: float, room: int) -> tuple[IntArray, IntArray]:
+        """Uncovered pairs in different clusters of the upper arm that may be within tau."""
+        table = self.table
+        above = self.forests[1].labels(tau)
+        cells = find_cells(table.n, table.ground)
+        read = row_reader(table.n, table.ground, cells)
+        order = np.argsort(cells.labels, kind="stable")
+        begins = np.concatenate([[0], np.cumsum(cells.sizes)])
+        none = np.empty(0, np.int64)
+        found: list[tuple[IntArray, IntArray]] = []
+        total = seen = 0
+        for cell in range(cells.first.size):
+            near = read(cell) <= tau
+            near[:cell] = False
+            s = order[begins[cell] : begins[cell + 1]]
+            t = order[near[cells.labels[order]]]
+            seen += s.size * t.size
+            if seen > 20 * self.max_pairs:
+                return none, none
+            for block in np.array_split(s, 1 + s.size * t.size // 1_000_000):
+                x, y = (z.ravel() for z in np.meshgrid(block, t, indexing="ij"))
+                use = (above[x] != above[y]) & ((cells.labels[y] != cell) | (x < y))
+                x, y = x[use], y[use]
+                close = table.bounds(x, y)[0] <= tau
+                found.append((x[close], y[close]))
+                total += int(close.sum())
+                if total > room:
+                    return none, none
+        if not found:
+            return none, none
+        return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
+
+    def _sweep_pairs(self, tau: float, where: str, *, is_lower: bool) -> None:
+        table = self.table
+        limit = _sweeps_needed(table.gamma)
+        for sweep in range(1, limit + 1):
+            moved = table.sweep(lower=is_lower)
+            self._pause(
+                f"sweeping {table.n_covered:,} pairs {where}",
+                f"sweep {sweep}, moved {max(moved):.2g}",
+            )
+            if max(moved) <= 1e-4 * max(tau, self.goal.resolution):
+                break
+            if sweep % CHECK_EVERY == 0 and self.goal.tol is None:
+                self._forests = self._intervals = None
+                if self.goal.is_met(self.intervals):
+                    break
+
+    def _witnesses(self) -> str:
+        """Functions that tell apart blocks which only rewards and rows further on tell apart."""
+        tau, table = self._target(), self.table
+        features = table.ground.features
+        if tau is None or features is None or table.model.is_estimate:
+            return ""
+        s, t = self._open_pairs(tau, self.max_pairs)
+        if s.size == 0:
+            return ""
+        picked = np.random.default_rng([self._seed, 1]).permutation(s.size)[:WITNESSES]
+        made = []
+        for k in picked.tolist():
+            witness = make_witness(table.mdp, table.gamma, features, int(s[k]), int(t[k]))
+            gap = abs(float(witness.values[s[k]] - witness.values[t[k]])) - witness.correction
+            if gap > table.bounds(s[k], t[k])[0]:
+                made.append(witness)
+        if not made:
+            return ""
+        table.set_features(features.with_witnesses(made))
+        return f"{len(made)} witnesses"
+
+    def _split(self) -> str:
+        """Cut blocks that stay in the way in two, as one more level."""
+        tau, table = self._target(), self.table
+        if tau is None or not table.ground.levels:
+            return ""
+        below, above = (forest.labels(tau) for forest in self.forests)
+        parts = np.bincount(np.unique(np.stack([below, above]), axis=1)[0])
+        labels = common_refinement(self.table.n, self.table.ground.levels)
+        points = self._short_features()
+        count = int(labels.max()) + 1
+        for block in np.unique(labels[parts[below] > 1]).tolist():
+            members = np.flatnonzero(labels == block)
+            halves = propose_components(points[members], members.size, n_blocks=2, seed=self._seed)
+            if halves is not None:
+                labels[members[halves == 1]] = count
+                count += 1
+        arms = self._bounded(numbered(labels), "splitting")
+        self._candidate = None
+        if arms is None:
+            return ""
+        table.add_level(arms.level())
+        return f"{arms.n:,} blocks by splitting"
+
+    def _few_pairs(self) -> str:
+        """All pairs already, if they are few."""
+        n = self.table.n
+        return self._all_pairs() if n * (n - 1) // 2 <= FEW_PAIRS else ""
+
+    def _all_pairs(self) -> str:
+        """Every pair by itself: the exact metric."""
+        table = self.table
+        if table.n_covered == self._n_pairs or self._too_many():
+            return ""
+        table.cover_all()
+        if table.model.is_estimate:
+            self._sweep_pairs(self.goal.resolution, "one by one", is_lower=True)
+        else:
+            found = bisimulation_metric(
+                table.mdp,
+                table.gamma,
+                threads=self._threads,
+                callback=lambda progress: self._pause("solving for all pairs", progress.detail),
+            )
+            table.tighten(*_outward(table, *found.bounds(*table.pairs())))
+        return f"all {table.n_covered:,} pairs"
+
+    @property
+    def _n_pairs(self) -> int:
+        return self.table.n * (self.table.n - 1) // 2
+
+    def _too_many(self) -> str:
+        """Why not all pairs can be looked at; empty if they can."""
+        pairs, mdp = self._n_pairs, self.table.mdp
+        if pairs > self.max_pairs:
+            return f"all {pairs:,} pairs are more than max_pairs = {self.max_pairs:,}"
+        # Each pair reads the product of two rows, for every action.
+        cells = pairs * mdp.n_actions * (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
+        if cells > MOST_CELLS:
+            return f"all {pairs:,} pairs have too dense rows: {cells:.1e} ground costs per sweep"
+        return ""
+
+
+def block_intervals(arms: Arms) -> list[CertifiedInterval]:
+    """Thresholds that a block level certifies by itself, as far as all its blocks hold together."""
+    first, second = arms.pairs()
+    nearest = np.where(arms.model.is_point, 0.0, np.inf)
+    np.minimum.at(nearest, first, arms.upper)
+    np.minimum.at(nearest, second, arms.upper)
+    nearest[arms.model.is_point] = 0.0
+    floor = float(nearest.max())  # from here on, members of any block are linked
+    differ = first != second
+    keys = arms.keys[differ]
+    ground = Ground(arms.starts)
+    found = certified_intervals(
+        lower_forest(arms.n, ground, keys, arms.lower[differ]),
+        upper_forest(arms.n, ground, keys, arms.upper[differ]),
+    )
+    return [
+        CertifiedInterval(max(x.low, floor), x.high, x.n_clusters) for x in found if x.high > floor
+    ]
+
+
+def _score(goal: Goal, arms: Arms, intervals: list[CertifiedInterval]) -> float:
+    """How good the bounds of a level are: the log width of the interval to choose.
+
+    Below 0 if there is none: then how far its widest block is beyond its closest blocks.
+    """
+    found = goal.chosen(intervals)
+    if found is not None and found.high < math.inf:
+        return math.log(found.high / max(found.low, goal.resolution)) + 1e-9
+    first, second = arms.pairs()
+    same = first == second
+    wide = max(float(arms.upper[same].max(initial=0.0)), goal.resolution)
+    close = max(float(arms.lower[~same].min(initial=np.inf)), 1e-3 * goal.resolution)
+    return min(math.log(close / wide), -1e-9) if math.isfinite(close) else -1e9
+
+
+def _close_blocks(arms: Arms, most: int) -> tuple[IntArray, IntArray]:
+    """The pairs of blocks with the smallest lower starts, about `most` of them."""
+    from scipy.spatial import cKDTree
+
+    middle_of = (arms.model.low + arms.model.high) / 2.0
+    k = min(arms.n, 2 + 2 * most // arms.n)
+    near = np.asarray(cKDTree(middle_of).query(middle_of, k=k, p=np.inf)[1])
+    return np.repeat(np.arange(arms.n), k), near.ravel()
+
+
+def _sweeps_needed(gamma: float) -> int:
+    """Sweeps after which the start no longer shows in the first nine digits."""
+    return 1 if gamma == 0.0 else min(10_000, math.ceil(math.log(1e-9) / math.log(gamma)) + 1)
+
+
+def _outward(table: Arms, lower: FloatArray, upper: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Bounds moved outward far beyond rounding, so that they satisfy their inequalities exactly.
+
+    f - δ gains a slack of (1 - gamma)·δ in f <= Tf, and f + δ in f >= Tf.
+    """
+    delta = 64.0 * 2.0**-53 * table.starts.diameter / (1.0 - table.gamma)
+    return np.maximum(lower - delta, 0.0), upper + delta
