@@ -11,7 +11,9 @@ In reading order:
   and `certify(..., scope="covered")` are the paper's algorithms over retrieved pairs.
 - `propose_classes`, `propose_components` and `repair_labels`, partitions worth trying;
   `value_features`, functions whose differences are lower bounds on the metric.
-- `landmark_mds`, `retrieve_pairs`, `distortion` and `recall_miss`, which pairs are worth a look.
+- `landmark_mds`, `retrieve_pairs`, `distortion` and `recall_miss`, which pairs are worth a look;
+  `evaluate_embedding` says how well an embedding imitates the metric. Learned ones live in
+  `bisim_abstract.encoders`.
 - `value_iteration` and `evaluate_policy`, certified values.
 - `solve_transport`, the small exact transport solver underneath.
 
@@ -45,6 +47,7 @@ from bisim_abstract.errors import (
     VerificationError,
 )
 from bisim_abstract.estimation import Estimate, estimate_mdp
+from bisim_abstract.evaluation import EmbeddingQuality, evaluate_embedding
 from bisim_abstract.features import ValueFeatures, Witness, make_witness, value_features
 from bisim_abstract.files import read_bridge
 from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
@@ -68,6 +71,7 @@ __all__ = [
     "BlockModel",
     "Certificate",
     "CertifiedInterval",
+    "EmbeddingQuality",
     "Estimate",
     "ExtractionError",
     "FileFormatError",
@@ -93,6 +97,7 @@ __all__ = [
     "certify",
     "distortion",
     "estimate_mdp",
+    "evaluate_embedding",
     "evaluate_policy",
     "grouped_mdp",
     "landmark_mds",

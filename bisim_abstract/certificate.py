@@ -140,6 +140,9 @@ class Certificate:
                 raise InvalidArgumentError(
                     f"{name} must have shape {expected}, got {getattr(self, name).shape}"
                 )
+            labels = getattr(self, name)
+            if ((labels < 0) | (labels >= self.n_states)).any():
+                raise InvalidArgumentError(f"{name} must lie in [0, {self.n_states})")
         if self.tau is not None:
             set_field(self, "tau", check_real("tau", self.tau))
         set_field(self, "run", MappingProxyType(checked_metadata(self.run, "run")))
@@ -377,9 +380,10 @@ class Certificate:
 
 def _check_table(certificate: Certificate) -> None:
     keys, n = certificate.keys, certificate.n_states
-    if certificate.rewards.ndim != 2 or certificate.rewards.shape[0] != n:
+    shape = certificate.rewards.shape
+    if certificate.rewards.ndim != 2 or shape[0] != n or shape[1] == 0:
         raise InvalidArgumentError(
-            f"rewards must have {n} rows, got shape {certificate.rewards.shape}"
+            f"rewards must have {n} rows and one column per action, got shape {shape}"
         )
     if not np.isfinite(certificate.rewards).all():
         raise InvalidArgumentError("rewards must be finite")
@@ -405,9 +409,10 @@ def _check_table(certificate: Certificate) -> None:
 def _check_components(certificate: Certificate) -> None:
     n, shape = certificate.n_states, certificate.rewards.shape
     radius = certificate.reward_radius
-    if radius.size and (radius.shape != shape or not (radius >= 0.0).all()):
+    is_radius = radius.shape == shape and bool(((radius >= 0.0) & np.isfinite(radius)).all())
+    if radius.shape != (0, 0) and not is_radius:
         raise InvalidArgumentError(
-            f"reward_radius must be non-negative and of shape {shape}, or empty"
+            f"reward_radius must be finite, non-negative and of shape {shape}, or of shape (0, 0)"
         )
     if (certificate.alpha is None) != (radius.size == 0):
         raise InvalidArgumentError("alpha and reward_radius belong together: give both or neither")
@@ -425,6 +430,7 @@ def _check_components(certificate: Certificate) -> None:
             raise InvalidArgumentError(f"features must be ValueFeatures, got {features!r}")
         if features.values.shape[1] != n or features.signs.shape[1] != shape[1]:
             raise InvalidArgumentError("features speak of another number of states or actions")
+    _ = certificate._ground  # refuses rewards whose metric would overflow
 
 
 MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius")

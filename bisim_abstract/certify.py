@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from bisim_abstract._progress import shown
 from bisim_abstract._run import Budget, run_record, tell
-from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
+from bisim_abstract._typing import IntArray, ProgressCallback
 from bisim_abstract._validation import (
     check_choice,
     check_gamma,
@@ -35,7 +36,7 @@ from bisim_abstract.embedding import Embedding, as_points
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
 from bisim_abstract.partition import best_interval, middle
-from bisim_abstract.refinement import Goal, Refinement
+from bisim_abstract.refinement import SOURCES, Goal, Refinement
 
 __all__ = ["certify", "single_build"]
 
@@ -52,7 +53,7 @@ def single_build(
     tau: float | None = None,
     sweeps: int = 100,
     neighbours: int = 8,
-    embedding: Embedding | FloatArray | None = None,
+    embedding: Embedding | npt.ArrayLike | None = None,
     dim: int = 8,
     index: str = "Flat",
     arms: str = "both",
@@ -153,7 +154,8 @@ def certify(
     tol: float | None = None,
     scope: str = "all",
     blocks: npt.ArrayLike | None = None,
-    embedding: Embedding | FloatArray | None = None,
+    embedding: Embedding | npt.ArrayLike | None = None,
+    propose: Sequence[str] = SOURCES,
     max_pairs: int = 1_000_000,
     neighbours: int = 8,
     partners: int = 1,
@@ -200,6 +202,9 @@ def certify(
         blocks: (n_states) a partition of the states to try first. Scope "all" only.
         embedding: Points (n_states, k), or an object with `encode`: where blocks are looked
             for, or pairs retrieved.
+        propose: What may propose blocks besides `blocks`: any of "classes" (bisimulation
+            classes), "embedding" (if one is given), "rewards" and "features" (value
+            functions). Scope "all" only.
         max_pairs: Pairs of states that may be covered. Scope "all" only.
         neighbours: Neighbours retrieved per state and round. This and what follows, down to
             `upper_start`, is for scope "covered".
@@ -276,6 +281,7 @@ def certify(
             goal,
             labels=labels,
             points=points,
+            sources=tuple(check_choice("propose", name, SOURCES) for name in propose),
             max_pairs=check_int("max_pairs", max_pairs, low=0),
             seed=settings.seed,
             threads=threads,
@@ -324,7 +330,7 @@ def _refined(
 ) -> Certificate:
     """Steps over all pairs until the goal is reached or a budget ends."""
     record = asdict(settings) | asdict(work.goal) | {"blocks": _digest(labels), "scope": "all"}
-    record["max_pairs"] = work.max_pairs
+    record |= {"max_pairs": work.max_pairs, "propose": list(work.sources)}
 
     def certificate(stop: str) -> Certificate:
         run = run_record(

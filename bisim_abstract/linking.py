@@ -72,7 +72,10 @@ def common_refinement(n_states: int, levels: tuple[BlockLevel, ...]) -> IntArray
 
 
 def upper_forest(n_states: int, ground: Ground, keys: IntArray, upper: FloatArray) -> Forest:
-    """The minimum spanning forest of all upper bounds."""
+    """The minimum spanning forest of proven links: covered pairs, entries of levels, and D.
+
+    Reward start values link nothing here: below D they would have to be looked at one by one.
+    """
     first, second = np.divmod(keys, n_states)
     # No pair is farther apart than D.
     edges = [(first, second, upper), _chain(np.arange(n_states), ground.starts.diameter)]

@@ -57,6 +57,7 @@ MANY_BLOCKS = 2_000  # beyond, looking at the goal takes as long as a few sweeps
 CHECK_EVERY = 5  # sweeps between two looks at the goal
 USEFUL = 1.2  # ratio of the ends of an interval worth stopping for when looking for one
 FEATURES = 16  # value functions
+SOURCES = ("classes", "embedding", "rewards", "features")  # of proposed blocks
 WITNESSES = 16  # at most, per step
 SPLITS = 2  # rounds of splitting
 FEW_PAIRS = 150_000  # pairs that are solved for at once rather than narrowed down to
@@ -123,6 +124,7 @@ class Refinement:
         goal: What to reach.
         labels: A partition to start from, or None.
         points: (n_states, k) embedding to propose blocks from, or None.
+        sources: Which of SOURCES propose blocks.
         max_pairs: Pairs of states that may be covered.
         seed: Seed of proposals.
         threads: Number of threads.
@@ -131,6 +133,7 @@ class Refinement:
         table: The arms over pairs of states and what these read.
         goal: What to reach.
         max_pairs: Pairs of states that may be covered.
+        sources: What proposes blocks.
         done: Number of steps made.
         log: What each of them did.
     """
@@ -142,6 +145,7 @@ class Refinement:
         *,
         labels: IntArray | None,
         points: npt.NDArray[np.float32] | None,
+        sources: tuple[str, ...] = SOURCES,
         max_pairs: int,
         seed: int,
         threads: int | None,
@@ -153,6 +157,7 @@ class Refinement:
         self.log: list[str] = []
         self._labels = labels
         self._points = points
+        self.sources = sources
         self._seed = seed
         self._threads = threads
         self._pause: Pause = _never
@@ -279,14 +284,17 @@ class Refinement:
             yield "the partition given", self._labels
             repaired = repair_labels(mdp, self._labels, self.table.gamma, threads=self._threads)
             yield "the partition given, repaired", repaired
-        self._pause("looking for classes", "")
-        yield "bisimulation classes", propose_classes(mdp, threads=self._threads)
+        if "classes" in self.sources:
+            self._pause("looking for classes", "")
+            yield "bisimulation classes", propose_classes(mdp, threads=self._threads)
         sources: dict[str, Callable[[], npt.ArrayLike]] = {}
-        if self._points is not None:
+        if self._points is not None and "embedding" in self.sources:
             given = self._points
             sources["the embedding"] = lambda: given
-        sources["rewards"] = lambda: mdp.rewards
-        sources["value features"] = self._short_features
+        if "rewards" in self.sources:
+            sources["rewards"] = lambda: mdp.rewards
+        if "features" in self.sources:
+            sources["value features"] = self._short_features
         for name, source in sources.items():
             self._pause(f"looking for blocks in {name}", "")
             points = source()
@@ -316,6 +324,8 @@ class Refinement:
         model = build_blocks(table.mdp, labels, threads=self._threads)
         arms = Arms(table.mdp, table.gamma, model=model, threads=self._threads)
         arms.start_diagonal()
+        if count > MANY_BLOCKS and float(arms.upper.max(initial=0.0)) > arms.starts.diameter / 4:
+            return None  # sweeps would take minutes, and blocks as wide as this lead nowhere
         if arms.n_pairs <= MOST_BLOCK_PAIRS:
             arms.cover_all()
         else:

@@ -1162,3 +1162,21 @@ def test_levels_of_exact_models_are_no_estimates(tmp_path: Path) -> None:
     assert verify(loaded, mdp).verdict == "rejected"
     refused(tmp_path / "d", lambda header, arrays: arrays.update(reward_radius=radius))
     refused(tmp_path / "d", lambda header, arrays: header.update(alpha=0.05))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("labels_upper", np.full(4, -5)),
+        ("labels_lower", np.full(4, 2**62)),
+        ("rewards", np.empty((4, 0))),
+        ("rewards", np.array([[1e308], [-1e308], [0.0], [0.0]])),
+    ],
+)
+def test_numbers_that_would_fail_later_are_refused_at_once(
+    name: str, value: npt.NDArray[Any]
+) -> None:
+    labels = np.zeros(4, np.int64)
+    fields = {"tau": 0.5, "labels_lower": labels, "labels_upper": labels, name: value}
+    with pytest.raises(InvalidArgumentError):
+        by_hand(**fields)

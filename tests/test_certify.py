@@ -509,10 +509,12 @@ def test_foreign_files_are_no_checkpoints(tmp_path: Path) -> None:
 # -- processes that are ended ------------------------------------------------------------------
 
 RUN = """
+import signal
 import sys
 from bisim_abstract import sparse_mdp
 from bisim_abstract.certify import certify
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit none
 n, rounds, checkpoint, target = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 mdp = sparse_mdp(n, 3, support=4, seed=0)
 print("begin", flush=True)

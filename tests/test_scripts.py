@@ -74,6 +74,15 @@ def test_all_pairs_at_small_sizes() -> None:
     assert "abstains" in out
 
 
+def test_encoders_at_small_budgets() -> None:
+    out = run("scripts/encoders.py", "--quick")
+    # Merges without support end the script; so does a certificate that is not verified.
+    assert re.search(r"rewards +│ +- │ +100.0% │.* certified, 25 clusters", out)
+    assert re.search(r"random +│ +- │.* abstains", out)
+    assert out.count("abstains, 500 supported") == 15
+    assert "NO" not in out
+
+
 @pytest.mark.parametrize("name", ["constraints.txt", "README.md"])
 def test_nothing_names_a_package_host(name: str) -> None:
     assert not re.search(r"index-url|https?://(?!github)", (ROOT / name).read_text())

@@ -65,6 +65,7 @@ LAYERS: dict[str, int] = {
     "covering": 5,
     "refinement": 6,
     "certify": 6,
+    "evaluation": 6,
     "aggregate": 6,
     "plots": 7,
     "report": 7,
