@@ -9,7 +9,8 @@ In reading order:
 - `certify`, bounds on all pairs at a cost that grows with the model and not with the number of
   pairs, as a `Certificate`; `verify` checks one by code that did not make it. `single_build`
   and `certify(..., scope="covered")` are the paper's algorithms over retrieved pairs.
-- `propose_classes`, `propose_components` and `repair_labels`, partitions worth trying;
+- `propose_classes`, `propose_components`, `split_labels` and `repair_labels`, partitions worth
+  trying;
   `value_features`, functions whose differences are lower bounds on the metric.
 - `landmark_mds`, `retrieve_pairs`, `distortion` and `recall_miss`, which pairs are worth a look;
   `evaluate_embedding` says how well an embedding imitates the metric. Learned ones live in
@@ -56,7 +57,12 @@ from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.metric import MetricBounds, bisimulation_metric
 from bisim_abstract.partition import CertifiedInterval, Profile
 from bisim_abstract.planning import Values, evaluate_policy, value_iteration
-from bisim_abstract.proposals import propose_classes, propose_components, repair_labels
+from bisim_abstract.proposals import (
+    propose_classes,
+    propose_components,
+    repair_labels,
+    split_labels,
+)
 from bisim_abstract.retrieval import recall_miss, retrieve_pairs
 from bisim_abstract.transport import TransportPlans, solve_transport
 from bisim_abstract.verify import Verification, verify
@@ -112,6 +118,7 @@ __all__ = [
     "single_build",
     "solve_transport",
     "sparse_mdp",
+    "split_labels",
     "value_features",
     "value_iteration",
     "verify",

@@ -245,12 +245,16 @@ def check_exact_features(claims: Claims, mdp: TabularMDP) -> None:
         spread = max(residual) - min(residual)
         if mdp.estimate is not None:
             width = gamma * (max(line) - min(line))
-            spread += 2 * max(
-                Fraction(float(mdp.estimate.reward_radius[state, a]))
-                + width * Fraction(float(mdp.estimate.row_radius[state, a]))
+            errors = [
+                [
+                    Fraction(float(mdp.estimate.reward_radius[state, a]))
+                    + width * Fraction(float(mdp.estimate.row_radius[state, a]))
+                    for a, _ in used
+                ]
                 for state in range(mdp.n_states)
-                for a, _ in used
-            )
+            ]
+            is_mean = bool(features.kinds[k])
+            spread += 2 * max(sum(x, Fraction(0)) / len(x) if is_mean else max(x) for x in errors)
         have = Fraction(float(features.corrections[k])) * (1 - gamma)
         if spread > have:
             raise wrong_correction(f"feature {k}", float(features.corrections[k]), spread - have)

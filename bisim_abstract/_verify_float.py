@@ -365,7 +365,9 @@ def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: in
         spread = _residual_span(
             claims, mdp, values, values, features.signs[k], bool(features.kinds[k]), 0.0, threads
         )
-        extra = estimation_error(mdp, values, features.signs[k], claims.gamma)
+        extra = estimation_error(
+            mdp, values, features.signs[k], claims.gamma, is_mean=bool(features.kinds[k])
+        )
         have = Fraction(float(features.corrections[k])) * keep
         open_by = max(
             open_by,
@@ -407,12 +409,13 @@ def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: in
 
 
 def estimation_error(
-    mdp: TabularMDP, values: FloatArray, signs: IntArray, gamma: float
+    mdp: TabularMDP, values: FloatArray, signs: IntArray, gamma: float, *, is_mean: bool
 ) -> Fraction:
     """By how much the true span of Φg - g may exceed that of the estimate, exactly enough.
 
-    Backups of the true model differ by at most reward_radius + γ·row_radius·span(g), and the
-    span by at most twice that. The maximum is located in floats; a factor covers its rounding.
+    Backups of the true model under one action differ by at most reward_radius +
+    γ·row_radius·span(g); their maximum by the largest of these, their mean by the mean; and the
+    span by at most twice that. The worst state is located in floats; a factor covers its rounding.
     """
     if mdp.estimate is None:
         return Fraction(0)
@@ -420,8 +423,13 @@ def estimation_error(
     used = np.flatnonzero(signs)
     rewards, rows = mdp.estimate.reward_radius[:, used], mdp.estimate.row_radius[:, used]
     scale = gamma * float(span)
-    at = np.unravel_index(int(np.argmax(rewards + scale * rows)), rewards.shape)
-    most = Fraction(float(rewards[at])) + Fraction(gamma) * span * Fraction(float(rows[at]))
+    errors = rewards + scale * rows
+    state = int(np.argmax(errors.mean(axis=1) if is_mean else errors.max(axis=1)))
+    exact = [
+        Fraction(reward) + Fraction(gamma) * span * Fraction(row)
+        for reward, row in zip(rewards[state].tolist(), rows[state].tolist(), strict=True)
+    ]
+    most = sum(exact, Fraction(0)) / len(exact) if is_mean else max(exact)
     return 2 * most * (1 + Fraction(1, 2**48))
 
 

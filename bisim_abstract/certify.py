@@ -42,6 +42,7 @@ __all__ = ["certify", "single_build"]
 
 SCOPES = ("all", "covered")
 RESOLUTION = 1e-9  # of the diameter: thresholds below are numerical noise
+SMALLEST = 1e-300  # where the diameter is 0, so that ratios mean something
 ARMS = ("both", "lower", "upper")
 BACKUPS = ("exact", "index")
 
@@ -273,7 +274,7 @@ def certify(
             n_clusters=n_clusters,
             tol=tol,
             n_states=mdp.n_states,
-            resolution=RESOLUTION * table.starts.diameter,
+            resolution=max(RESOLUTION * table.starts.diameter, SMALLEST),
         )
         labels = None if blocks is None else as_labels(blocks, mdp.n_states, name="blocks")
         work = Refinement(

@@ -3,6 +3,7 @@
 - `propose_classes`: bisimulation classes, up to rounding.
 - `propose_components`: states that hang together in an embedding (of a trained encoder, of value
   features, of anything) at a scale where its distances show a gap.
+- `split_labels`: cuts blocks that a clear gap runs through.
 - `repair_labels`: moves states that fit another block better; a single wrong label spoils the
   bounds of its whole block.
 
@@ -26,12 +27,13 @@ from bisim_abstract.mdp import TabularMDP, check_mdp
 from bisim_abstract.partition import Forest, numbered, spanning_forest
 from bisim_abstract.retrieval import nearest_points, retrieve_pairs
 
-__all__ = ["propose_classes", "propose_components", "repair_labels"]
+__all__ = ["propose_classes", "propose_components", "repair_labels", "split_labels"]
 
 DIGITS = 12  # of signatures: far above rounding errors, far below what anyone means
 SAMPLE = 8_000  # states whose neighbours are looked up at first
 CLEAR_GAP = 1.5  # ratio of two scales that is taken for a gap
 FLAT_LIMIT = 8_000  # points up to which an exact index is fast enough
+SPLIT_SIZE = 4  # no part of a split block is smaller
 DENSE_LIMIT = 2_000  # components that are compared each with each
 CANDIDATES = 16  # blocks that a state is compared with
 STAYS = 0.9  # a state moves only to a block that it fits better by this factor
@@ -97,6 +99,39 @@ def propose_components(
     tau = forest.weights[used - 1] if used else -1.0
     labels = forest.labels(float(tau))
     return labels if size == n_states else _extended(points, chosen, labels)
+
+
+def split_labels(
+    points: npt.ArrayLike, labels: npt.ArrayLike, *, ratio: float = 2.5, seed: SeedLike = 0
+) -> IntArray:
+    """Cut blocks in which points fall into groups with a clear gap between them.
+
+    Args:
+        points: (n_states, k) points, for instance rewards.
+        labels: (n_states) block of each state.
+        ratio: How much wider than what is next to it a gap must be.
+        seed: Seed or generator.
+
+    Returns:
+        (n_states) labels of a finer partition, or of the same one.
+    """
+    rows = np.asarray(points)
+    block = as_labels(labels, rows.shape[0])
+    rng = as_generator(seed)
+    out = block.copy()
+    count = int(block.max()) + 1
+    for k in range(count):
+        members = np.flatnonzero(block == k)
+        if members.size < 2 * SPLIT_SIZE:
+            continue
+        inner = as_points(rows[members], members.size)
+        forest = _neighbour_forest(inner, SPLIT_SIZE, rng)
+        for gap, parts in _gaps(forest.weights, members.size)[:1]:
+            found = forest.labels(float(forest.weights[members.size - parts - 1]))
+            if gap >= np.log(ratio) and np.bincount(found).min() >= SPLIT_SIZE:
+                out[members] = np.where(found == 0, k, count + found - 1)
+                count += parts - 1
+    return numbered(out)
 
 
 def repair_labels(

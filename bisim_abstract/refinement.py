@@ -49,7 +49,12 @@ from bisim_abstract.partition import (
     middle,
     numbered,
 )
-from bisim_abstract.proposals import propose_classes, propose_components, repair_labels
+from bisim_abstract.proposals import (
+    propose_classes,
+    propose_components,
+    repair_labels,
+    split_labels,
+)
 
 MOST_BLOCKS = 20_000  # of one level
 MOST_BLOCK_PAIRS = 200_000  # up to which all pairs of blocks are covered
@@ -305,6 +310,13 @@ class Refinement:
                 if found is None or found.max() + 1 > MOST_BLOCKS:
                     break
                 yield name, repair_labels(mdp, found, self.table.gamma, threads=self._threads)
+                if name == "the embedding":
+                    # What an embedding runs together, rewards may tell apart at a glance.
+                    finer = split_labels(mdp.rewards, found, seed=self._seed)
+                    yield (
+                        f"{name}, split by rewards",
+                        repair_labels(mdp, finer, self.table.gamma, threads=self._threads),
+                    )
                 if self.goal.n_clusters is not None or found.max() + 1 > MANY_BLOCKS:
                     break
 
@@ -372,6 +384,8 @@ class Refinement:
 
     def _features(self) -> str:
         table = self.table
+        if table.starts.diameter == 0.0:
+            return ""  # rewards are all the same, and so are the states
         self._pause("computing value features", "")
         found = value_features(table.mdp, table.gamma, count=FEATURES, threads=self._threads)
         table.set_features(found)
@@ -532,7 +546,8 @@ class Refinement:
             return ""
         below, above = (forest.labels(tau) for forest in self.forests)
         parts = np.bincount(np.unique(np.stack([below, above]), axis=1)[0])
-        labels = common_refinement(self.table.n, self.table.ground.levels)
+        cells = common_refinement(self.table.n, self.table.ground.levels)
+        labels = cells.copy()
         points = self._short_features()
         count = int(labels.max()) + 1
         for block in np.unique(labels[parts[below] > 1]).tolist():
@@ -541,6 +556,8 @@ class Refinement:
             if halves is not None:
                 labels[members[halves == 1]] = count
                 count += 1
+        if count == int(cells.max()) + 1:
+            return ""
         arms = self._bounded(numbered(labels), "splitting")
         self._candidate = None
         if arms is None:
