@@ -266,13 +266,16 @@ def make_features(
         spread = max(residual) - min(residual)
         if mdp.estimate is not None:
             width = Fraction(max(line)) - Fraction(min(line))
-            spread += 2 * max(
-                Fraction(float(mdp.estimate.reward_radius[s, a]))
-                + g * width * Fraction(float(mdp.estimate.row_radius[s, a]))
+            used = [a for a, sign in enumerate(signs[k]) if sign]
+            errors = [
+                [
+                    Fraction(float(mdp.estimate.reward_radius[s, a]))
+                    + g * width * Fraction(float(mdp.estimate.row_radius[s, a]))
+                    for a in used
+                ]
                 for s in range(mdp.n_states)
-                for a, sign in enumerate(signs[k])
-                if sign
-            )
+            ]
+            spread += 2 * max(sum(x, Fraction(0)) / len(x) if kinds[k] else max(x) for x in errors)
         values.append(line)
         corrections.append(up(spread / (1 - g)))
     witnesses: tuple[SimpleNamespace, ...] = ()
