@@ -22,7 +22,7 @@ WORKERS ?= auto
 help:
 	@echo "make demo       set up, extract Taxi and the gridworld, and print Taxi's exact metric"
 	@echo "make test       set up, check lint and types, run the tests"
-	@echo "make test-slow  wheel and other-version tests"
+	@echo "make test-slow  agents, training, wheel and other-version tests"
 	@echo "make bench      benchmarks against POT, SciPy and stormpy"
 	@echo "make clean      remove everything that was built"
 
@@ -49,7 +49,7 @@ $(NEWEST)/.dev: pyproject.toml constraints.txt
 	@test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
 	@sed 's/^gymnasium==.*/gymnasium==$(NEWEST_GYMNASIUM)/' constraints.txt > $(NEWEST)/constraints.txt
 	@$(NEWEST)/bin/python -m pip install --quiet --progress-bar off -c $(NEWEST)/constraints.txt \
-		gymnasium minigrid numba numpy scipy rich hypothesis pytest pytest-xdist
+		faiss-cpu gymnasium minigrid numba numpy scipy rich hypothesis pytest pytest-xdist
 	@$(NEWEST)/bin/python -m pip install --quiet --progress-bar off --no-deps -e .
 	@touch $@
 
@@ -69,8 +69,14 @@ check: $(VENV)/.dev
 test: check
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
-test-slow: $(VENV)/.dev $(NEWEST)/.dev
-	$(BIN)/pytest -m slow
+# Real agents and pictures, for the slow tests.
+$(VENV)/.slow: $(VENV)/.dev
+	@echo "adding agents to $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[agents,plots]'
+	@touch $@
+
+test-slow: $(VENV)/.slow $(NEWEST)/.dev
+	$(BIN)/pytest -n $(WORKERS) -m slow
 	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
 
 bench: $(VENV)/.bench

@@ -15,6 +15,10 @@ In reading order:
 - `landmark_mds`, `retrieve_pairs`, `distortion` and `recall_miss`, which pairs are worth a look;
   `evaluate_embedding` says how well an embedding imitates the metric. Learned ones live in
   `bisim_abstract.encoders`.
+- `aggregate`, the model over clusters; `lift_policy`, its policies on the states;
+  `value_loss`, what these lose, and `loss_bounds`, what they can lose, by the certified
+  `cluster_diameters`; `cluster_by_rewards` and its siblings, clusterings to compare with.
+  `bisim_abstract.wrappers.AbstractedEnv` is all of this as an environment for agents.
 - `value_iteration` and `evaluate_policy`, certified values.
 - `solve_transport`, the small exact transport solver underneath.
 
@@ -30,10 +34,26 @@ Example:
 
 from bisim_abstract._register import register_envs
 from bisim_abstract._version import __version__ as __version__
+from bisim_abstract.aggregate import (
+    Aggregation,
+    LossBounds,
+    ValueLoss,
+    aggregate,
+    lift_policy,
+    loss_bounds,
+    value_loss,
+)
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
 from bisim_abstract.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.certify import certify, single_build
+from bisim_abstract.clustering import (
+    cluster_by_arm,
+    cluster_by_embedding,
+    cluster_by_metric,
+    cluster_by_rewards,
+    cluster_diameters,
+)
 from bisim_abstract.embedding import distortion, landmark_mds
 from bisim_abstract.errors import (
     BisimError,
@@ -43,6 +63,7 @@ from bisim_abstract.errors import (
     InvalidMDPError,
     MemoryLimitError,
     MissingDependency,
+    NotCertifiedError,
     StateLimitError,
     StochasticEnvError,
     VerificationError,
@@ -71,6 +92,7 @@ register_envs()
 del register_envs
 
 __all__ = [
+    "Aggregation",
     "BisimError",
     "BisimulationClasses",
     "BlockLevel",
@@ -83,9 +105,11 @@ __all__ = [
     "FileFormatError",
     "InvalidArgumentError",
     "InvalidMDPError",
+    "LossBounds",
     "MemoryLimitError",
     "MetricBounds",
     "MissingDependency",
+    "NotCertifiedError",
     "Profile",
     "StateLimitError",
     "StochasticEnvError",
@@ -93,20 +117,29 @@ __all__ = [
     "TransportPlans",
     "Undecided",
     "ValueFeatures",
+    "ValueLoss",
     "Values",
     "Verification",
     "VerificationError",
     "Witness",
+    "aggregate",
     "bisimulation_classes",
     "bisimulation_metric",
     "build_blocks",
     "certify",
+    "cluster_by_arm",
+    "cluster_by_embedding",
+    "cluster_by_metric",
+    "cluster_by_rewards",
+    "cluster_diameters",
     "distortion",
     "estimate_mdp",
     "evaluate_embedding",
     "evaluate_policy",
     "grouped_mdp",
     "landmark_mds",
+    "lift_policy",
+    "loss_bounds",
     "make_witness",
     "propose_classes",
     "propose_components",
@@ -121,5 +154,6 @@ __all__ = [
     "split_labels",
     "value_features",
     "value_iteration",
+    "value_loss",
     "verify",
 ]

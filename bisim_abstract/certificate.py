@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -273,6 +273,13 @@ class Certificate:
             f"width {self.width:.3g}{verdict})"
         )
 
+    def __reduce__(self) -> tuple[Callable[..., Certificate], tuple[dict[str, Any]]]:
+        fields = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+        return _rebuild, (fields | {"run": dict(self.run)},)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Certificate:
+        return self  # nothing in it can change
+
     # -- making and keeping it -------------------------------------------------------------
 
     @classmethod
@@ -376,6 +383,10 @@ class Certificate:
             spanning_forest(self.n_states, first, second, self.lower),
             spanning_forest(self.n_states, first, second, self.upper),
         )
+
+
+def _rebuild(fields: dict[str, Any]) -> Certificate:
+    return Certificate(**fields)
 
 
 def _check_table(certificate: Certificate) -> None:

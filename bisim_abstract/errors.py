@@ -10,6 +10,7 @@
     │   └── StateLimitError                    enumeration met more states than allowed
     ├── FileFormatError (ValueError)           a file is not what it should be
     ├── VerificationError (ValueError)         a certificate claims what is not true
+    ├── NotCertifiedError (ValueError)         an abstraction is asked for without its proof
     ├── MemoryLimitError (MemoryError)         the result would not fit
     └── MissingDependency (ImportError)        an optional package is not installed
 """
@@ -24,6 +25,7 @@ __all__ = [
     "InvalidMDPError",
     "MemoryLimitError",
     "MissingDependency",
+    "NotCertifiedError",
     "StateLimitError",
     "StochasticEnvError",
     "VerificationError",
@@ -60,6 +62,10 @@ class FileFormatError(BisimError, ValueError):
 
 class VerificationError(BisimError, ValueError):
     """A certificate claims something that is not true of the model."""
+
+
+class NotCertifiedError(BisimError, ValueError):
+    """A certificate does not prove what is asked for; the message says what is missing."""
 
 
 class MemoryLimitError(BisimError, MemoryError):

@@ -83,6 +83,16 @@ def test_encoders_at_small_budgets() -> None:
     assert "NO" not in out
 
 
+@pytest.mark.slow
+def test_agents_learn_on_abstractions(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    out = run("scripts/agents.py", "--quick", "--out", str(tmp_path))
+    for name in ("PPO", "DQN", "A2C", "FrozenLake", "CliffWalking", "DoorKey"):
+        assert name in out
+    assert (tmp_path / "rooms.png").stat().st_size > 10_000
+    assert (tmp_path / "taxi.png").stat().st_size > 10_000
+
+
 @pytest.mark.parametrize("name", ["constraints.txt", "README.md"])
 def test_nothing_names_a_package_host(name: str) -> None:
     assert not re.search(r"index-url|https?://(?!github)", (ROOT / name).read_text())

@@ -66,6 +66,7 @@ LAYERS: dict[str, int] = {
     "refinement": 6,
     "certify": 6,
     "evaluation": 6,
+    "clustering": 6,
     "aggregate": 6,
     "plots": 7,
     "report": 7,

@@ -4,6 +4,7 @@
 - `TabularEnv` wraps an environment and tells its state at each step.
 - `enumerate_mdp` does the work where there is no `P` table.
 - `RoomsGridEnv`, registered as `bisim_abstract/RoomsGrid-v0`, is a grid of planted rooms.
+- `AbstractedEnv` shows an environment through certified clusters of its states.
 - `Distractor` multiplies any of them by a background that does not matter.
 
 Example:
@@ -19,9 +20,18 @@ if __name__ != "bisim_abstract.wrappers":
     )
 
 from bisim_abstract.wrappers._make import make_env
+from bisim_abstract.wrappers.abstracted import AbstractedEnv
 from bisim_abstract.wrappers.distractor import Distractor
 from bisim_abstract.wrappers.enumerate import enumerate_mdp
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import TabularEnv, extract_mdp
 
-__all__ = ["Distractor", "RoomsGridEnv", "TabularEnv", "enumerate_mdp", "extract_mdp", "make_env"]
+__all__ = [
+    "AbstractedEnv",
+    "Distractor",
+    "RoomsGridEnv",
+    "TabularEnv",
+    "enumerate_mdp",
+    "extract_mdp",
+    "make_env",
+]

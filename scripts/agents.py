@@ -1,0 +1,471 @@
+"""Agents on certified abstractions: learning curves against the same agent on raw states.
+
+Every policy is lifted to the ground states and evaluated there exactly; nothing is estimated
+from episodes. Scores are shares of the optimal start value; where rewards can be negative, of
+what it has above random actions.
+
+    python scripts/agents.py                     everything, with pictures in agents/
+    python scripts/agents.py --quick             short runs, to see that it works
+    python scripts/agents.py rooms taxi --out x  two of rooms, taxi, ends and deep
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bisim_abstract import (
+    Certificate,
+    NotCertifiedError,
+    TabularMDP,
+    Values,
+    certify,
+    cluster_diameters,
+    lift_policy,
+    loss_bounds,
+    value_iteration,
+    value_loss,
+)
+from bisim_abstract.wrappers import AbstractedEnv, Distractor, TabularEnv, extract_mdp, make_env
+
+GAMMA = 0.9
+ROOMS = "bisim_abstract/RoomsGrid-v0"
+console = Console(width=110, highlight=False)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much to do, and where pictures go."""
+
+    quick: bool
+    seeds: int
+    out: Path
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Shares of the optimal start value that a policy reaches, by steps taken.
+
+    Attributes:
+        name: For legends.
+        steps: (points) environment steps.
+        shares: (seeds, points) proven lower bounds on the shares.
+    """
+
+    name: str
+    steps: list[int]
+    shares: Any
+
+    def at(self, steps: int) -> Any:
+        """(seeds) the shares at so many steps."""
+        return self.shares[:, self.steps.index(steps)]
+
+
+# -- a tabular agent ---------------------------------------------------------------------------
+
+
+class QLearning:
+    """Tabular Q-learning, epsilon-greedy, with a step size that falls with the visits of a pair.
+
+    Args:
+        env: An environment with Discrete actions.
+        gamma: The discount.
+        start: The first value of all entries; high ones make it try everything.
+        n_states: If given, the state is `info["state"]`, one of so many, not the observation.
+        epsilon: Share of random actions, at the first step and from step `decay` on.
+        decay: Steps over which it falls.
+        seed: Of exploration and of the environment.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        gamma: float,
+        start: float,
+        n_states: int | None = None,
+        epsilon: tuple[float, float] = (0.1, 0.1),
+        decay: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self.env, self.gamma, self.epsilon, self.decay = env, gamma, epsilon, decay
+        self._by_info = n_states is not None
+        world: Any = env
+        size = world.observation_space.n if n_states is None else n_states
+        self.n_actions = int(world.action_space.n)
+        self.table = np.full((int(size), self.n_actions), start)
+        self.visits = np.zeros(self.table.shape, np.int64)
+        self.rng = np.random.default_rng(seed)
+        self.steps = 0
+        self._state = self._seen(*env.reset(seed=seed))
+
+    def _seen(self, observation: Any, info: dict[str, Any]) -> int:
+        return int(info["state"] if self._by_info else observation)
+
+    def learn(self, steps: int) -> None:
+        """Take so many steps."""
+        first, last = self.epsilon
+        done = np.minimum((self.steps + np.arange(steps)) / self.decay, 1.0)
+        explore = self.rng.random(steps) < first + (last - first) * done
+        random = self.rng.integers(self.n_actions, size=steps)
+        table, visits = self.table, self.visits
+        for k in range(steps):
+            state = self._state
+            row = table[state]
+            action = int(random[k]) if explore[k] else int(row.argmax())
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            after = self._seen(observation, info)
+            ahead = 0.0 if terminated else float(table[after].max())
+            visits[state, action] += 1
+            rate = 10.0 / (9.0 + visits[state, action])
+            row[action] += rate * (float(reward) + self.gamma * ahead - row[action])
+            self._state = after
+            if terminated or truncated:
+                self._state = self._seen(*self.env.reset())
+        self.steps += steps
+
+    def policy(self) -> Any:
+        """(n_states) greedy actions."""
+        return self.table.argmax(axis=1)
+
+
+def learning_curve(
+    name: str,
+    make: Callable[[int], QLearning],
+    score: Callable[[Any], float],
+    marks: list[int],
+    seeds: int,
+) -> Curve:
+    """An agent per seed, stopped at each mark to score its greedy policy."""
+    shares = np.empty((seeds, len(marks)))
+    for seed in range(seeds):
+        agent = make(seed)
+        for k, mark in enumerate(marks):
+            agent.learn(mark - agent.steps)
+            shares[seed, k] = score(agent.policy())
+    return Curve(name, marks, shares)
+
+
+def share(mdp: TabularMDP, policy: Any, best: Values) -> float:
+    """The start value of a policy as a share of the optimal one: a proven lower bound."""
+    return value_loss(mdp, GAMMA, policy, optimal=best).start_share
+
+
+def score_above_random(mdp: TabularMDP, best: Values) -> Callable[[Any], float]:
+    """The start value on a scale where random actions have 0 and V* has 1."""
+    uniform = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
+    span = value_loss(mdp, GAMMA, uniform, optimal=best).start
+    return lambda policy: 1.0 - value_loss(mdp, GAMMA, policy, optimal=best).start / span
+
+
+def checkpoints(last: int, count: int) -> list[int]:
+    """Steps at which to look, evenly spread."""
+    return [last * (k + 1) // count for k in range(count)]
+
+
+# -- pictures and tables -----------------------------------------------------------------------
+
+
+def draw(title: str, label: str, curves: list[Curve], path: Path, *, level: float) -> None:
+    """One picture: the median of the seeds, and their range."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for curve in curves:
+        (line,) = axes.plot(curve.steps, np.median(curve.shares, axis=0), label=curve.name)
+        axes.fill_between(
+            curve.steps,
+            curve.shares.min(axis=0),
+            curve.shares.max(axis=0),
+            color=line.get_color(),
+            alpha=0.2,
+        )
+    axes.axhline(level, color="0.5", linewidth=0.8, linestyle="--")
+    axes.set(title=title, xlabel="environment steps", ylabel=label)
+    axes.set_ylim(top=1.02)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    console.print(f"  picture   {path}")
+
+
+def show(title: str, curves: list[Curve], marks: list[int]) -> None:
+    """Shares of all seeds at a few marks."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("agent")
+    for mark in marks:
+        table.add_column(f"{mark:,} steps", justify="right")
+    for curve in curves:
+        cells = [" ".join(f"{x:.1%}" for x in curve.at(mark)) for mark in marks]
+        table.add_row(curve.name, *cells)
+    console.print(table)
+
+
+def first_above(curve: Curve, level: float) -> int | None:
+    """The first mark from which on all seeds are at the level or above."""
+    is_above = (curve.shares >= level).all(axis=0)
+    for k in range(len(curve.steps)):
+        if is_above[k:].all():
+            return curve.steps[k]
+    return None
+
+
+def prove(certificate: Certificate, env: AbstractedEnv) -> None:
+    """What the certificate promises for the greedy policy of the aggregated model."""
+    diameters = cluster_diameters(certificate, env.labels)
+    bounds = loss_bounds(env.mdp, env.aggregation, GAMMA, diameters)
+    policy = value_iteration(env.abstract_mdp, GAMMA).policy
+    loss = value_loss(env.mdp, GAMMA, lift_policy(env.aggregation, policy))
+    console.print(env.summary())
+    console.print(
+        f"  diameter  {bounds.diameter:.4g} at most\n"
+        f"  planned   loses {loss.sup:.4g} at most, {loss.start:.4g} from the start; proven "
+        f"without V*: {bounds.a_posteriori:.4g}, beforehand: {bounds.a_priori:.4g}"
+    )
+
+
+# -- the runs ----------------------------------------------------------------------------------
+
+
+def run_rooms(options: Options) -> None:
+    """RoomsGrid: 25 clusters against 2,500 states."""
+    ground = gym.make(ROOMS, disable_env_checker=True)
+    mdp = extract_mdp(ground)
+    certificate = certify(mdp, GAMMA)
+    env = AbstractedEnv(ground, certificate)
+    prove(certificate, env)
+    best = value_iteration(mdp, GAMMA)
+    last = 8_000 if options.quick else 20_000
+    marks = checkpoints(last, 16 if options.quick else 40)
+    top = float(mdp.rewards.max()) / (1.0 - GAMMA)
+
+    def agent(world: gym.Env[Any, Any]) -> Callable[[int], QLearning]:
+        return lambda seed: QLearning(
+            world, gamma=GAMMA, start=top, epsilon=(1.0, 0.5), decay=last, seed=seed
+        )
+
+    def lifted(policy: Any) -> float:
+        return share(mdp, lift_policy(env.aggregation, policy), best)
+
+    below = AbstractedEnv(ground, certificate, dynamics="ground")
+    curves = [
+        learning_curve("25 clusters, aggregated", agent(env), lifted, marks, options.seeds),
+        learning_curve("25 clusters, ground steps", agent(below), lifted, marks, options.seeds),
+        learning_curve(
+            "2,500 raw states",
+            agent(ground),
+            lambda policy: share(mdp, policy, best),
+            marks,
+            options.seeds,
+        ),
+    ]
+    quarter = marks[len(marks) // 4 - 1]
+    show("RoomsGrid, Q-learning", curves, [marks[0], quarter, marks[len(marks) // 2 - 1], last])
+    reached = first_above(curves[0], 0.95)
+    if reached is None:
+        console.print("[red]the abstraction did not reach 95% in all seeds[/red]")
+    else:
+        raw = float(curves[2].at(reached).max())
+        console.print(
+            f"  95% of V* on the abstraction, in all seeds, from {reached:,} steps on; raw states "
+            f"are then at {raw:.1%} at best",
+            style="green" if raw < 0.8 else "red",
+        )
+    label = "share of the optimal start value"
+    draw("RoomsGrid, Q-learning", label, curves, options.out / "rooms.png", level=0.95)
+
+
+def run_taxi(options: Options) -> None:
+    """Taxi with a background: 501 clusters against 50,001 states (smaller if quick)."""
+    size = 10 if options.quick else 100
+    ground = Distractor(_quiet("Taxi-v3", disable_env_checker=True), n_background=size)
+    mdp = extract_mdp(ground)
+    begin = time.perf_counter()
+    certificate = certify(mdp, GAMMA, tau=1e-6)
+    console.print(f"Taxi x {size} backgrounds: certified in {time.perf_counter() - begin:.1f} s")
+    env = AbstractedEnv(ground, certificate)
+    prove(certificate, env)
+    best = value_iteration(mdp, GAMMA)
+    score = score_above_random(mdp, best)
+    marks = checkpoints(20_000 if options.quick else 300_000, 4 if options.quick else 12)
+    below, raw = AbstractedEnv(ground, certificate, dynamics="ground"), TabularEnv(ground)
+    curves = [
+        learning_curve(
+            f"{env.aggregation.n_clusters:,} certified clusters",
+            lambda seed: QLearning(below, gamma=GAMMA, start=0.0, seed=seed),
+            lambda policy: score(lift_policy(env.aggregation, policy)),
+            marks,
+            options.seeds,
+        ),
+        learning_curve(
+            f"{mdp.n_states:,} raw states",
+            lambda seed: QLearning(raw, gamma=GAMMA, start=0.0, n_states=mdp.n_states, seed=seed),
+            score,
+            marks,
+            options.seeds,
+        ),
+    ]
+    title = f"Taxi with a background of {size} states, Q-learning"
+    show(title, curves, [marks[0], marks[len(marks) // 2 - 1], marks[-1]])
+    label = "share of V* above random actions"
+    draw(title, label, curves, options.out / "taxi.png", level=1.0)
+
+
+def run_ends(options: Options) -> None:
+    """From `gym.make` to a trained agent, in one go, on four environments."""
+    steps = 20_000 if options.quick else 400_000
+    table = Table(
+        title=f"From gym.make to an agent of {steps:,} steps (share of V* above random)",
+        title_justify="left",
+    )
+    for column in ("environment", "states", "clusters", "tau", "learned", "planned"):
+        table.add_column(column, justify="left" if column == "environment" else "right")
+    worlds: list[tuple[str, dict[str, Any]]] = [
+        ("FrozenLake-v1", {"map_name": "8x8"}),
+        ("Taxi-v3", {}),
+        ("CliffWalking-v1", {}),
+        ("MiniGrid-DoorKey-5x5-v0", {}),
+    ]
+    for name, kwargs in worlds:
+        try:
+            ground = _quiet(name, disable_env_checker=True, **kwargs)
+        except ImportError as error:
+            console.print(f"[yellow]{name} left out: {error}[/yellow]")
+            continue
+        mdp = extract_mdp(ground)
+        certificate = certify(mdp, GAMMA, tau=1e-9 * float(np.ptp(mdp.rewards)))
+        try:
+            env = AbstractedEnv(ground, certificate, require="all")
+        except NotCertifiedError as refusal:
+            console.print(f"[yellow]{name} refused: {refusal}[/yellow]")
+            continue
+        best = value_iteration(mdp, GAMMA)
+        score = score_above_random(mdp, best)
+        top = max(0.0, float(mdp.rewards.max()))  # optimistic: it is paid once in these worlds
+        agent = QLearning(env, gamma=GAMMA, start=top, seed=0)
+        agent.learn(steps)
+        planned = value_iteration(env.abstract_mdp, GAMMA).policy
+        table.add_row(
+            name,
+            f"{mdp.n_states:,}",
+            f"{env.aggregation.n_clusters:,}",
+            f"{env.tau:.2g}",
+            f"{score(lift_policy(env.aggregation, agent.policy())):.1%}",
+            f"{score(lift_policy(env.aggregation, planned)):.1%}",
+        )
+    console.print(table)
+
+
+def run_deep(options: Options) -> None:
+    """Stable-Baselines3 on the abstraction against itself on raw states."""
+    try:
+        import stable_baselines3 as sb3
+    except ImportError as error:
+        console.print(f"[yellow]left out: {error}; pip install 'bisim-abstract[agents]'[/yellow]")
+        return
+    import torch
+
+    torch.set_num_threads(1)
+    ground = gym.make(ROOMS, disable_env_checker=True)
+    mdp = extract_mdp(ground)
+    best = value_iteration(mdp, GAMMA)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rooms.npz"
+        certify(mdp, GAMMA).save(path)
+        env = AbstractedEnv(ground, path)
+        steps = 512 if options.quick else 6_000
+        makers: dict[str, Callable[[Any, int], Any]] = {
+            "PPO": lambda e, s: sb3.PPO(
+                "MlpPolicy",
+                e,
+                gamma=GAMMA,
+                seed=s,
+                n_steps=256,
+                learning_rate=3e-3,
+                device="cpu",
+            ),
+            "DQN": lambda e, s: sb3.DQN(
+                "MlpPolicy",
+                e,
+                gamma=GAMMA,
+                seed=s,
+                learning_starts=200,
+                target_update_interval=200,
+                learning_rate=1e-3,
+                exploration_fraction=0.5,
+                device="cpu",
+            ),
+            "A2C": lambda e, s: sb3.A2C("MlpPolicy", e, gamma=GAMMA, seed=s, device="cpu"),
+        }
+        console.print(f"RoomsGrid, {steps:,} steps each: share of V* by seed, and margins")
+        worlds: list[tuple[Any, Callable[[Any], Any]]] = [
+            (env, lambda policy: lift_policy(env.aggregation, policy)),
+            (ground, lambda policy: policy),
+        ]
+        for name, make in makers.items():
+            scores: list[list[float]] = [[], []]
+            for seed in range(1 if options.quick else options.seeds):
+                for k, (world, lift) in enumerate(worlds):
+                    model: Any = make(world, seed)
+                    model.learn(steps)
+                    size = model.observation_space.n
+                    policy = model.predict(np.arange(size), deterministic=True)[0]
+                    scores[k].append(share(mdp, lift(np.asarray(policy, np.int64)), best))
+            margins = np.array(scores[0]) - np.array(scores[1])
+            shown = (" ".join(f"{x:6.1%}" for x in row) for row in scores)
+            margin = " ".join(f"{100.0 * x:+5.1f}" for x in margins)
+            console.print("  {}  abstraction {}  raw states {}  {}".format(name, *shown, margin))
+
+
+def _quiet(name: str, **kwargs: Any) -> gym.Env[Any, Any]:
+    with warnings.catch_warnings():
+        # Where an id is retired its successor, with the same dynamics, stands in.
+        warnings.simplefilter("ignore", UserWarning)
+        return make_env(name, **kwargs)
+
+
+RUNS: dict[str, Callable[[Options], None]] = {
+    "rooms": run_rooms,
+    "taxi": run_taxi,
+    "ends": run_ends,
+    "deep": run_deep,
+}
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(RUNS)}")
+    parser.add_argument("--quick", action="store_true", help="short runs")
+    parser.add_argument("--seeds", type=int, default=3, help="repeats with other seeds")
+    parser.add_argument("--out", type=Path, default=Path("agents"), help="folder for pictures")
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in RUNS]
+    if unknown:
+        parser.error(f"no run {unknown[0]!r}; there are {', '.join(RUNS)}")
+    options = Options(given.quick, given.seeds, given.out)
+    for name in given.names or RUNS:
+        console.rule(name)
+        begin = time.perf_counter()
+        RUNS[name](options)
+        console.print(f"  time      {time.perf_counter() - begin:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

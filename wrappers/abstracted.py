@@ -1,0 +1,466 @@
+"""`AbstractedEnv`: an environment over certified clusters, handed over only with its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, SupportsFloat, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import RecordConstructorArgs, seeding
+
+from bisim_abstract._typing import IntArray
+from bisim_abstract._validation import check_choice, check_int, check_real
+from bisim_abstract.aggregate import Aggregation, aggregate
+from bisim_abstract.certificate import Certificate
+from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCertifiedError
+from bisim_abstract.linking import undecided
+from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.verify import verify as verify_certificate
+from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
+from bisim_abstract.wrappers._source import find_source, layers, plain_action, state_reader
+from bisim_abstract.wrappers.rooms import RoomsGridEnv
+from bisim_abstract.wrappers.tabular import TabularEnv, extract_mdp
+
+DYNAMICS = ("aggregated", "ground")
+SCOPES = {"all": "all pairs of states", "covered": "covered pairs only"}
+SHOWN = 5  # clusters or thresholds that a message lists
+
+Table: TypeAlias = dict[int, dict[int, list[tuple[float, int, float, bool]]]]
+
+
+class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs):
+    """An environment seen through certified clusters of its states.
+
+    It exists only if the certificate speaks of this very environment and both its arms give
+    the same clustering at the threshold. The clusterings are derived anew from the bounds; the
+    bounds themselves are taken as they are unless `verify` is set.
+
+    Observations are numbers of clusters. If episodes can end, the last number is none of the
+    clusters: it stands for the end, and is what a step that terminates returns. With
+    dynamics="aggregated", steps follow the aggregated model: rows and rewards are averages over
+    a cluster's members, and a step pays the expected reward. With dynamics="ground", the
+    environment itself is stepped and only the observation is replaced. Time limits of the
+    wrapped environment hold either way; other wrappers inside have no effect on aggregated
+    steps.
+
+    `info` has "cluster" and "scope", and with "ground" also "state", the present state's index
+    in the model, and "env_state", the environment's own id of it.
+
+    Where the model was enumerated it is that of one seed: the wrapped environment is then
+    always reset with this seed, whatever seed `reset` is given. Aggregated steps follow the
+    seed given.
+
+    Args:
+        env: The environment.
+        certificate: A certificate of its model, as `extract_mdp(env)` gives it (with all or
+            with reachable states only), or the path of one. Give a path if the specification
+            of the environment is to be written as JSON.
+        tau: The threshold; the certificate's own by default.
+        dynamics: "aggregated" or "ground".
+        weighting: Of members within a cluster: "uniform", "start", "visitation" (at the
+            certificate's discount), or a list of one weight per state; see `aggregate`.
+        require: "all" refuses certificates whose scope is "covered" pairs only.
+        verify: Whether to check the certificate's bounds as well, with
+            `bisim_abstract.verify`.
+        seed: Seed of enumeration, for environments without a table.
+        max_states: Limit for enumeration.
+
+    Attributes:
+        certificate: The certificate.
+        tau: The threshold.
+        mdp: The environment's model.
+        aggregation: How its states fall into clusters.
+
+    Raises:
+        NotCertifiedError: If the certificate does not prove the abstraction; the message says
+            what is missing and what can be done.
+
+    Example:
+        >>> from bisim_abstract import certify
+        >>> ground = gym.make("bisim_abstract/RoomsGrid-v0", side=20, room_size=10)
+        >>> env = AbstractedEnv(ground, certify(extract_mdp(ground), 0.9))
+        >>> env.observation_space
+        Discrete(4)
+        >>> env.reset(seed=0)[1]["scope"]
+        'all'
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        certificate: Certificate | str | Path,
+        tau: float | None = None,
+        *,
+        dynamics: str = "aggregated",
+        weighting: str | list[float] = "uniform",
+        require: str | None = None,
+        verify: bool = False,
+        seed: int = 0,
+        max_states: int = 100_000,
+    ) -> None:
+        self._has_path = not isinstance(certificate, Certificate)
+        RecordConstructorArgs.__init__(
+            self,
+            certificate=str(certificate) if self._has_path else certificate,
+            tau=tau,
+            dynamics=dynamics,
+            weighting=weighting if isinstance(weighting, str) else [float(w) for w in weighting],
+            require=require,
+            verify=verify,
+            seed=seed,
+            max_states=max_states,
+        )
+        gym.Wrapper.__init__(self, env)
+        self.dynamics = check_choice("dynamics", dynamics, DYNAMICS)
+        if require is not None:
+            check_choice("require", require, ("all",))
+        if not isinstance(certificate, Certificate):
+            if not isinstance(certificate, str | Path):
+                raise InvalidArgumentError(
+                    "certificate must be a Certificate or the path of one, got "
+                    f"{type(certificate).__name__}; bisim_abstract.certify(mdp, gamma) makes one"
+                )
+            certificate = Certificate.load(certificate)
+        self.certificate = certificate
+        self._check_scope(require)
+        seed = check_int("seed", seed, low=0)
+        self.mdp = _model_of(env, certificate, seed, max_states)
+        self.tau, clusters = _certified_clusters(certificate, tau)
+        if verify:
+            found = verify_certificate(certificate, self.mdp)
+            if not found.is_valid:
+                raise NotCertifiedError(
+                    f"the certificate does not hold: {found.problem}; make a new one with certify"
+                )
+        self.aggregation: Aggregation = aggregate(
+            self.mdp, clusters, weighting=weighting, gamma=certificate.gamma
+        )
+        small = self.aggregation.mdp
+        self.observation_space = spaces.Discrete(small.n_states)
+
+        self._sums, self._start_sums = _row_sums(small), np.cumsum(small.start)
+        self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
+        self._one_seed = seed if self.mdp.metadata["method"] == "enumeration" else None
+        self._limit = _time_limit(env)
+        self._source = find_source(env)  # looking for it takes longer than a step
+        self._cluster: int | None = None
+        self._steps = 0
+        self._rng: np.random.Generator | None = None
+        self._rng_seed: int | None = None
+
+    # -- what it says ----------------------------------------------------------------------
+
+    @property
+    def abstract_mdp(self) -> TabularMDP:
+        """The aggregated model; its states are the observations."""
+        return self.aggregation.mdp
+
+    @property
+    def labels(self) -> IntArray:
+        """(n_states of `mdp`) the observation of each state."""
+        return self.aggregation.labels
+
+    @property
+    def P(self) -> Table:  # noqa: N802
+        """The aggregated model as a Gymnasium table, made anew at each access.
+
+        P[cluster][action] = [(probability, next cluster, expected reward, terminated), ...].
+        """
+        small = self.abstract_mdp
+        table: Table = {}
+        for k in range(small.n_states):
+            table[k] = {}
+            for a in range(small.n_actions):
+                successors, probs = small.successors(k, a)
+                reward = float(small.rewards[k, a])
+                table[k][a] = [
+                    (p, t, reward, t == small.terminal_state)
+                    for t, p in zip(successors.tolist(), probs.tolist(), strict=True)
+                ]
+        return table
+
+    @property
+    def initial_state_distrib(self) -> npt.NDArray[np.float64]:
+        """(n_clusters, and the end) the start distribution over observations."""
+        return self.abstract_mdp.start
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        n = self.aggregation.n_clusters
+        ends = "" if self.abstract_mdp.terminal_state is None else ", and the end of episodes"
+        largest = int(np.bincount(self.labels).max())
+        scope = self.certificate.scope
+        lines = [
+            f"abstraction of {self.mdp.n_states:,} states, {self.dynamics} dynamics",
+            f"  clusters  {n:,}, the largest of {largest:,} states{ends}",
+            f"  tau       {self.tau:g} at gamma = {self.certificate.gamma:g}",
+            f"  scope     {scope}: certified over {SCOPES[scope]}",
+            f"  weights   {self.aggregation.weighting}",
+        ]
+        if self._limit is not None:
+            lines.append(f"  episodes  end after {self._limit:,} steps")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return (
+            f"<AbstractedEnv[{self.aggregation.n_clusters:,} clusters of {self.mdp.n_states:,} "
+            f"states, tau {self.tau:g}, certified over {SCOPES[self.certificate.scope]}]"
+            f"{self.env}>"
+        )
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """The specification; one that holds a Certificate itself cannot be written as JSON."""
+        spec = super().spec
+        if spec is not None and not self._has_path:
+            spec.__class__ = _UnsavedSpec
+        return spec
+
+    # -- acting ----------------------------------------------------------------------------
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The generator of aggregated steps; with "ground", that of the environment."""
+        if self.dynamics == "ground":
+            return self.env.np_random
+        if self._rng is None:
+            self._rng, self._rng_seed = seeding.np_random()
+        return self._rng
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        if self.dynamics == "ground":
+            self.env.np_random = value
+        else:
+            self._rng, self._rng_seed = value, -1
+
+    @property
+    def np_random_seed(self) -> int | None:  # type: ignore[override]
+        """The seed of `np_random`; -1 if it was set directly."""
+        if self.dynamics == "ground":
+            return self.env.np_random_seed
+        _ = self.np_random
+        return self._rng_seed
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.int64, dict[str, Any]]:
+        """Start an episode; seed and options are passed on to the environment too."""
+        inner = seed if self._one_seed is None else self._one_seed
+        _, info = self.env.reset(seed=inner, options=options)
+        self._steps = 0
+        if self.dynamics == "ground":
+            return self._seen(info, terminated=False)
+        if seed is not None:
+            self._rng, self._rng_seed = seeding.np_random(seed)
+        self._cluster = _draw(self._start_sums, float(self.np_random.random()))
+        return self._seen({}, terminated=False)
+
+    def step(self, action: Any) -> tuple[np.int64, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take an action; a step that terminates returns the number of the end."""
+        action = plain_action(action)
+        if self.dynamics == "ground":
+            _, reward, terminated, truncated, info = self.env.step(action)
+            observation, info = self._seen(info, terminated=bool(terminated))
+            return observation, reward, bool(terminated), bool(truncated), info
+        small = self.abstract_mdp
+        act = check_int("action", action, low=0, high=small.n_actions - 1)
+        if self._cluster is None:
+            raise ResetNeeded("call reset() before step()")
+        at = self._cluster * small.n_actions + act
+        begin, end = int(small.indptr[at]), int(small.indptr[at + 1])
+        paid = float(small.rewards[self._cluster, act])
+        drawn = _draw(self._sums[begin:end], float(self.np_random.random()))
+        self._cluster = int(small.indices[begin + drawn])
+        self._steps += 1
+        terminated = self._cluster == small.terminal_state
+        truncated = self._limit is not None and self._steps >= self._limit
+        observation, info = self._seen({}, terminated=terminated)
+        return observation, paid, terminated, truncated, info
+
+    def _seen(
+        self, info: Mapping[str, Any], *, terminated: bool
+    ) -> tuple[np.int64, dict[str, Any]]:
+        """The present cluster, and `info` with what it gains."""
+        gained: dict[str, Any] = {}
+        if self.dynamics == "ground":
+            source = self._source
+            ident = state_reader(self.env)() if source is None else source.state_id()
+            state = self.mdp.terminal_state if terminated else self._place.get(ident)
+            if state is None:
+                raise ExtractionError(
+                    f"the environment is in state {ident}, which its model does not have; was "
+                    "it changed, or reset to another layout, after the model was extracted?"
+                )
+            self._cluster = int(self.labels[state])
+            gained = {"state": state, "env_state": ident}
+        assert self._cluster is not None
+        gained |= {"cluster": self._cluster, "scope": self.certificate.scope}
+        return np.int64(self._cluster), {**info, **gained}
+
+    # -- showing ---------------------------------------------------------------------------
+
+    def render(self) -> Any:
+        """RoomsGrid coloured by cluster; other environments as they draw themselves.
+
+        With "aggregated" there is no present state to draw: a RoomsGrid shows the present
+        cluster, other environments show one square per cluster, or a line of text.
+        """
+        inner = self.env.unwrapped
+        is_ground = self.dynamics == "ground"
+        is_grid = isinstance(inner, RoomsGridEnv) and self._source is inner
+        if self.render_mode not in ("ansi", "rgb_array") or (is_ground and not is_grid):
+            if not is_ground and self.render_mode is not None:
+                gym.logger.warn(
+                    f"aggregated steps cannot be shown in render mode {self.render_mode!r}; "
+                    "use 'ansi', 'rgb_array' or dynamics='ground'"
+                )
+                return None
+            return self.env.render()
+        if self._cluster is None:
+            raise ResetNeeded("call reset() before render()")
+        cluster = self._cluster
+        size = int((self.labels == cluster).sum())
+        title = f"cluster {cluster} of {self.aggregation.n_clusters} ({size:,} states)"
+        if not isinstance(inner, RoomsGridEnv) or not is_grid:
+            if self.render_mode == "ansi":
+                return title + "\n"
+            return strip_image(self.abstract_mdp.n_states, cluster)
+        clusters = np.empty((inner.side, inner.side), np.int64)
+        clusters.ravel()[self.mdp.state_ids] = self.labels
+        cell = divmod(inner.s, inner.side) if is_ground else None
+        if self.render_mode == "ansi":
+            where = "" if cell is None else f", cell {cell}"
+            return f"{title}{where}\n{grid_text(clusters, cell=cell, cluster=cluster)}"
+        return grid_image(clusters, cell=cell, cluster=cluster)
+
+    def _check_scope(self, require: str | None) -> None:
+        if require == "all" and self.certificate.scope != "all":
+            raise NotCertifiedError(
+                f"the certificate's scope is {SCOPES[self.certificate.scope]!r}: states of "
+                "different clusters may still be within the threshold where their pair is not "
+                "covered. Make one with certify(mdp, gamma, scope='all'), or do without "
+                "require='all'"
+            )
+
+
+class _UnsavedSpec(EnvSpec):
+    """The specification of an environment whose certificate is not in a file."""
+
+    def to_json(self) -> str:
+        raise InvalidArgumentError(
+            "this specification holds a Certificate, which is no JSON value; save it with "
+            "certificate.save(path) and wrap with AbstractedEnv(env, path)"
+        )
+
+
+def _model_of(
+    env: gym.Env[Any, Any], certificate: Certificate, seed: int, max_states: int
+) -> TabularMDP:
+    """The environment's model, all of it or its reachable part: whichever is certified."""
+    candidates = [layer.mdp for layer in layers(env) if isinstance(layer, TabularEnv)]
+    for candidate in candidates:
+        is_literal = candidate.metadata["terminal"] == "table"
+        if candidate.fingerprint == certificate.fingerprint and not is_literal:
+            return candidate
+    mdp = extract_mdp(env, seed=seed, max_states=max_states)
+    if mdp.fingerprint == certificate.fingerprint:
+        return mdp
+    part = mdp.restrict(mdp.reachable())
+    if part.fingerprint == certificate.fingerprint:
+        return part.with_metadata(reachable_only=True)
+    shape = (certificate.n_states, certificate.rewards.shape[1])
+    hint = ""
+    literal = extract_mdp(env, terminal="table", seed=seed, checks=0, max_states=max_states)
+    if certificate.fingerprint in (
+        literal.fingerprint,
+        literal.restrict(literal.reachable()).fingerprint,
+    ):
+        hint = " It belongs to the table followed beyond the end of episodes (terminal='table')."
+    raise NotCertifiedError(
+        f"the certificate is of another model: {shape[0]:,} states and {shape[1]} actions, "
+        f"fingerprint {certificate.fingerprint[:12]}; this environment has {mdp.n_states:,} states "
+        f"({part.n_states:,} reachable) and {mdp.n_actions} actions, fingerprint "
+        f"{mdp.fingerprint[:12]} ({part.fingerprint[:12]}).{hint} Certify this one, "
+        "certify(extract_mdp(env), gamma), or make the environment with the arguments (and, if "
+        "it was enumerated, the seed) that the certificate was made for"
+    )
+
+
+def _certified_clusters(certificate: Certificate, tau: float | None) -> tuple[float, IntArray]:
+    """The threshold and its clustering, if both arms agree on it."""
+    own = certificate.tau
+    if tau is None and own is None:
+        raise NotCertifiedError(
+            f"the certificate has no threshold of its own: give tau. {_advice(certificate, None)}"
+        )
+    value = check_real("tau", own if tau is None else tau)  # type: ignore[arg-type]
+    if value < 0.0:
+        raise InvalidArgumentError(f"tau must be at least 0, got {value!r}")
+    lower, upper = certificate.partitions(value)
+    if value == own and not (
+        np.array_equal(lower, certificate.labels_lower)
+        and np.array_equal(upper, certificate.labels_upper)
+    ):
+        raise NotCertifiedError(
+            "the certificate's clusterings do not follow from its bounds: it was altered. Load "
+            "it again, or make a new one with certify"
+        )
+    open_ = undecided(lower, upper)
+    if open_ is None:
+        return value, upper
+    s, t = open_.example
+    below, above = certificate.bounds(s, t)
+    groups = np.unique(np.stack([lower, upper]), axis=1)
+    counts = np.bincount(groups[0])
+    which = np.sort(groups[1][counts[groups[0]] > 1])
+    listed = ", ".join(map(str, which[:SHOWN])) + (", ..." if which.size > SHOWN else "")
+    raise NotCertifiedError(
+        f"not certified at tau = {value:g}: {open_.clusters:,} clusters of the upper arm "
+        f"({listed}) are undecided, {open_.pairs:,} pairs of states in {open_.groups:,} groups; "
+        f"states {s} and {t}, for instance, are between {float(below):.4g} and "
+        f"{float(above):.4g} apart. {_advice(certificate, value)}"
+    )
+
+
+def _advice(certificate: Certificate, tau: float | None) -> str:
+    """Thresholds that would do, the nearest first, and what else could help."""
+    intervals = certificate.certified_thresholds()
+    if tau is not None:
+        intervals.sort(key=lambda x: max(x.low - tau, tau - x.high))
+    near = ", ".join(
+        f"[{x.low:.6g}, {x.high:.6g}) with {x.n_clusters:,} clusters" for x in intervals[:SHOWN]
+    )
+    more = "more max_pairs, max_rounds or max_seconds"
+    if certificate.scope == "covered":
+        more += ", or scope='all'"
+    return f"Thresholds that are certified: {near or 'none'}. Or certify with {more}"
+
+
+def _time_limit(env: gym.Env[Any, Any]) -> int | None:
+    """The least number of steps that time limits inside allow, if there are any."""
+    limits = [
+        int(layer._max_episode_steps)
+        for layer in layers(env)
+        if isinstance(layer, gym.wrappers.TimeLimit)
+    ]
+    return min(limits, default=None)
+
+
+def _row_sums(mdp: TabularMDP) -> npt.NDArray[np.float64]:
+    """(nnz) running sums of probabilities within each row."""
+    sums = np.empty(mdp.nnz)
+    for begin, end in zip(mdp.indptr[:-1].tolist(), mdp.indptr[1:].tolist(), strict=True):
+        sums[begin:end] = np.cumsum(mdp.normalised_probs[begin:end])
+    return sums
+
+
+def _draw(sums: npt.NDArray[np.float64], uniform: float) -> int:
+    """The index at which running sums pass a uniform number; never one without mass."""
+    return int(np.searchsorted(sums, uniform * sums[-1], side="right"))
