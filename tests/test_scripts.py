@@ -85,7 +85,6 @@ def test_encoders_at_small_budgets() -> None:
 
 @pytest.mark.slow
 def test_agents_learn_on_abstractions(tmp_path: Path) -> None:
-    pytest.importorskip("stable_baselines3")
     out = run("scripts/agents.py", "--quick", "--out", str(tmp_path))
     for name in ("PPO", "DQN", "A2C", "FrozenLake", "CliffWalking", "DoorKey"):
         assert name in out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib
 import pickle
 import warnings
 from pathlib import Path
@@ -522,11 +523,12 @@ def test_environment_checkers(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
 def test_the_checker_of_stable_baselines(of_lake: Certificate, dynamics: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what other libraries warn of when they are imported
-        checker = pytest.importorskip("stable_baselines3.common.env_checker")
+        checker = importlib.import_module("stable_baselines3.common.env_checker")
     checker.check_env(AbstractedEnv(lake(), of_lake, dynamics=dynamics))
 
 
