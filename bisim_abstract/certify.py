@@ -242,6 +242,10 @@ def certify(
     if isinstance(tau, str):
         check_choice("tau", tau, ("auto",))
     threshold = None if tau is None or isinstance(tau, str) else check_real("tau", tau)
+    if threshold is not None and threshold < 0.0:
+        raise InvalidArgumentError(f"tau must be at least 0, a distance, got {threshold!r}")
+    if isinstance(propose, str):
+        raise InvalidArgumentError(f"propose must be a list of names, got {propose!r}")
     if n_clusters is not None:
         n_clusters = check_int("n_clusters", n_clusters, low=1, high=mdp.n_states)
         if threshold is not None:

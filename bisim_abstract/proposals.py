@@ -23,6 +23,7 @@ from bisim_abstract._validation import as_generator, check_int
 from bisim_abstract.bisimulation import bisimulation_classes, reward_span
 from bisim_abstract.blocks import as_labels
 from bisim_abstract.embedding import Embedding, as_points
+from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
 from bisim_abstract.partition import Forest, numbered, spanning_forest
 from bisim_abstract.retrieval import nearest_points, retrieve_pairs
@@ -116,6 +117,8 @@ def split_labels(
         (n_states) labels of a finer partition, or of the same one.
     """
     rows = np.asarray(points)
+    if rows.ndim != 2:
+        raise InvalidArgumentError(f"points must have shape (n_states, k), got {rows.shape}")
     block = as_labels(labels, rows.shape[0])
     rng = as_generator(seed)
     out = block.copy()

@@ -411,8 +411,8 @@ def run_deep(options: Options) -> None:
                 exploration_fraction=0.5,
                 device="cpu",
             ),
-            # With the library's own n_steps = 5 and step size it does no better than chance on
-            # either side after so few steps.
+            # With the library's own n_steps = 5 and step size results are erratic on either side
+            # after so few steps.
             "A2C": lambda e, s: sb3.A2C(
                 "MlpPolicy", e, gamma=GAMMA, seed=s, n_steps=32, learning_rate=3e-3, device="cpu"
             ),

@@ -773,3 +773,14 @@ def test_the_run_is_recorded() -> None:
     assert made.run["settings"]["index"] == "LSH8"
     assert set(made.run["versions"]) >= {"bisim_abstract", "numpy", "python"}
     np.testing.assert_array_equal(made.rewards, MODEL.rewards)
+
+
+@pytest.mark.parametrize("scope", ["all", "covered"])
+def test_thresholds_below_0_are_refused(scope: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="tau must be at least 0"):
+        certify(sparse_mdp(4, seed=0), 0.5, tau=-1e-9, scope=scope)
+
+
+def test_proposals_are_a_list_of_names() -> None:
+    with pytest.raises(InvalidArgumentError, match="list of names, got 'rewards'"):
+        certify(sparse_mdp(4, seed=0), 0.5, propose="rewards")

@@ -260,3 +260,6 @@ def test_blocks_with_a_gap_inside_are_cut() -> None:
     # Two stray points are no group of their own.
     points[:2] += 0.5
     assert same(split_labels(points, truth, seed=1), truth)
+
+    with pytest.raises(InvalidArgumentError, match="points must have shape"):
+        split_labels([1.0, 2.0], [0, 1])
