@@ -19,6 +19,8 @@ In reading order:
   `value_loss`, what these lose, and `loss_bounds`, what they can lose, by the certified
   `cluster_diameters`; `cluster_by_rewards` and its siblings, clusterings to compare with.
   `bisim_abstract.wrappers.AbstractedEnv` is all of this as an environment for agents.
+- `compare_abstractions`, what planning on clusters loses, beside uncertified clusterings;
+  `QLearning` and `learning_curve`, a yardstick for agents; `state_map`, where to draw states.
 - `value_iteration` and `evaluate_policy`, certified values.
 - `solve_transport`, the small exact transport solver underneath.
 
@@ -54,6 +56,11 @@ from bisim_abstract.clustering import (
     cluster_by_rewards,
     cluster_diameters,
 )
+from bisim_abstract.comparison import (
+    AbstractionLoss,
+    compare_abstractions,
+    compare_clusterings,
+)
 from bisim_abstract.embedding import distortion, landmark_mds
 from bisim_abstract.errors import (
     BisimError,
@@ -73,6 +80,7 @@ from bisim_abstract.evaluation import EmbeddingQuality, evaluate_embedding
 from bisim_abstract.features import ValueFeatures, Witness, make_witness, value_features
 from bisim_abstract.files import read_bridge
 from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract.learning import Curve, QLearning, learning_curve, score_above_random
 from bisim_abstract.linking import Undecided
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.metric import MetricBounds, bisimulation_metric
@@ -85,6 +93,7 @@ from bisim_abstract.proposals import (
     split_labels,
 )
 from bisim_abstract.retrieval import recall_miss, retrieve_pairs
+from bisim_abstract.statemap import StateMap, state_map
 from bisim_abstract.transport import TransportPlans, solve_transport
 from bisim_abstract.verify import Verification, verify
 
@@ -92,6 +101,7 @@ register_envs()
 del register_envs
 
 __all__ = [
+    "AbstractionLoss",
     "Aggregation",
     "BisimError",
     "BisimulationClasses",
@@ -99,6 +109,7 @@ __all__ = [
     "BlockModel",
     "Certificate",
     "CertifiedInterval",
+    "Curve",
     "EmbeddingQuality",
     "Estimate",
     "ExtractionError",
@@ -111,7 +122,9 @@ __all__ = [
     "MissingDependency",
     "NotCertifiedError",
     "Profile",
+    "QLearning",
     "StateLimitError",
+    "StateMap",
     "StochasticEnvError",
     "TabularMDP",
     "TransportPlans",
@@ -132,12 +145,15 @@ __all__ = [
     "cluster_by_metric",
     "cluster_by_rewards",
     "cluster_diameters",
+    "compare_abstractions",
+    "compare_clusterings",
     "distortion",
     "estimate_mdp",
     "evaluate_embedding",
     "evaluate_policy",
     "grouped_mdp",
     "landmark_mds",
+    "learning_curve",
     "lift_policy",
     "loss_bounds",
     "make_witness",
@@ -148,10 +164,12 @@ __all__ = [
     "recall_miss",
     "repair_labels",
     "retrieve_pairs",
+    "score_above_random",
     "single_build",
     "solve_transport",
     "sparse_mdp",
     "split_labels",
+    "state_map",
     "value_features",
     "value_iteration",
     "value_loss",

@@ -170,7 +170,7 @@ class Certificate:
         """Bound on the same over all pairs; what uncovered pairs read is part of it."""
         if self.coverage == 1.0:
             return self.width
-        return max(self.width, self._ground.widest())
+        return max(self.width, self.ground.widest())
 
     @property
     def is_certified(self) -> bool:
@@ -189,7 +189,7 @@ class Certificate:
             check_states("others", others, self.n_states),
         )
         small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
-        lower, upper = self._ground.read(small, large)
+        lower, upper = self.ground.read(small, large)
         if self.n_covered:
             keys = small * self.n_states + large
             at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
@@ -201,15 +201,15 @@ class Certificate:
 
     def partitions(self, tau: float) -> tuple[IntArray, IntArray]:
         """(n_states) clusters of the lower and of the upper arm at a threshold."""
-        return self._forests[0].labels(tau), self._forests[1].labels(tau)
+        return self.forests[0].labels(tau), self.forests[1].labels(tau)
 
     def certified_thresholds(self) -> list[CertifiedInterval]:
         """All thresholds at which both arms agree, as half-open intervals."""
-        return certified_intervals(*self._forests)
+        return certified_intervals(*self.forests)
 
     def profile(self) -> Profile:
         """Numbers of clusters of both arms at every threshold, and where they agree."""
-        return make_profile(*self._forests)
+        return make_profile(*self.forests)
 
     def undecided(self, tau: float | None = None) -> Undecided | None:
         """What the arms leave open at a threshold, by default `tau`; None if they agree.
@@ -364,7 +364,8 @@ class Certificate:
             raise FileFormatError(f"{path} has a damaged header: {error!r}") from error
 
     @cached_property
-    def _ground(self) -> Ground:
+    def ground(self) -> Ground:
+        """What pairs read that are not covered: levels, features and start values."""
         low = high = self.rewards
         if self.reward_radius.size:
             low, high = interval_around(self.rewards, self.reward_radius)
@@ -372,11 +373,12 @@ class Certificate:
         return Ground(starts, self.levels, self.features)
 
     @cached_property
-    def _forests(self) -> tuple[Forest, Forest]:
+    def forests(self) -> tuple[Forest, Forest]:
+        """Minimum spanning forests of both arms: their single linkage at every threshold."""
         if self.scope == "all":
             return (
-                lower_forest(self.n_states, self._ground, self.keys, self.lower),
-                upper_forest(self.n_states, self._ground, self.keys, self.upper),
+                lower_forest(self.n_states, self.ground, self.keys, self.lower),
+                upper_forest(self.n_states, self.ground, self.keys, self.upper),
             )
         first, second = np.divmod(self.keys, self.n_states)
         return (
@@ -441,7 +443,7 @@ def _check_components(certificate: Certificate) -> None:
             raise InvalidArgumentError(f"features must be ValueFeatures, got {features!r}")
         if features.values.shape[1] != n or features.signs.shape[1] != shape[1]:
             raise InvalidArgumentError("features speak of another number of states or actions")
-    _ = certificate._ground  # refuses rewards whose metric would overflow
+    _ = certificate.ground  # refuses rewards whose metric would overflow
 
 
 MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius")

@@ -89,7 +89,7 @@ def cluster_diameters(
         else:
             large.append(k)
     if large:
-        chains = _chain_lengths(certificate._forests[1], cluster, len(groups))
+        chains = _chain_lengths(certificate.forests[1], cluster, len(groups))
         result[large] = np.minimum(result[large], chains[large])
     return result
 
@@ -273,7 +273,7 @@ def _cell_diameter(
 
 def _start_diameter(certificate: Certificate, group: IntArray) -> float:
     """What the start values of the upper arm allow for any pair of the group."""
-    starts = certificate._ground.starts
+    starts = certificate.ground.starts
     if starts.upper == "constant":
         return starts.diameter
     span = float((starts.high[group].max(axis=0) - starts.low[group].min(axis=0)).max())

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_choice, check_int
@@ -26,6 +25,7 @@ __all__ = ["recall_miss", "retrieve_pairs", "uniform_pairs"]
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
 FLAT_POINTS = 1_000  # points up to which the nearest one is found by looking at all
 CHUNK_CELLS = 2**21  # distances that it holds at once
+SMALLEST = 1e-300  # in place of a spread of 0
 LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
 Points: TypeAlias = npt.NDArray[np.float32]
 Returned: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike] | npt.NDArray[np.integer[Any]]
@@ -99,6 +99,21 @@ def nearest_points(points: npt.ArrayLike, queries: npt.ArrayLike) -> IntArray:
         text = "Flat" if own.shape[0] <= FLAT_POINTS else "HNSW16"
         built = _built(faiss, own, text, None, 0)
         return np.asarray(built.search(asked, 1)[1][:, 0], np.int64)
+
+
+def k_means(points: npt.ArrayLike, k: int, seed: int) -> IntArray:
+    """(n) clusters of points by k-means: k of them, or as many as there are distinct points."""
+    given = np.ascontiguousarray(points, dtype=np.float64)
+    # One unit for all coordinates, so that single precision suffices.
+    scaled = (given - given.mean(axis=0)) / max(float(given.std()), SMALLEST)
+    own = np.ascontiguousarray(scaled, dtype=np.float32)
+    distinct, labels = np.unique(own, axis=0, return_inverse=True)
+    if distinct.shape[0] <= k:
+        return np.asarray(labels.ravel(), np.int64)
+    with _faiss_ready() as faiss:
+        model = faiss.Kmeans(own.shape[1], k, niter=25, seed=seed, min_points_per_centroid=1)
+        model.train(own)
+        return np.asarray(model.index.search(own, 1)[1][:, 0], np.int64)
 
 
 def recall_miss(
@@ -232,6 +247,8 @@ def _faiss_ready() -> Iterator[Any]:
 
 def _returned(found: Returned, n: int) -> Any:
     """(n, n) sparse table of what was returned for each state."""
+    from scipy import sparse
+
     try:
         if isinstance(found, tuple):
             pairs = np.array(found, dtype=np.int64).reshape(2, -1)

@@ -27,13 +27,17 @@ from rich.table import Table
 
 from bisim_abstract import (
     Certificate,
+    Curve,
     NotCertifiedError,
+    QLearning,
     TabularMDP,
     Values,
     certify,
     cluster_diameters,
+    learning_curve,
     lift_policy,
     loss_bounds,
+    score_above_random,
     value_iteration,
     value_loss,
 )
@@ -53,120 +57,9 @@ class Options:
     out: Path
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Shares of the optimal start value that a policy reaches, by steps taken.
-
-    Attributes:
-        name: For legends.
-        steps: (points) environment steps.
-        shares: (seeds, points) proven lower bounds on the shares.
-    """
-
-    name: str
-    steps: list[int]
-    shares: Any
-
-    def at(self, steps: int) -> Any:
-        """(seeds) the shares at so many steps."""
-        return self.shares[:, self.steps.index(steps)]
-
-
-# -- a tabular agent ---------------------------------------------------------------------------
-
-
-class QLearning:
-    """Tabular Q-learning, epsilon-greedy, with a step size that falls with the visits of a pair.
-
-    Args:
-        env: An environment with Discrete actions.
-        gamma: The discount.
-        start: The first value of all entries; high ones make it try everything.
-        n_states: If given, the state is `info["state"]`, one of so many, not the observation.
-        epsilon: Share of random actions, at the first step and from step `decay` on.
-        decay: Steps over which it falls.
-        seed: Of exploration and of the environment.
-    """
-
-    def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        *,
-        gamma: float,
-        start: float,
-        n_states: int | None = None,
-        epsilon: tuple[float, float] = (0.1, 0.1),
-        decay: int = 1,
-        seed: int = 0,
-    ) -> None:
-        self.env, self.gamma, self.epsilon, self.decay = env, gamma, epsilon, decay
-        self._by_info = n_states is not None
-        world: Any = env
-        size = world.observation_space.n if n_states is None else n_states
-        self.n_actions = int(world.action_space.n)
-        self.table = np.full((int(size), self.n_actions), start)
-        self.visits = np.zeros(self.table.shape, np.int64)
-        self.rng = np.random.default_rng(seed)
-        self.steps = 0
-        self._state = self._seen(*env.reset(seed=seed))
-
-    def _seen(self, observation: Any, info: dict[str, Any]) -> int:
-        return int(info["state"] if self._by_info else observation)
-
-    def learn(self, steps: int) -> None:
-        """Take so many steps."""
-        first, last = self.epsilon
-        done = np.minimum((self.steps + np.arange(steps)) / self.decay, 1.0)
-        explore = self.rng.random(steps) < first + (last - first) * done
-        random = self.rng.integers(self.n_actions, size=steps)
-        table, visits = self.table, self.visits
-        for k in range(steps):
-            state = self._state
-            row = table[state]
-            action = int(random[k]) if explore[k] else int(row.argmax())
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            after = self._seen(observation, info)
-            ahead = 0.0 if terminated else float(table[after].max())
-            visits[state, action] += 1
-            rate = 10.0 / (9.0 + visits[state, action])
-            row[action] += rate * (float(reward) + self.gamma * ahead - row[action])
-            self._state = after
-            if terminated or truncated:
-                self._state = self._seen(*self.env.reset())
-        self.steps += steps
-
-    def policy(self) -> Any:
-        """(n_states) greedy actions."""
-        return self.table.argmax(axis=1)
-
-
-def learning_curve(
-    name: str,
-    make: Callable[[int], QLearning],
-    score: Callable[[Any], float],
-    marks: list[int],
-    seeds: int,
-) -> Curve:
-    """An agent per seed, stopped at each mark to score its greedy policy."""
-    shares = np.empty((seeds, len(marks)))
-    for seed in range(seeds):
-        agent = make(seed)
-        for k, mark in enumerate(marks):
-            agent.learn(mark - agent.steps)
-            shares[seed, k] = score(agent.policy())
-    return Curve(name, marks, shares)
-
-
 def share(mdp: TabularMDP, policy: Any, best: Values) -> float:
     """The start value of a policy as a share of the optimal one: a proven lower bound."""
     return value_loss(mdp, GAMMA, policy, optimal=best).start_share
-
-
-def score_above_random(mdp: TabularMDP, best: Values) -> Callable[[Any], float]:
-    """The start value on a scale where random actions have 0 and V* has 1."""
-    uniform = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
-    span = value_loss(mdp, GAMMA, uniform, optimal=best).start
-    return lambda policy: 1.0 - value_loss(mdp, GAMMA, policy, optimal=best).start / span
 
 
 def checkpoints(last: int, count: int) -> list[int]:
@@ -186,11 +79,11 @@ def draw(title: str, label: str, curves: list[Curve], path: Path, *, level: floa
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for curve in curves:
-        (line,) = axes.plot(curve.steps, np.median(curve.shares, axis=0), label=curve.name)
+        (line,) = axes.plot(curve.steps, np.median(curve.scores, axis=0), label=curve.name)
         axes.fill_between(
             curve.steps,
-            curve.shares.min(axis=0),
-            curve.shares.max(axis=0),
+            curve.scores.min(axis=0),
+            curve.scores.max(axis=0),
             color=line.get_color(),
             alpha=0.2,
         )
@@ -215,15 +108,6 @@ def show(title: str, curves: list[Curve], marks: list[int]) -> None:
         cells = [" ".join(f"{x:.1%}" for x in curve.at(mark)) for mark in marks]
         table.add_row(curve.name, *cells)
     console.print(table)
-
-
-def first_above(curve: Curve, level: float) -> int | None:
-    """The first mark from which on all seeds are at the level or above."""
-    is_above = (curve.shares >= level).all(axis=0)
-    for k in range(len(curve.steps)):
-        if is_above[k:].all():
-            return curve.steps[k]
-    return None
 
 
 def prove(certificate: Certificate, env: AbstractedEnv) -> None:
@@ -265,19 +149,21 @@ def run_rooms(options: Options) -> None:
 
     below = AbstractedEnv(ground, certificate, dynamics="ground")
     curves = [
-        learning_curve("25 clusters, aggregated", agent(env), lifted, marks, options.seeds),
-        learning_curve("25 clusters, ground steps", agent(below), lifted, marks, options.seeds),
+        learning_curve("25 clusters, aggregated", agent(env), lifted, marks, seeds=options.seeds),
+        learning_curve(
+            "25 clusters, ground steps", agent(below), lifted, marks, seeds=options.seeds
+        ),
         learning_curve(
             "2,500 raw states",
             agent(ground),
             lambda policy: share(mdp, policy, best),
             marks,
-            options.seeds,
+            seeds=options.seeds,
         ),
     ]
     quarter = marks[len(marks) // 4 - 1]
     show("RoomsGrid, Q-learning", curves, [marks[0], quarter, marks[len(marks) // 2 - 1], last])
-    reached = first_above(curves[0], 0.95)
+    reached = curves[0].first_above(0.95)
     if reached is None:
         console.print("[red]the abstraction did not reach 95% in all seeds[/red]")
     else:
@@ -302,7 +188,7 @@ def run_taxi(options: Options) -> None:
     env = AbstractedEnv(ground, certificate)
     prove(certificate, env)
     best = value_iteration(mdp, GAMMA)
-    score = score_above_random(mdp, best)
+    score = score_above_random(mdp, GAMMA, optimal=best)
     marks = checkpoints(20_000 if options.quick else 300_000, 4 if options.quick else 12)
     below, raw = AbstractedEnv(ground, certificate, dynamics="ground"), TabularEnv(ground)
     curves = [
@@ -311,14 +197,14 @@ def run_taxi(options: Options) -> None:
             lambda seed: QLearning(below, gamma=GAMMA, start=0.0, seed=seed),
             lambda policy: score(lift_policy(env.aggregation, policy)),
             marks,
-            options.seeds,
+            seeds=options.seeds,
         ),
         learning_curve(
             f"{mdp.n_states:,} raw states",
             lambda seed: QLearning(raw, gamma=GAMMA, start=0.0, n_states=mdp.n_states, seed=seed),
             score,
             marks,
-            options.seeds,
+            seeds=options.seeds,
         ),
     ]
     title = f"Taxi with a background of {size} states, Q-learning"
@@ -356,7 +242,7 @@ def run_ends(options: Options) -> None:
             console.print(f"[yellow]{name} refused: {refusal}[/yellow]")
             continue
         best = value_iteration(mdp, GAMMA)
-        score = score_above_random(mdp, best)
+        score = score_above_random(mdp, GAMMA, optimal=best)
         top = max(0.0, float(mdp.rewards.max()))  # optimistic: it is paid once in these worlds
         agent = QLearning(env, gamma=GAMMA, start=top, seed=0)
         agent.learn(steps)

@@ -78,7 +78,7 @@ def test_diameters_are_upper_bounds(seed: int, kind: str, pair_limit: int) -> No
         if pair_limit:
             np.testing.assert_array_equal(found, read)
         else:
-            assert (found <= certificate._ground.starts.diameter).all()
+            assert (found <= certificate.ground.starts.diameter).all()
         assert (found[np.bincount(numbered(labels))[numbered(np.unique(labels))] == 0] == 0).all()
 
 

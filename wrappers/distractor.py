@@ -147,6 +147,9 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             rewards = np.vstack([rewards, np.zeros((1, n_actions))])
             start, ids = np.append(start, 0.0), [*ids, -1]
         product.sort_indices()
+        metadata: dict[str, Any] = {**base.metadata, "n_background": size}
+        if "digits" in metadata:
+            metadata["digits"] = [*metadata["digits"], ["background", size]]
         return TabularMDP(
             indptr=product.indptr.astype(np.int64),
             indices=product.indices.astype(np.int64),
@@ -155,7 +158,7 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             start=start,
             state_ids=np.array(ids, dtype=np.int64),
             terminal_state=absorbing,
-            metadata={**base.metadata, "n_background": size},
+            metadata=metadata,
         )
 
     def _seen(self, observation: Any) -> Any:

@@ -163,7 +163,12 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
             probs=mass[used],
             rewards=self._rewards,
             start=self.initial_state_distrib,
-            metadata={"method": "self", "side": side, "room_size": size},
+            metadata={
+                "method": "self",
+                "side": side,
+                "room_size": size,
+                "digits": [["row", side], ["column", side]],
+            },
         )
 
     @property

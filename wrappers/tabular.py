@@ -272,7 +272,27 @@ def _from_table(
             f"the P table of {_name(env)} has {mdp.n_actions} actions, its action space is "
             f"{env.action_space}"
         )
-    return mdp.with_metadata(method="table", **_reachable_counts(mdp, table, terminal))
+    entries: dict[str, Any] = {"method": "table", **_reachable_counts(mdp, table, terminal)}
+    digits = _digits(inner, len(table))
+    if digits:
+        entries["digits"] = digits
+    return mdp.with_metadata(**entries)
+
+
+def _digits(inner: Any, n_states: int) -> list[list[Any]]:
+    """How the state numbers of the grids in Gymnasium's toy text are made up; else nothing."""
+    from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
+    from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+    from gymnasium.envs.toy_text.taxi import TaxiEnv
+
+    size: list[list[Any]] = []
+    if isinstance(inner, TaxiEnv):
+        size = [["row", 5], ["column", 5], ["passenger", 5], ["destination", 4]]
+    elif isinstance(inner, FrozenLakeEnv):
+        size = [["row", int(inner.nrow)], ["column", int(inner.ncol)]]
+    elif isinstance(inner, CliffWalkingEnv):
+        size = [["row", 4], ["column", 12]]
+    return size if math.prod(count for _, count in size) == n_states else []
 
 
 def _reachable_counts(mdp: TabularMDP, table: Any, terminal: str) -> dict[str, int]:

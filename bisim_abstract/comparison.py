@@ -1,0 +1,124 @@
+"""What abstractions lose: the certified one beside clusterings that nobody has proven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._typing import IntArray
+from bisim_abstract._validation import check_gamma, check_int
+from bisim_abstract.aggregate import ValueLoss, aggregate, lift_policy, loss_bounds, value_loss
+from bisim_abstract.certificate import Certificate
+from bisim_abstract.clustering import cluster_by_embedding, cluster_by_rewards, cluster_diameters
+from bisim_abstract.embedding import Embedding, as_points
+from bisim_abstract.errors import InvalidArgumentError
+from bisim_abstract.mdp import TabularMDP, check_mdp
+from bisim_abstract.planning import Values, value_iteration
+from bisim_abstract.retrieval import k_means
+
+__all__ = ["AbstractionLoss", "compare_abstractions", "compare_clusterings"]
+
+
+@dataclass(frozen=True)
+class AbstractionLoss:
+    """One clustering, and what planning on its clusters loses.
+
+    Attributes:
+        name: What it is.
+        n_clusters: Number of its clusters, the end of episodes counted where it is apart.
+        loss: Of the policy planned on the clusters and lifted to the states.
+        is_certified: Whether it is the certified clustering.
+        bound: What a policy so planned is proven to lose at most, without the optimal values;
+            None where nothing is proven.
+    """
+
+    name: str
+    n_clusters: int
+    loss: ValueLoss
+    is_certified: bool = False
+    bound: float | None = None
+
+
+def compare_clusterings(
+    mdp: TabularMDP,
+    gamma: float,
+    clusterings: Mapping[str, npt.ArrayLike],
+    *,
+    optimal: Values | None = None,
+) -> list[AbstractionLoss]:
+    """What planning on each of several clusterings loses, evaluated on the model.
+
+    Args:
+        mdp: The model.
+        gamma: The discount, in [0, 1).
+        clusterings: (n_states) labels by name.
+        optimal: `value_iteration(mdp, gamma)`, if known already.
+    """
+    check_mdp(mdp)
+    gamma = check_gamma(gamma)
+    best = value_iteration(mdp, gamma) if optimal is None else optimal
+    rows = []
+    for name, labels in clusterings.items():
+        small = aggregate(mdp, labels)
+        policy = value_iteration(small.mdp, gamma).policy
+        loss = value_loss(mdp, gamma, lift_policy(small, policy), optimal=best)
+        rows.append(AbstractionLoss(name, small.mdp.n_states, loss))
+    return rows
+
+
+def compare_abstractions(
+    mdp: TabularMDP,
+    certificate: Certificate,
+    *,
+    tau: float | None = None,
+    embedding: Embedding | npt.ArrayLike | None = None,
+    seed: int = 0,
+) -> list[AbstractionLoss]:
+    """The clusterings of a certificate beside rewards, an embedding and chance.
+
+    Each of these appears twice: as single linkage at the same threshold, and as k-means with
+    as many clusters. Where the arms differ at the threshold, both of theirs appear.
+
+    Args:
+        mdp: The model.
+        certificate: Of this model.
+        tau: The threshold; the certificate's own by default.
+        embedding: Points (n_states, k), or an object with `encode`, to compare with as well.
+        seed: Of k-means and chance.
+    """
+    check_mdp(mdp)
+    if certificate.fingerprint != mdp.fingerprint:
+        raise InvalidArgumentError("the certificate is of another model")
+    tau = certificate.tau if tau is None else tau
+    if tau is None:
+        raise InvalidArgumentError("tau must be given: the certificate has none of its own")
+    gamma, n = certificate.gamma, mdp.n_states
+    lower, upper = certificate.partitions(tau)
+    k = int(upper.max()) + 1
+    is_certified = bool(np.array_equal(lower, upper))
+    own = {"certified": upper} if is_certified else {"upper arm": upper, "lower arm": lower}
+    rng = np.random.default_rng(check_int("seed", seed, low=0))
+    others: dict[str, IntArray] = {
+        "rewards, same threshold": cluster_by_rewards(mdp, tau),
+        "rewards, k-means": k_means(mdp.rewards, k, seed),
+    }
+    if embedding is not None:
+        points = as_points(embedding, n)
+        others["embedding, same threshold"] = cluster_by_embedding(points, n, tau)
+        others["embedding, k-means"] = k_means(points, k, seed)
+    # Every cluster gets a state, so that there are k of them.
+    chance = np.concatenate([np.arange(k), rng.integers(k, size=n - k)])
+    others["chance"] = rng.permutation(chance)
+    best = value_iteration(mdp, gamma)
+    rows = compare_clusterings(mdp, gamma, own | others, optimal=best)
+    if is_certified:
+        small = aggregate(mdp, upper)
+        bounds = loss_bounds(mdp, small, gamma, cluster_diameters(certificate, small.labels))
+        first = rows[0]
+        rows[0] = AbstractionLoss(
+            first.name, first.n_clusters, first.loss, is_certified=True, bound=bounds.best
+        )
+    return rows
