@@ -2,7 +2,7 @@
 
 In reading order:
 
-- `TabularMDP`, the immutable model that everything reads; `read_bridge`, `estimate_mdp` and
+- `TabularMDP`, the immutable model that everything reads; `read_model`, `estimate_mdp` and
   the generators make one, and so does `bisim_abstract.wrappers.extract_mdp`.
 - `bisimulation_classes`, which states are exactly alike.
 - `bisimulation_metric`, how alike all others are: certified bounds on every pair.
@@ -20,12 +20,15 @@ In reading order:
   `cluster_diameters`; `cluster_by_rewards` and its siblings, clusterings to compare with.
   `bisim_abstract.wrappers.AbstractedEnv` is all of this as an environment for agents.
 - `compare_abstractions`, what planning on clusters loses, beside uncertified clusterings;
-  `QLearning` and `learning_curve`, a yardstick for agents; `state_map`, where to draw states.
+  `QLearning` and `learning_curve`, a yardstick for agents; `state_map`, where to draw states;
+  `write_report`, all of it on one page that opens offline.
+- `plot_profile`, `plot_widths`, `plot_dendrogram` and `plot_map`, pictures of a certificate;
+  `plot_embedding`, `plot_curves` and `plot_losses`, of the rest. They need matplotlib.
 - `value_iteration` and `evaluate_policy`, certified values.
 - `solve_transport`, the small exact transport solver underneath.
 
 Importing this package registers `bisim_abstract/RoomsGrid-v0` with Gymnasium and loads
-neither torch, faiss nor numba.
+neither torch, faiss, numba nor matplotlib.
 
 Example:
     >>> from bisim_abstract import bisimulation_metric, sparse_mdp
@@ -78,7 +81,7 @@ from bisim_abstract.errors import (
 from bisim_abstract.estimation import Estimate, estimate_mdp
 from bisim_abstract.evaluation import EmbeddingQuality, evaluate_embedding
 from bisim_abstract.features import ValueFeatures, Witness, make_witness, value_features
-from bisim_abstract.files import read_bridge
+from bisim_abstract.files import read_bridge, read_model
 from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.learning import Curve, QLearning, learning_curve, score_above_random
 from bisim_abstract.linking import Undecided
@@ -86,12 +89,22 @@ from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.metric import MetricBounds, bisimulation_metric
 from bisim_abstract.partition import CertifiedInterval, Profile
 from bisim_abstract.planning import Values, evaluate_policy, value_iteration
+from bisim_abstract.plots import (
+    plot_curves,
+    plot_dendrogram,
+    plot_embedding,
+    plot_losses,
+    plot_map,
+    plot_profile,
+    plot_widths,
+)
 from bisim_abstract.proposals import (
     propose_classes,
     propose_components,
     repair_labels,
     split_labels,
 )
+from bisim_abstract.report import write_report
 from bisim_abstract.retrieval import recall_miss, retrieve_pairs
 from bisim_abstract.statemap import StateMap, state_map
 from bisim_abstract.transport import TransportPlans, solve_transport
@@ -157,10 +170,18 @@ __all__ = [
     "lift_policy",
     "loss_bounds",
     "make_witness",
+    "plot_curves",
+    "plot_dendrogram",
+    "plot_embedding",
+    "plot_losses",
+    "plot_map",
+    "plot_profile",
+    "plot_widths",
     "propose_classes",
     "propose_components",
     "random_mdp",
     "read_bridge",
+    "read_model",
     "recall_miss",
     "repair_labels",
     "retrieve_pairs",
@@ -174,4 +195,5 @@ __all__ = [
     "value_iteration",
     "value_loss",
     "verify",
+    "write_report",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import lzma
 import math
-import os
 import struct
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._atomic import replacing
 from bisim_abstract._memory import available_bytes, human_bytes
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 
@@ -39,25 +39,10 @@ DAMAGE = (
 def write_npz(
     path: str | Path, arrays: Mapping[str, npt.NDArray[Any]], *, compress: bool = True
 ) -> None:
-    """Write an archive to exactly this path (NumPy alone would append `.npz`).
-
-    It is written beside the target and renamed: an interruption leaves the old file or the
-    new one, never half of it.
-    """
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with open(unfinished, "wb") as file:
-            write = np.savez_compressed if compress else np.savez
-            write(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
-    except OSError as error:
-        error.filename = str(target)  # the file that was asked for, not our temporary one
-        raise
-    finally:
-        unfinished.unlink(missing_ok=True)
+    """Write an archive to exactly this path (NumPy alone would append `.npz`), atomically."""
+    write = np.savez_compressed if compress else np.savez
+    with replacing(path) as file:
+        write(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
 
 
 def read_npz(path: str | Path) -> dict[str, npt.NDArray[Any]]:

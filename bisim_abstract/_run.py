@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from bisim_abstract._text import counted
 from bisim_abstract._typing import Progress, ProgressCallback
 from bisim_abstract._version import __version__
+
+INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,11 @@ class Budget:
     def ended(self, rounds: int, backups: int) -> str:
         """Which budget has ended, in words; empty if none has."""
         if rounds >= self.rounds:
-            return f"budget: {rounds} rounds"
+            return f"budget: {counted(rounds, 'round')}"
         if self.seconds is not None and self.elapsed() >= self.seconds:
             return f"budget: {self.elapsed():.1f} seconds"
         if self.backups is not None and backups >= self.backups:
-            return f"budget: {backups:,} pair backups"
+            return f"budget: {counted(backups, 'pair backup')}"
         return ""
 
 

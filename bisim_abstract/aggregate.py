@@ -37,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._mdp_checks import frozen
+from bisim_abstract._text import counted
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_choice, check_gamma
 from bisim_abstract.blocks import as_labels
@@ -91,7 +92,8 @@ class Aggregation:
 
     def __repr__(self) -> str:
         return (
-            f"Aggregation({self.labels.size:,} states in {self.n_clusters:,} clusters, "
+            f"Aggregation({counted(self.labels.size, 'state')} in "
+            f"{counted(self.n_clusters, 'cluster')}, "
             f"{self.weighting} weights)"
         )
 

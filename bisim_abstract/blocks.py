@@ -11,6 +11,7 @@ confidence radii of an estimated model say): pairs of states are pairs of blocks
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -195,6 +196,18 @@ class BlockLevel:
             known = self.keys[at] == keys
             lower[known], upper[known] = self.lower[at[known]], self.upper[at[known]]
         return lower, upper
+
+    def widest(self) -> float:
+        """Bound on the gap between the bounds of any pair of states, rounded up.
+
+        Infinite unless all pairs of blocks, and all blocks of several members, have entries.
+        """
+        count = self.model.n_blocks
+        needed = count * (count - 1) // 2 + int((~self.model.is_point).sum())
+        if self.keys.size < needed:  # keys are of such pairs alone, each at most once
+            return math.inf
+        # One subtraction, rounded to the nearest: the next float is above it.
+        return math.nextafter(float((self.upper - self.lower).max(initial=0.0)), math.inf)
 
 
 def build_blocks(

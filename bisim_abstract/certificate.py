@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._mdp_checks import checked_metadata, frozen
 from bisim_abstract._npz import read_npz, write_npz
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._text import counted
+from bisim_abstract._typing import FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import (
     check_choice,
     check_gamma,
@@ -39,6 +40,12 @@ from bisim_abstract.partition import (
     make_profile,
     spanning_forest,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bisim_abstract.mdp import TabularMDP
+    from bisim_abstract.statemap import StateMap
 
 __all__ = ["Certificate"]
 
@@ -233,12 +240,15 @@ class Certificate:
         ]
         for k, level in enumerate(self.levels):
             lines.append(
-                f"  level {k + 1:<3} {level.model.n_blocks:,} blocks, "
+                f"  level {k + 1:<3} {counted(level.model.n_blocks, 'block')}, "
                 f"{level.keys.size:,} pairs of blocks bounded"
             )
         if self.features is not None:
             lines.append(f"  features  {self.features.points().shape[1]:,} value functions")
-        if self.tau is not None:
+        if self.tau is None:
+            found = counted(len(self.certified_thresholds()), "certified interval")
+            lines.append(f"  tau       none; there are {found} of thresholds")
+        else:
             lines += self._verdict(self.tau)
         if self.alpha is not None:
             lines.append(f"  holds     for the true model with probability {1.0 - self.alpha:g}")
@@ -249,17 +259,17 @@ class Certificate:
         low, high = (len(set(x.tolist())) for x in (self.labels_lower, self.labels_upper))
         if self.is_certified:
             remark = ", merging nothing" if high == self.n_states > 1 else ""
-            return [
-                f"  tau       {tau:g}: {high:,} clusters, certified over {self.scope} pairs{remark}"
-            ]
+            found = counted(high, "cluster")
+            return [f"  tau       {tau:g}: {found}, certified over {self.scope} pairs{remark}"]
         lines = [f"  tau       {tau:g}: NOT certified: between {low:,} and {high:,} clusters"]
         open_ = self.undecided()
         if open_ is not None:
             s, t = open_.example
             below, above = self.bounds(s, t)
             lines.append(
-                f"  undecided {open_.clusters:,} clusters in {open_.groups:,} groups, "
-                f"{open_.pairs:,} pairs; states {s} and {t}, for instance, are between "
+                f"  undecided {counted(open_.clusters, 'cluster')} in "
+                f"{counted(open_.groups, 'group')}, {counted(open_.pairs, 'pair')}; "
+                f"states {s} and {t}, for instance, are between "
                 f"{float(below):.4g} and {float(above):.4g} apart"
             )
         return lines
@@ -279,6 +289,41 @@ class Certificate:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Certificate:
         return self  # nothing in it can change
+
+    # -- pictures, which need the extra "plots" ----------------------------------------------
+
+    def plot_profile(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the numbers of clusters by threshold: `bisim_abstract.plot_profile`."""
+        from bisim_abstract import plots
+
+        return plots.plot_profile(self, ax=ax)
+
+    def plot_widths(
+        self, *, sample: int = 20_000, seed: SeedLike = 0, ax: Axes | None = None
+    ) -> Axes:
+        """Draw how far the bounds are apart: `bisim_abstract.plot_widths`."""
+        from bisim_abstract import plots
+
+        return plots.plot_widths(self, sample=sample, seed=seed, ax=ax)
+
+    def plot_dendrogram(self, *, max_leaves: int = 60, ax: Axes | None = None) -> Axes:
+        """Draw the hierarchy of certified merges: `bisim_abstract.plot_dendrogram`."""
+        from bisim_abstract import plots
+
+        return plots.plot_dendrogram(self, max_leaves=max_leaves, ax=ax)
+
+    def plot_map(
+        self,
+        places: StateMap | TabularMDP,
+        *,
+        tau: float | None = None,
+        arm: str = "upper",
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw states coloured by cluster: `bisim_abstract.plot_map`."""
+        from bisim_abstract import plots
+
+        return plots.plot_map(self, places, tau=tau, arm=arm, ax=ax)
 
     # -- making and keeping it -------------------------------------------------------------
 
@@ -344,11 +389,18 @@ class Certificate:
         """
         arrays = read_npz(path)
         try:
+            if "header" not in arrays:
+                raise FileFormatError(f"{path} holds no certificate")
             text = arrays.pop("header").tobytes().decode()
-            stored = arrays.pop("digest").tobytes().decode()
             header = json.loads(text)
-            if header.pop("format") != FORMAT or header.pop("version") != VERSION:
-                raise FileFormatError(f"{path} holds no certificate of version {VERSION}")
+            kind, version = header.pop("format"), header.pop("version")
+            if kind != FORMAT:
+                raise FileFormatError(f"{path} holds a {kind}, not a {FORMAT}")
+            if version != VERSION:
+                raise FileFormatError(
+                    f"{path} is of format version {version}; this release reads {VERSION}"
+                )
+            stored = arrays.pop("digest").tobytes().decode()
             if stored != _digest(text, arrays):
                 raise FileFormatError(f"{path} was changed after it was written")
             components = _components(arrays, header.pop("levels"), header["alpha"] is not None)

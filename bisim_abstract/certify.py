@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._progress import shown
-from bisim_abstract._run import Budget, run_record, tell
+from bisim_abstract._run import INTERRUPTED, Budget, run_record, tell
 from bisim_abstract._typing import IntArray, ProgressCallback
 from bisim_abstract._validation import (
     check_choice,
@@ -239,11 +239,7 @@ def certify(
     gamma = check_gamma(gamma)
     check_choice("scope", scope, SCOPES)
     is_auto = isinstance(tau, str)
-    if isinstance(tau, str):
-        check_choice("tau", tau, ("auto",))
-    threshold = None if tau is None or isinstance(tau, str) else check_real("tau", tau)
-    if threshold is not None and threshold < 0.0:
-        raise InvalidArgumentError(f"tau must be at least 0, a distance, got {threshold!r}")
+    threshold = check_tau(tau)
     if isinstance(propose, str):
         raise InvalidArgumentError(f"propose must be a list of names, got {propose!r}")
     if n_clusters is not None:
@@ -325,6 +321,19 @@ def certify(
     return found
 
 
+def check_tau(tau: float | str | None) -> float | None:
+    """A threshold as a float of at least 0, or None for "auto" and for none."""
+    if tau is None:
+        return None
+    if isinstance(tau, str):
+        check_choice("tau", tau, ("auto",))
+        return None
+    threshold = check_real("tau", tau)
+    if threshold < 0.0:
+        raise InvalidArgumentError(f"tau must be at least 0, a distance, got {threshold!r}")
+    return threshold
+
+
 def _refined(
     work: Refinement,
     settings: Settings,
@@ -371,7 +380,7 @@ def _refined(
         except TimeoutError as ended:
             stop = str(ended)
         except KeyboardInterrupt:
-            stop = f"interrupted in step {work.done + 1}"
+            stop = f"{INTERRUPTED} in step {work.done + 1}"
         work.settle()
     return certificate(stop)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._typing import IntArray
-from bisim_abstract._validation import check_gamma, check_int
+from bisim_abstract._validation import check_gamma, check_int, check_real
 from bisim_abstract.aggregate import ValueLoss, aggregate, lift_policy, loss_bounds, value_loss
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.clustering import cluster_by_embedding, cluster_by_rewards, cluster_diameters
@@ -95,6 +95,8 @@ def compare_abstractions(
     tau = certificate.tau if tau is None else tau
     if tau is None:
         raise InvalidArgumentError("tau must be given: the certificate has none of its own")
+    if check_real("tau", tau) < 0.0:
+        raise InvalidArgumentError(f"tau must be at least 0, a distance, got {tau!r}")
     gamma, n = certificate.gamma, mdp.n_states
     lower, upper = certificate.partitions(tau)
     k = int(upper.max()) + 1

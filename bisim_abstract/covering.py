@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._npz import read_npz, write_npz
-from bisim_abstract._run import Budget, tell
+from bisim_abstract._run import INTERRUPTED, Budget, tell
 from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
 from bisim_abstract._validation import check_int
 from bisim_abstract.arms import Arms
@@ -79,7 +79,7 @@ def run_rounds(
             made.stop = _reason(table, tau, tol) or budget.ended(made.rounds, table.backups)
             tell(report, "certifying, round", made.rounds, budget.rounds, _state(table, tau))
     except KeyboardInterrupt:
-        made.stop = f"interrupted in round {made.rounds + 1}"
+        made.stop = f"{INTERRUPTED} in round {made.rounds + 1}"
     return made
 
 

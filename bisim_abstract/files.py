@@ -15,10 +15,11 @@ from bisim_abstract.errors import FileFormatError, InvalidArgumentError, Invalid
 from bisim_abstract.estimation import Estimate
 from bisim_abstract.mdp import TabularMDP
 
-__all__ = ["read_bridge"]
+__all__ = ["read_bridge", "read_model"]
 
 FORMAT = "bisim_abstract.TabularMDP"
 VERSION = 1
+Arrays = dict[str, npt.NDArray[Any]]
 ARRAYS = ("indptr", "indices", "probs", "rewards", "start", "state_ids")
 
 
@@ -45,7 +46,25 @@ def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
 
 def load_mdp(path: str | Path) -> TabularMDP:
     """Read a file written by `save_mdp`, checking everything."""
+    return _ours(path, read_npz(path))
+
+
+def read_model(path: str | Path) -> TabularMDP:
+    """Read a model from a file of either kind: `TabularMDP.save`'s or BRIDGE's.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileFormatError: If it is neither, or damaged.
+    """
     arrays = read_npz(path)
+    if "header" not in arrays and "transitions" in arrays:
+        return _bridge(path, arrays, 0)
+    return _ours(path, arrays)
+
+
+def _ours(path: str | Path, arrays: Arrays) -> TabularMDP:
     if "header" not in arrays:
         kind = "a BRIDGE file: use read_bridge" if "transitions" in arrays else "not ours"
         raise FileFormatError(f"{path} holds no TabularMDP ({kind})")
@@ -97,7 +116,10 @@ def read_bridge(path: str | Path, *, start: int = 0) -> TabularMDP:
     Raises:
         FileFormatError: If the file is damaged or an array is missing or misshapen.
     """
-    arrays = read_npz(path)
+    return _bridge(path, read_npz(path), start)
+
+
+def _bridge(path: str | Path, arrays: Arrays, start: int) -> TabularMDP:
     for name in ("transitions", "rewards"):
         if name not in arrays:
             listed = ", ".join(sorted(arrays)) or "nothing"

@@ -131,7 +131,8 @@ class Ground:
 
     def widest(self) -> float:
         """Bound on the gap between both readings of any pair, rounded up."""
-        return self.starts.widest()
+        # A reading is at least as tight as that of each component alone.
+        return min([self.starts.widest(), *(level.widest() for level in self.levels)])
 
     def with_level(self, level: BlockLevel) -> Ground:
         """The same and one more level."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -96,7 +97,7 @@ class QLearning:
         self.n_actions = int(world.action_space.n)
         self.table = np.full((size, self.n_actions), check_real("start", start))
         self.visits = np.zeros(self.table.shape, np.int64)
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(check_int("seed", seed, low=0))
         self.steps = 0
         self._state = self._seen(*env.reset(seed=seed))
 
@@ -105,6 +106,7 @@ class QLearning:
 
     def learn(self, steps: int) -> None:
         """Take so many steps."""
+        steps = check_int("steps", steps, low=0)
         first, last = self.epsilon
         done = np.minimum((self.steps + np.arange(steps)) / self.decay, 1.0)
         explore = self.rng.random(steps) < first + (last - first) * done
@@ -147,7 +149,9 @@ def learning_curve(
         steps: Where to look, rising.
         seeds: Number of agents; their seeds are 0, 1, ...
     """
-    scores = np.empty((seeds, len(steps)))
+    if any(b <= a for a, b in pairwise(steps)):
+        raise InvalidArgumentError(f"steps must rise, got {list(steps)}")
+    scores = np.empty((check_int("seeds", seeds, low=1), len(steps)))
     for seed in range(seeds):
         agent = make(seed)
         for k, point in enumerate(steps):
@@ -170,10 +174,11 @@ def score_above_random(
     """
     best = value_iteration(mdp, gamma) if optimal is None else optimal
     uniform = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
-    span = value_loss(mdp, gamma, uniform, optimal=best).start
+    span = value_loss(mdp, gamma, uniform, optimal=best)
+    is_flat = span.start_lower <= 0.0  # random actions are not proven worse than the best
 
     def score(policy: Any) -> float:
         loss = value_loss(mdp, gamma, policy, optimal=best).start
-        return 1.0 - loss / span if span > 0.0 else 1.0
+        return 1.0 if is_flat else 1.0 - loss / span.start
 
     return score

@@ -33,6 +33,7 @@ from bisim_abstract._mdp_checks import (
     checked_metadata,
     frozen,
 )
+from bisim_abstract._text import counted
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 from bisim_abstract._validation import check_choice
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
@@ -229,11 +230,8 @@ class TabularMDP:
         return _rebuild, (fields,)
 
     def __repr__(self) -> str:
-        def count(number: int, word: str) -> str:
-            return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
-
-        parts = [count(self.n_states, "state"), count(self.n_actions, "action")]
-        parts.append(count(self.nnz, "transition"))
+        parts = [counted(self.n_states, "state"), counted(self.n_actions, "action")]
+        parts.append(counted(self.nnz, "transition"))
         if self.terminal_state is not None:
             parts.append(f"terminal state {self.terminal_state}")
         if self.estimate is not None:

@@ -121,11 +121,12 @@ def certified_intervals(lower: Forest, upper: Forest) -> list[CertifiedInterval]
         )
     breaks = np.unique(np.concatenate([[0.0], lower.weights, upper.weights]))
     breaks = breaks[breaks >= 0.0]
-    agree = lower.count(breaks) == upper.count(breaks)
+    counts = upper.count(breaks)
+    agree = lower.count(breaks) == counts
     ends = np.append(breaks[1:], np.inf)
     found: list[CertifiedInterval] = []
     for k in np.flatnonzero(agree):
-        low, high, count = float(breaks[k]), float(ends[k]), int(upper.count(breaks[k]))
+        low, high, count = float(breaks[k]), float(ends[k]), int(counts[k])
         if found and found[-1].high == low and found[-1].n_clusters == count:
             found[-1] = CertifiedInterval(found[-1].low, high, count)
         else:
@@ -156,6 +157,73 @@ def make_profile(lower: Forest, upper: Forest) -> Profile:
     breaks = breaks[breaks >= 0.0]
     intervals = tuple(certified_intervals(lower, upper))
     return Profile(breaks, lower.count(breaks), upper.count(breaks), intervals)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A cluster that both arms agree on, as a node of their common hierarchy.
+
+    Attributes:
+        children: Positions of the clusters it is made of, by first leaf; none for a leaf.
+        start: No part of it merges with another below this threshold.
+        lower: It is no cluster below this threshold (0 for a leaf) ...
+        upper: ... and is one from here on, ...
+        end: ... up to here at least.
+    """
+
+    children: tuple[int, ...]
+    start: float
+    lower: float
+    upper: float
+    end: float
+
+
+def certified_merges(lower: Forest, upper: Forest, labels: IntArray) -> list[Merge]:
+    """The hierarchy, above one certified clustering, of the clusters that both arms agree on.
+
+    No link leaves a cluster of the lower arm, and proven links connect one of the upper arm. So
+    a set that is a cluster of both at one threshold is one of the metric there, whether or not
+    the arms agree elsewhere.
+
+    Args:
+        lower: Forest of the lower arm.
+        upper: Forest of the upper arm.
+        labels: (n_states) clusters of both arms at one threshold, numbered from 0: the leaves,
+            which come first in the list. Children come before their parents.
+    """
+    below, above = _lives(lower, labels), _lives(upper, labels)
+    agreed = [(born, members) for members, (born, _) in above.items() if members in below]
+    agreed = [(born, members) for born, members in agreed if born < below[members][1]]
+    agreed.sort(key=lambda entry: (len(entry[1]), min(entry[1])))
+    nodes: list[Merge] = []
+    top: dict[int, int] = {}  # the largest node so far that holds a leaf
+    for born, members in agreed:
+        children = tuple(dict.fromkeys(top[leaf] for leaf in sorted(members) if leaf in top))
+        begin, end = below[members]
+        start = min((nodes[child].end for child in children), default=begin)
+        top |= dict.fromkeys(members, len(nodes))
+        nodes.append(Merge(children, start, begin, born, end))
+    return nodes
+
+
+def _lives(forest: Forest, labels: IntArray) -> dict[frozenset[int], tuple[float, float]]:
+    """All clusters of a forest, as sets of leaves, with the thresholds from and up to which."""
+    first, second = labels[forest.first], labels[forest.second]
+    used = np.flatnonzero(first != second)
+    at = [frozenset([leaf]) for leaf in range(int(labels.max()) + 1)]
+    lives = dict.fromkeys(at, (0.0, np.inf))
+    for weight in np.unique(forest.weights[used]).tolist():
+        tied = used[forest.weights[used] == weight]  # these merge at once
+        touched = set(first[tied].tolist()) | set(second[tied].tolist())
+        before = {at[leaf] for leaf in touched}
+        for s, t in zip(first[tied].tolist(), second[tied].tolist(), strict=True):
+            both = at[s] | at[t]
+            for leaf in both:
+                at[leaf] = both
+        for members in before:
+            lives[members] = (lives[members][0], weight)
+        lives |= {at[leaf]: (weight, np.inf) for leaf in touched}
+    return lives
 
 
 def best_interval(

@@ -25,6 +25,8 @@ __all__ = ["recall_miss", "retrieve_pairs", "uniform_pairs"]
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
 FLAT_POINTS = 1_000  # points up to which the nearest one is found by looking at all
 CHUNK_CELLS = 2**21  # distances that it holds at once
+K_MEANS_RUNS = 5  # of which the best counts
+K_MEANS_POINTS = 256  # per centre, of more a sample is looked at
 SMALLEST = 1e-300  # in place of a spread of 0
 LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
 Points: TypeAlias = npt.NDArray[np.float32]
@@ -107,13 +109,49 @@ def k_means(points: npt.ArrayLike, k: int, seed: int) -> IntArray:
     # One unit for all coordinates, so that single precision suffices.
     scaled = (given - given.mean(axis=0)) / max(float(given.std()), SMALLEST)
     own = np.ascontiguousarray(scaled, dtype=np.float32)
-    distinct, labels = np.unique(own, axis=0, return_inverse=True)
+    distinct, labels, counts = np.unique(own, axis=0, return_inverse=True, return_counts=True)
+    labels = np.asarray(labels.ravel(), np.int64)
     if distinct.shape[0] <= k:
-        return np.asarray(labels.ravel(), np.int64)
+        return labels
+    rng, weights = np.random.default_rng(seed), counts.astype(np.float32)
+    best, found = np.inf, labels
+    sample = np.arange(distinct.shape[0])
+    if sample.size > K_MEANS_POINTS * k:  # enough to place k centres
+        sample = np.sort(rng.choice(sample, K_MEANS_POINTS * k, replace=False))
+    points = np.ascontiguousarray(distinct[sample])
     with _faiss_ready() as faiss:
-        model = faiss.Kmeans(own.shape[1], k, niter=25, seed=seed, min_points_per_centroid=1)
-        model.train(own)
-        return np.asarray(model.index.search(own, 1)[1][:, 0], np.int64)
+        for _ in range(K_MEANS_RUNS):
+            model = faiss.Kmeans(
+                own.shape[1],
+                k,
+                niter=25,
+                min_points_per_centroid=1,
+                max_points_per_centroid=K_MEANS_POINTS,
+            )
+            # Equal points count as one of so much weight: drawn as centres twice, they would
+            # leave clusters empty.
+            weight = weights[sample]
+            model.train(points, weights=weight, init_centroids=_spread(points, weight, k, rng))
+            squares, nearest = model.index.search(distinct, 1)
+            cost = float(squares[:, 0] @ weights)
+            if cost < best:
+                best, found = cost, np.asarray(nearest[:, 0], np.int64)
+    return found[labels]
+
+
+def _spread(
+    points: Points, weights: npt.NDArray[np.float32], k: int, rng: np.random.Generator
+) -> Points:
+    """So many of the points, each drawn by its squared distance from those before (k-means++)."""
+    chances = weights.astype(np.float64)
+    nearest = np.full(points.shape[0], np.inf)
+    chosen = []
+    for _ in range(k):
+        at = int(rng.choice(points.shape[0], p=chances / chances.sum()))
+        chosen.append(at)
+        nearest = np.minimum(nearest, ((points - points[at]) ** 2).sum(axis=1, dtype=np.float64))
+        chances = nearest * weights
+    return np.ascontiguousarray(points[chosen])
 
 
 def recall_miss(

@@ -67,7 +67,7 @@ def state_map(mdp: TabularMDP, *, embedding: Embedding | npt.ArrayLike | None = 
     if digits is not None:
         return _grid(mdp, _checked(digits))
     points = mdp.rewards if embedding is None else as_points(embedding, mdp.n_states)
-    x, y = _two_widest(np.asarray(points, dtype=np.float64))
+    x, y = two_widest(np.asarray(points, dtype=np.float64))
     source = "rewards" if embedding is None else "the embedding"
     return StateMap(x, y, False, f"States along the two widest directions of {source}.")
 
@@ -85,7 +85,8 @@ def _checked(digits: Any) -> list[tuple[str, int]]:
     ):
         found = [(str(name), int(size)) for name, size in digits]
         names = [name for name, _ in found]
-        if names.count("row") == 1 and names.count("column") == 1:
+        is_numbered = math.prod(size for _, size in found) < 2**63  # as ids are
+        if is_numbered and names.count("row") == 1 and names.count("column") == 1:
             return found
     raise InvalidArgumentError(
         "metadata['digits'] must list names and sizes, one 'row' and one 'column' among them, "
@@ -122,13 +123,15 @@ def _grid(mdp: TabularMDP, digits: list[tuple[str, int]]) -> StateMap:
     )
 
 
-def _two_widest(points: FloatArray) -> tuple[FloatArray, FloatArray]:
+def two_widest(points: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Coordinates along the first two principal directions, signs fixed by the largest entry."""
-    centred = points - points.mean(axis=0)
+    unit = max(float(np.abs(points).max(initial=0.0)), 1e-300)
+    centred = points / unit
+    centred = centred - centred.mean(axis=0)  # squares of which are within floats
     _, _, directions = np.linalg.svd(centred.T @ centred)
     chosen = directions[:2]
     signs = np.sign(chosen[np.arange(chosen.shape[0]), np.abs(chosen).argmax(axis=1)])
-    flat = centred @ (chosen * signs[:, None]).T
+    flat = centred @ (chosen * signs[:, None]).T * unit
     if flat.shape[1] == 1:
         flat = np.column_stack([flat, np.zeros(flat.shape[0])])
     return flat[:, 0].copy(), flat[:, 1].copy()

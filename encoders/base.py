@@ -134,6 +134,13 @@ class Encoder(abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "kind" not in vars(cls):
+            return  # a variant of another class, whose files stay that class's
+        known = KINDS.get(cls.kind, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidArgumentError(
+                f"kind {cls.kind!r} is {known.__qualname__}'s; give {cls.__qualname__} another"
+            )
         KINDS[cls.kind] = cls
 
     @abc.abstractmethod
@@ -301,10 +308,18 @@ class Encoder(abc.ABC):
     # -- files -----------------------------------------------------------------------------
 
     def config(self) -> dict[str, Any]:
-        """The arguments that make an equal encoder, as JSON values."""
-        names = [
-            name for name in inspect.signature(type(self).__init__).parameters if name != "self"
-        ]
+        """The arguments that make an equal encoder, as JSON values.
+
+        A class that passes `**kwargs` on has its parents' arguments too.
+        """
+        names: list[str] = []
+        for init in (
+            vars(cls)["__init__"] for cls in type(self).__mro__ if "__init__" in vars(cls)
+        ):
+            own = list(inspect.signature(init).parameters.values())[1:]
+            names += [x.name for x in own if x.kind is not x.VAR_KEYWORD]
+            if all(x.kind is not x.VAR_KEYWORD for x in own):
+                break
         values = {name: getattr(self, name) for name in names}
         values["hidden"] = list(self.hidden)
         return values
@@ -312,6 +327,11 @@ class Encoder(abc.ABC):
     def save(self, path: str | Path) -> None:
         """Write one `.npz` file: weights and a JSON header; never a pickle."""
         learner = self._fitted()
+        if KINDS[self.kind] is not type(self):
+            raise InvalidArgumentError(
+                f"{type(self).__name__} has no `kind` of its own, by which its files would be "
+                "read; set one in the class"
+            )
         header = {"format": FORMAT, "version": VERSION, "kind": self.kind}
         text = json.dumps(header | {"config": self.config(), "shape": self._shape})
         arrays: dict[str, npt.NDArray[Any]] = {

@@ -37,6 +37,7 @@ from bisim_abstract import (
     learning_curve,
     lift_policy,
     loss_bounds,
+    plot_curves,
     score_above_random,
     value_iteration,
     value_loss,
@@ -72,29 +73,15 @@ def checkpoints(last: int, count: int) -> list[int]:
 
 def draw(title: str, label: str, curves: list[Curve], path: Path, *, level: float) -> None:
     """One picture: the median of the seeds, and their range."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for curve in curves:
-        (line,) = axes.plot(curve.steps, np.median(curve.scores, axis=0), label=curve.name)
-        axes.fill_between(
-            curve.steps,
-            curve.scores.min(axis=0),
-            curve.scores.max(axis=0),
-            color=line.get_color(),
-            alpha=0.2,
-        )
-    axes.axhline(level, color="0.5", linewidth=0.8, linestyle="--")
-    axes.set(title=title, xlabel="environment steps", ylabel=label)
+    # Without pyplot no window system is looked for.
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = plot_curves(curves, level=level, ax=figure.subplots())
+    axes.set(title=title, ylabel=label)
     axes.set_ylim(top=1.02)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
     console.print(f"  picture   {path}")
 
 

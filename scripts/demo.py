@@ -1,78 +1,77 @@
-"""Extract Taxi and the gridworld, and compute Taxi's exact bisimulation metric."""
+"""The whole chain on RoomsGrid: train, certify, verify, abstract, learn, report.
+
+    python scripts/demo.py [--out DIR] [--quick]
+
+A directory that holds an earlier demo is emptied first.
+"""
 
 from __future__ import annotations
 
+import argparse
+import shutil
 import time
-import warnings
+from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from bisim_abstract import (
-    TabularMDP,
-    bisimulation_classes,
-    bisimulation_metric,
-    sparse_mdp,
-    value_iteration,
-)
-from bisim_abstract._typing import Progress
-from bisim_abstract.wrappers import extract_mdp
+from bisim_abstract import InvalidArgumentError
+from bisim_abstract.runs import Config, Done, Run, Training
+from bisim_abstract.sources import Source
+from bisim_abstract.wrappers import AbstractedEnv
 
-GAMMA = 0.9
-
-
-def models() -> dict[str, TabularMDP]:
-    """The environments of the demo, by name."""
-    with warnings.catch_warnings():
-        # Where Taxi-v3 is retired its successor, with the same dynamics, stands in.
-        warnings.simplefilter("ignore", UserWarning)
-        taxi = extract_mdp("Taxi-v3")
-    return {"Taxi": taxi, "RoomsGrid": extract_mdp("bisim_abstract/RoomsGrid-v0")}
+ENV = "bisim_abstract/RoomsGrid-v0"
+TITLE = "Demo: RoomsGrid"
+WORDS = {
+    "extract": "the model behind the environment",
+    "train": "an encoder, which only proposes which states might be alike",
+    "certify": "bounds on the metric of all pairs of states, and a clustering both agree on",
+    "verify": "the certificate, by code that did not make it",
+    "compare": "what planning on clusters loses, beside clusterings that nobody has proven",
+    "learn": "agents on the clusters, and the same agent on raw states",
+    "report": "everything on one page",
+}
 
 
 def main() -> None:
-    """Print a table of both models, then Taxi's metric."""
-    console = Console()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("extracting Taxi and RoomsGrid")
-        found = models()
-        bar.update(task, description="compiling kernels (first run only), finding classes")
-        bisimulation_metric(sparse_mdp(3, support=1, seed=0), GAMMA)
-        classes = {name: bisimulation_classes(mdp) for name, mdp in found.items()}
-        bar.update(task, description="planning")
-        values = {name: value_iteration(mdp, GAMMA) for name, mdp in found.items()}
-
-        def show(progress: Progress) -> None:
-            bar.update(task, description=f"Taxi: {progress.stage}, {progress.detail}")
-
-        begin = time.perf_counter()
-        metric = bisimulation_metric(found["Taxi"], GAMMA, callback=show)
-        seconds = time.perf_counter() - begin
-
-    table = Table(title=f"Models (gamma = {GAMMA:g})", title_justify="left")
-    for header in ("environment", "states", "actions", "transitions", "classes", "start value"):
-        table.add_column(header, justify="left" if header == "environment" else "right")
-    for name, mdp in found.items():
-        low, high = values[name].start_bounds(mdp)
-        table.add_row(
-            name,
-            f"{mdp.n_states:,}",
-            str(mdp.n_actions),
-            f"{mdp.nnz:,}",
-            f"{classes[name].n_classes:,}",
-            f"{(low + high) / 2:.4f} ± {(high - low) / 2:.0e}",
-        )
-    console.print(table)
-    console.print(f"\nTaxi, {metric.summary()}\n  time      {seconds:.3f} s", highlight=False)
-    console.print(
-        f"\nEvery one of the {metric.n_states * (metric.n_states - 1) // 2:,} distances is "
-        f"enclosed to within {metric.gap:.1e}, with proof.",
-        style="green" if metric.is_converged else "red",
-        highlight=False,
+    """Run the chain, telling what each stage does."""
+    parser = argparse.ArgumentParser(description="The whole chain on RoomsGrid.")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="where to write")
+    parser.add_argument("--quick", action="store_true", help="little training, one agent")
+    options = parser.parse_args()
+    console = Console(highlight=False, soft_wrap=True)
+    _empty(options.out)
+    config = Config(
+        source=Source(name=ENV),
+        gamma=0.9,
+        training=Training(steps=300 if options.quick else 5_000),
+        learn=2_000 if options.quick else 20_000,
+        learn_seeds=1 if options.quick else 3,
+        title=TITLE,
     )
+
+    def after(done: Done) -> None:
+        console.print(f"[bold]{done.stage:<8}[/bold] {WORDS[done.stage]}")
+        console.print(f"{'':8} {done.detail} ({done.seconds:.1f} s)", style="dim", markup=False)
+
+    begin = time.perf_counter()
+    console.print(f"{ENV}: 2,500 states, but nobody tells us that they form 25 rooms\n")
+    found = Run(options.out, config, after=after)()
+    env = AbstractedEnv(config.source.env(), found.certificate)
+    console.print(f"\n{env.summary()}", markup=False)
+    seconds = time.perf_counter() - begin
+    style = "bold green" if found.certificate.is_certified else "bold red"
+    console.print(f"\nreport: {found.report.resolve()} ({seconds:.0f} s in all)", markup=False)
+    console.print(found.verdict, style=style, markup=False)
+
+
+def _empty(folder: Path) -> None:
+    """Remove an earlier demo, and nothing else."""
+    config = folder / "config.json"
+    if not config.exists():
+        return
+    if Config.load(config).title != TITLE:
+        raise InvalidArgumentError(f"{folder} holds another run; give another --out")
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from bisim_abstract import (
     FileFormatError,
     InvalidArgumentError,
     TabularMDP,
+    certify,
+    grouped_mdp,
     random_mdp,
     sparse_mdp,
     verify,
@@ -403,6 +405,23 @@ def test_widths_against_brute_force(starts: tuple[str, str], share: float) -> No
         assert certificate.global_width == pytest.approx(everywhere, rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_block_levels_bound_the_width_of_all_pairs(seed: int) -> None:
+    mdp, _ = grouped_mdp(30, 4, noise=0.02, seed=seed)
+    certificate = certify(mdp, 0.9, max_pairs=0)
+    s, t = np.triu_indices(30, 1)
+    lower, upper = certificate.bounds(s, t)
+    largest = float((upper - lower).max())
+    starts = dataclasses.replace(certificate, levels=(), features=None)
+    assert largest <= certificate.global_width < 0.5 * starts.global_width
+    # A level that does not bound all pairs of its blocks says nothing about all pairs.
+    level = certificate.levels[0]
+    rest = {name: getattr(level, name)[1:] for name in ("keys", "lower", "upper")}
+    partial = BlockLevel(model=level.model, **rest)
+    less = dataclasses.replace(certificate, levels=(partial,), features=None)
+    assert less.global_width == starts.global_width
+
+
 def test_a_single_state_is_covered() -> None:
     arms = Arms(random_mdp(1, seed=0), 0.9, threads=1)
     certificate = Certificate.of(arms, tau=0.1, stop="", run={})
@@ -597,7 +616,9 @@ def test_summary_and_repr_say_what_matters() -> None:
         assert "50.0% of pairs covered" in repr(certificate)
         assert "\n" not in repr(certificate)
     assert "budget: 3 rounds" in plain.summary()
-    assert "certified" not in plain.summary() + repr(plain)
+    assert "tau       none; there are 3 certified intervals of thresholds" in plain.summary()
+    assert "certified over" not in plain.summary()
+    assert "certified" not in repr(plain)
     assert "2 clusters, certified" in good.summary()
     assert ", certified" in repr(good)
     assert "NOT certified: between 2 and 3 clusters" in bad.summary()
@@ -611,7 +632,7 @@ def test_summary_and_repr_say_what_matters() -> None:
 def test_summary_says_what_is_open() -> None:
     bad = by_hand(tau=0.6, labels_lower=[0, 0, 1, 1], labels_upper=[0, 0, 1, 2])
     assert (
-        "undecided 2 clusters in 1 groups, 1 pairs; states 2 and 3, for instance, are between "
+        "undecided 2 clusters in 1 group, 1 pair; states 2 and 3, for instance, are between "
         "0.5 and 0.75 apart"
     ) in bad.summary()
 
@@ -622,7 +643,7 @@ def test_summary_says_if_nothing_is_merged() -> None:
         alone.summary()
     )
     everything = changed(alone, scope="all").at(1e9)
-    assert "1 clusters, certified over all pairs" in everything.summary()
+    assert "1 cluster, certified over all pairs" in everything.summary()
     assert "merging nothing" not in everything.summary()
     single = Certificate.of(Arms(random_mdp(1, seed=0), 0.9, threads=1), tau=0.1, stop="", run={})
     assert "1 clusters, certified" in single.summary()

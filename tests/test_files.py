@@ -22,6 +22,8 @@ from bisim_abstract import (
     TabularMDP,
     estimate_mdp,
     read_bridge,
+    read_model,
+    single_build,
     sparse_mdp,
 )
 
@@ -643,3 +645,60 @@ def test_bridge_never_opens_a_pickle(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError):
         read_bridge(path)
     assert not trace.exists()
+
+
+# -- either kind -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", MDPS)
+def test_read_model_reads_ours(kind: str, tmp_path: Path) -> None:
+    mdp = MDPS[kind]()
+    mdp.save(tmp_path / "model")
+    again = read_model(tmp_path / "model")
+    assert again == mdp
+    assert again.fingerprint == mdp.fingerprint
+    assert dict(again.metadata) == dict(mdp.metadata)
+
+
+def test_read_model_reads_bridge(tmp_path: Path) -> None:
+    path = tmp_path / "game.npz"
+    np.savez(path, transitions=np.array([[1, -1], [0, 1]]), rewards=np.array([[0, 5], [1, 2]]))
+    mdp = read_model(str(path))
+    assert mdp == read_bridge(path)
+    assert (mdp.n_states, mdp.terminal_state) == (3, 2)
+    assert mdp.start.tolist() == [1.0, 0.0, 0.0]
+    assert mdp.metadata["file"] == "game.npz"
+
+
+def test_read_model_believes_the_header(tmp_path: Path) -> None:
+    """Arrays that others added do not make it a BRIDGE file."""
+    path = tmp_path / "mdp.npz"
+    plain_mdp().save(path)
+    arrays = members(path) | {"transitions": np.array([[0]])}
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    assert read_model(path) == plain_mdp()
+
+
+def test_read_model_refuses_everything_else(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    single_build(plain_mdp(), 0.9).save(path)
+    with pytest.raises(FileFormatError, match=r"holds a bisim_abstract\.Certificate"):
+        read_model(path)
+    np.savez(path, rewards=np.zeros((2, 2)))
+    with pytest.raises(FileFormatError, match="holds no TabularMDP"):
+        read_model(path)
+    np.savez(path, transitions=np.zeros((2, 2), int))
+    with pytest.raises(FileFormatError, match="has no array 'rewards'"):
+        read_model(path)
+    np.savez(path, transitions=np.full((2, 2), 7), rewards=np.zeros((2, 2)))
+    with pytest.raises(FileFormatError, match="next states must lie in"):
+        read_model(path)
+    path.write_bytes(b"PK\x03\x04 garbage")
+    with pytest.raises(FileFormatError, match="not a readable"):
+        read_model(path)
+    plain_mdp().save(path)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(FileFormatError, match="not a readable"):
+        read_model(path)
+    with pytest.raises(FileNotFoundError):
+        read_model(tmp_path / "missing.npz")

@@ -171,7 +171,8 @@ def test_reading_by_hand() -> None:
     with_all = both.with_features(features)
     lower, _ = with_all.read(np.array([0, 0]), np.array([1, 2]))
     assert lower == pytest.approx([0.5, 2.0], abs=1e-5)
-    assert with_all.widest() == ground.widest()
+    # The level bounds all pairs of its blocks, to within 0.5 each.
+    assert 0.5 <= with_all.widest() <= 0.5 * (1.0 + 1e-15)
 
 
 @pytest.mark.parametrize("kinds", [("reward", "reward"), ("zero", "constant")])

@@ -17,8 +17,10 @@ from bisim_abstract.arms import Arms
 from bisim_abstract.partition import (
     CertifiedInterval,
     Forest,
+    Merge,
     best_interval,
     certified_intervals,
+    certified_merges,
     count_clusters,
     middle,
     numbered,
@@ -275,6 +277,59 @@ def test_equal_arms_agree_everywhere(graph: tuple[int, list[Link]]) -> None:
     assert all(part.high == following.low for part, following in itertools.pairwise(found))
     counts = [part.n_clusters for part in found]
     assert counts == sorted(set(counts), reverse=True)
+
+
+def members_of(nodes: list[Merge]) -> list[set[int]]:
+    """The leaves below each node."""
+    found: list[set[int]] = []
+    for k, node in enumerate(nodes):
+        found.append(set().union(*(found[c] for c in node.children)) if node.children else {k})
+    return found
+
+
+def clusters_of(labels: npt.NDArray[np.int64], leaves: npt.NDArray[np.int64]) -> list[set[int]]:
+    return [set(leaves[labels == k].tolist()) for k in range(int(labels.max()) + 1)]
+
+
+@LAW
+@given(arms=two_arms(), pick=st.integers(0, 10))
+def test_merges_are_the_clusters_of_both_arms(arms: TwoArms, pick: int) -> None:
+    """At every threshold, those alive are the sets that are clusters of either arm there."""
+    n, lower, upper = arms
+    below, above = forest(n, lower), forest(n, upper)
+    intervals = certified_intervals(below, above)
+    leaf = intervals[pick % len(intervals)]
+    labels = above.labels(leaf.low)
+    nodes = certified_merges(below, above, labels)
+    members = members_of(nodes)
+    assert [node.children for node in nodes[: leaf.n_clusters]] == [()] * leaf.n_clusters
+    for node, leaves in zip(nodes, members, strict=True):
+        assert node.start <= node.lower <= node.upper < node.end
+        if node.children:
+            assert len(node.children) > 1
+            assert node.start == min(nodes[child].end for child in node.children)
+            assert len(leaves) == sum(len(members[child]) for child in node.children)
+            if len(node.children) == 2:
+                assert node.start == node.lower
+    for tau in [t for t in thresholds(lower, upper) if leaf.low <= t < np.inf]:
+        both = [clusters_of(arm.labels(tau), labels) for arm in (below, above)]
+        expected = [cluster for cluster in both[0] if cluster in both[1]]
+        alive = [x for x, node in zip(members, nodes, strict=True) if node.upper <= tau < node.end]
+        assert sorted(map(sorted, alive)) == sorted(map(sorted, expected))
+
+
+def test_merges_by_hand() -> None:
+    pairs = [(0, 1), (1, 2), (2, 3)]
+    lower = [(s, t, w) for (s, t), w in zip(pairs, (0.1, 0.3, 4.0), strict=True)]
+    upper = [(s, t, w) for (s, t), w in zip(pairs, (0.5, 0.4, 5.0), strict=True)]
+    assert certified_merges(forest(4, lower), forest(4, upper), np.arange(4)) == [
+        Merge((), 0.0, 0.0, 0.0, 0.1),
+        Merge((), 0.0, 0.0, 0.0, 0.1),
+        Merge((), 0.0, 0.0, 0.0, 0.3),
+        Merge((), 0.0, 0.0, 0.0, 4.0),
+        Merge((0, 1, 2), 0.1, 0.3, 0.5, 4.0),  # 0-1 or 1-2 may be first
+        Merge((4, 3), 4.0, 4.0, 5.0, np.inf),
+    ]
 
 
 def test_intervals_by_hand() -> None:

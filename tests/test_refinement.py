@@ -355,7 +355,7 @@ def rooms_metric() -> Truth:
         ({"max_seconds": 1e-6}, "seconds"),
         ({"max_backups": 1}, "pair backups"),
         ({"max_backups": 200}, "pair backups"),
-        ({"max_rounds": 1}, "1 rounds"),
+        ({"max_rounds": 1}, "1 round"),
         ({"max_rounds": 4}, "4 rounds"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from bisim_abstract import InvalidArgumentError
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract.retrieval import (
+    k_means,
     nearest_points,
     recall_miss,
     retrieve_pairs,
@@ -348,3 +349,63 @@ def test_recall_of_what_cannot_be(found: Any) -> None:
     found = tuple(map(np.array, found)) if isinstance(found, tuple) else found
     with pytest.raises(InvalidArgumentError, match="pairs_or_neighbours"):
         recall_miss(cloud(3), found, 1)
+
+
+# -- k-means -----------------------------------------------------------------------------------
+
+
+def alike(labels: IntArray, truth: IntArray) -> bool:
+    """Whether two clusterings are the same but for names."""
+    pairs = set(zip(labels.tolist(), truth.tolist(), strict=True))
+    return len(pairs) == len(np.unique(labels)) == len(np.unique(truth))
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("seed", range(3))
+def test_k_means_finds_two_clouds(scale: float, seed: int) -> None:
+    truth = np.arange(200) % 2
+    points = (cloud(200) * 0.1 + 10.0 * truth[:, None] + 1e9) * scale
+    labels = k_means(points, 2, seed)
+    assert labels.dtype == np.int64
+    assert labels.shape == (200,)
+    assert alike(labels, truth)
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 40])
+def test_k_means_gives_nearest_centres(k: int) -> None:
+    points = cloud(400, d=2)
+    labels = k_means(points, k, 0)
+    assert np.unique(labels).tolist() == list(range(k))
+    centres = np.array([points[labels == name].mean(axis=0) for name in range(k)])
+    far = np.linalg.norm(points[:, None] - centres, axis=2)
+    # Lloyd's steps may end before the last points have moved.
+    assert (labels == far.argmin(axis=1)).mean() > 0.95
+
+
+@pytest.mark.parametrize("k", [3, 5])
+def test_k_means_with_few_distinct_points(k: int) -> None:
+    points = np.array([[0.0, 1.0], [2.0, 2.0], [0.0, 1.0], [5.0, 5.0], [2.0, 2.0]])
+    assert alike(k_means(points, k, 0), np.array([0, 1, 0, 2, 1]))
+
+
+def test_k_means_of_equal_points() -> None:
+    assert k_means(np.full((6, 2), 3.5), 4, 0).tolist() == [0] * 6
+
+
+def test_k_means_repeats_with_the_seed() -> None:
+    points = cloud(300)
+    np.testing.assert_array_equal(k_means(points, 20, 5), k_means(points, 20, 5))
+    assert not alike(k_means(points, 20, 5), k_means(points, 20, 6))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_k_means_among_many_duplicates(seed: int) -> None:
+    """Rewards are like this: nearly all of them 0."""
+    points = np.concatenate([np.zeros((1000, 1)), np.arange(1.0, 6.0)[:, None]])
+    assert np.unique(k_means(points, 5, seed)).size == 5
+
+
+def test_k_means_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    k_means(cloud(50), 30, 0)
+    k_means(cloud(3000), 4, 0)
+    assert capfd.readouterr() == ("", "")

@@ -21,12 +21,28 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_demo_prints_the_metric_of_taxi() -> None:
-    out = run("scripts/demo.py")
-    assert re.search(r"Taxi +│ +501 │ +6 │ +3,006", out)
-    assert re.search(r"RoomsGrid +│ +2,500 │ +4", out)
-    assert "diameter  between 120 and 120" in out
-    assert "with proof" in out
+def test_demo_goes_the_whole_way(tmp_path: Path) -> None:
+    out = run("scripts/demo.py", "--quick", "--out", str(tmp_path / "demo"))
+    for stage in ("extract", "train", "certify", "verify", "compare", "learn", "report"):
+        assert re.search(rf"^{stage} ", out, flags=re.MULTILINE), stage
+    *_, path, verdict = out.strip().splitlines()
+    assert Path(path.removeprefix("report: ").rsplit(" (", 1)[0]).is_file()
+    assert verdict.startswith("CERTIFIED over all pairs: 25 clusters of 2,500 states")
+    assert verdict.endswith(", verified")
+
+
+def test_demo_empties_no_directory_of_others(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "precious").write_text("mine")
+    done = subprocess.run(
+        [sys.executable, "scripts/demo.py", "--quick", "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_benchmarks_run_at_small_sizes() -> None:

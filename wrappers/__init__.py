@@ -5,6 +5,7 @@
 - `enumerate_mdp` does the work where there is no `P` table.
 - `RoomsGridEnv`, registered as `bisim_abstract/RoomsGrid-v0`, is a grid of planted rooms.
 - `AbstractedEnv` shows an environment through certified clusters of its states.
+- `make_env` is `gymnasium.make` with retired ids resolved.
 - `Distractor` multiplies any of them by a background that does not matter.
 
 Example:

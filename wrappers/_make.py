@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.error import Error as GymnasiumError
 
 from bisim_abstract._validation import require
-from bisim_abstract.errors import ExtractionError
+from bisim_abstract.errors import BisimError, ExtractionError
 
 MINIGRID = ("MiniGrid-", "BabyAI-")
 # Ids whose default dynamics are the same; which of them exists depends on Gymnasium.
@@ -44,7 +44,8 @@ def _existing(env_id: str, kwargs: dict[str, Any]) -> str:
         if env_id in pair and env_id not in gym.registry:
             other = pair[1 - pair.index(env_id)]
             # Rainy Taxi slips to other cells in v4 than in v3, for instance.
-            options = f" (but options such as {list(kwargs)} may not)" if kwargs else ""
+            given = [name for name in kwargs if name != "disable_env_checker"]
+            options = f" (but options such as {given} may not)" if given else ""
             warnings.warn(
                 f"{env_id} is not in Gymnasium {gym.__version__}; using {other}, whose default "
                 f"dynamics are the same{options}",
@@ -59,5 +60,9 @@ def _made(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         return gym.make(env_id, **kwargs)
     except (GymnasiumError, ModuleNotFoundError) as error:
         raise ExtractionError(f"no environment {env_id!r}: {error}") from error
-    except TypeError as error:
-        raise ExtractionError(f"{env_id} does not take these arguments: {error}") from error
+    except BisimError:
+        raise
+    except Exception as error:  # whatever the environment's own code makes of its arguments
+        raise ExtractionError(
+            f"{env_id} does not take these arguments: {type(error).__name__}: {error}"
+        ) from error

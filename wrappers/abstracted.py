@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import RecordConstructorArgs, seeding
 
+from bisim_abstract._text import counted
 from bisim_abstract._typing import IntArray
 from bisim_abstract._validation import check_choice, check_int, check_real
 from bisim_abstract.aggregate import Aggregation, aggregate
@@ -198,7 +199,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         scope = self.certificate.scope
         lines = [
             f"abstraction of {self.mdp.n_states:,} states, {self.dynamics} dynamics",
-            f"  clusters  {n:,}, the largest of {largest:,} states{ends}",
+            f"  clusters  {n:,}, the largest of {counted(largest, 'state')}{ends}",
             f"  tau       {self.tau:g} at gamma = {self.certificate.gamma:g}",
             f"  scope     {scope}: certified over {SCOPES[scope]}",
             f"  weights   {self.aggregation.weighting}",
@@ -422,8 +423,9 @@ def _certified_clusters(certificate: Certificate, tau: float | None) -> tuple[fl
     which = np.sort(groups[1][counts[groups[0]] > 1])
     listed = ", ".join(map(str, which[:SHOWN])) + (", ..." if which.size > SHOWN else "")
     raise NotCertifiedError(
-        f"not certified at tau = {value:g}: {open_.clusters:,} clusters of the upper arm "
-        f"({listed}) are undecided, {open_.pairs:,} pairs of states in {open_.groups:,} groups; "
+        f"not certified at tau = {value:g}: {counted(open_.clusters, 'cluster')} of the upper arm "
+        f"({listed}) are undecided, {counted(open_.pairs, 'pair')} of states in "
+        f"{counted(open_.groups, 'group')}; "
         f"states {s} and {t}, for instance, are between {float(below):.4g} and "
         f"{float(above):.4g} apart. {_advice(certificate, value)}"
     )
@@ -435,9 +437,12 @@ def _advice(certificate: Certificate, tau: float | None) -> str:
     if tau is not None:
         intervals.sort(key=lambda x: max(x.low - tau, tau - x.high))
     near = ", ".join(
-        f"[{x.low:.6g}, {x.high:.6g}) with {x.n_clusters:,} clusters" for x in intervals[:SHOWN]
+        f"[{x.low:.6g}, {x.high:.6g}) with {counted(x.n_clusters, 'cluster')}"
+        for x in intervals[:SHOWN]
     )
     more = "more max_pairs, max_rounds or max_seconds"
+    if tau is not None and certificate.scope == "all":
+        more = f"tau={tau:g}, so that work goes where it matters, or with {more}"
     if certificate.scope == "covered":
         more += ", or scope='all'"
     return f"Thresholds that are certified: {near or 'none'}. Or certify with {more}"

@@ -46,11 +46,11 @@ def extract_mdp(
 ) -> TabularMDP:
     """The tabular MDP behind an environment, through any stack of wrappers.
 
-    An environment that describes itself (`RoomsGrid`, `Distractor`) is asked; one with a `P`
-    table is read; any other is enumerated, which needs deterministic transitions. Time limits
-    are not part of the model. The table is then compared with `checks` real steps of a copy
-    of the environment, wrappers included, so that a wrapper which changes rewards or
-    transitions is noticed.
+    An environment that describes itself by `to_mdp(terminal=...)` and `state_id()`, as
+    `RoomsGrid` and `Distractor` do, is asked; one with a `P` table is read; any other is
+    enumerated, which needs deterministic transitions. Time limits are not part of the model.
+    The table is then compared with `checks` real steps of a copy of the environment, wrappers
+    included, so that a wrapper which changes rewards or transitions is noticed.
 
     Args:
         env: An environment, or the id of one. Ids that this Gymnasium has retired are
@@ -108,6 +108,7 @@ def extract_mdp(
         )
     if source is not None:
         mdp = source.to_mdp(terminal=terminal)
+        mdp = mdp.with_metadata(method=mdp.metadata.get("method", "self"))
     elif has_table(env):
         mdp = _from_table(env, terminal, start, seed)
     else:
@@ -116,7 +117,10 @@ def extract_mdp(
     if reachable_only:
         mdp = mdp.restrict(mdp.reachable())
     return mdp.with_metadata(
-        env=_name(env), terminal=terminal, reachable_only=reachable_only, gymnasium=gym.__version__
+        env=_name(env),
+        terminal=terminal,
+        reachable_only=reachable_only,
+        gymnasium=gym.__version__,
     )
 
 

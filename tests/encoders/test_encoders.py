@@ -528,3 +528,42 @@ def test_rooms_are_found(encoder: Encoder, least: float) -> None:
     np.fill_diagonal(gaps, np.inf)
     nearest = np.argpartition(gaps, 10, axis=1)[:, :10]
     assert (rooms[nearest] == rooms[:, None]).mean() > least
+
+
+# -- classes of one's own ----------------------------------------------------------------------
+
+
+def test_a_variant_without_a_kind_leaves_files_alone(tmp_path: Path) -> None:
+    mdp = random_mdp(5, seed=0)
+    original = ActionMaxEncoder(dim=2, steps=1).fit(mdp, n_transitions=50)
+    original.save(tmp_path / "original.npz")
+
+    class Variant(ActionMaxEncoder):
+        """Has no kind of its own."""
+
+    assert type(load_encoder(tmp_path / "original.npz")) is ActionMaxEncoder
+    variant = Variant(dim=2, steps=1).fit(mdp, n_transitions=50)
+    with pytest.raises(InvalidArgumentError, match="Variant has no `kind` of its own"):
+        variant.save(tmp_path / "variant.npz")
+
+
+def test_two_classes_cannot_have_one_kind() -> None:
+    with pytest.raises(InvalidArgumentError, match="kind 'mico' is MICoEncoder's"):
+
+        class Thief(ActionMaxEncoder):
+            kind = "mico"
+
+
+def test_arguments_passed_on_are_kept(tmp_path: Path) -> None:
+    class Passing(ActionMaxEncoder):
+        kind = "passing_on"
+
+        def __init__(self, *, own: int = 1, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.own = own
+
+    mdp = random_mdp(5, seed=0)
+    Passing(own=3, dim=2, steps=1, seed=4).fit(mdp, n_transitions=50).save(tmp_path / "e.npz")
+    again = load_encoder(tmp_path / "e.npz")
+    assert isinstance(again, Passing)
+    assert (again.own, again.dim, again.seed) == (3, 2, 4)

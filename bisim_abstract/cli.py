@@ -1,0 +1,818 @@
+"""The command `bisim-abstract`: what the package does, without writing Python.
+
+Only the parser is made at once; everything heavy is imported by the command that needs it, so
+that `--help` answers immediately.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bisim_abstract._version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bisim_abstract._typing import Progress, ProgressCallback
+    from bisim_abstract.certificate import Certificate
+    from bisim_abstract.runs import Config, Done, Training
+    from bisim_abstract.sources import Source
+
+__all__ = ["main"]
+
+OK, FAULT, BAD_INPUT, NOT_CERTIFIED, REJECTED, STOPPED = 0, 1, 2, 3, 4, 130
+EXIT_CODES = """exit codes:
+  0  done: certified, verified, written
+  1  a fault of this program
+  2  bad input: an argument, an environment, a file
+  3  not certified: the two clusterings differ at the threshold
+  4  rejected: the certificate does not hold
+  130  interrupted
+"""
+EXAMPLES = """examples:
+  bisim-abstract run bisim_abstract/RoomsGrid-v0 -o rooms --learn 10000
+  bisim-abstract certify FrozenLake-v1 --env-arg map_name=8x8 -o lake.npz
+  bisim-abstract verify lake.npz FrozenLake-v1 --env-arg map_name=8x8
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: Arguments; those of the process by default.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    # Before anything is parsed, the words themselves say how errors are to be told.
+    options = argparse.Namespace(words=words, json="--json" in words, debug="--debug" in words)
+    try:
+        options = _parser().parse_args(words, argparse.Namespace(words=words))
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            for name in options.imports:
+                _imported(name)
+            code: int = options.command(options, Out(options))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as stop:
+        return _failed(options, STOPPED, f"interrupted{': ' * bool(str(stop))}{stop}")
+    except BrokenPipeError:
+        return _silenced()
+    except Exception as error:
+        if options.debug:
+            raise
+        return _failed(options, *_explained(error))
+
+
+def _silenced() -> int:
+    """The reader of our output has gone: nothing more can be told, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """Exit code and sentence of an error."""
+    from bisim_abstract.errors import BisimError, NotCertifiedError, VerificationError
+
+    text = str(error)
+    if isinstance(error, NotCertifiedError):
+        return NOT_CERTIFIED, text
+    if isinstance(error, VerificationError):
+        return REJECTED, text
+    if isinstance(error, BisimError):
+        return BAD_INPUT, text
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return BAD_INPUT, f"{where}{error.strerror or text}"
+    if isinstance(error, MemoryError):
+        return BAD_INPUT, f"out of memory {text}".strip()
+    kind = type(error).__name__
+    return FAULT, f"a fault of this program ({kind}: {text}); --debug shows where"
+
+
+def _failed(options: argparse.Namespace, code: int, text: str) -> int:
+    # One sentence on one line, whatever the message was made of.
+    sentence = " ".join(text.split())
+    if options.json:
+        try:
+            print(json.dumps({"error": sentence, "exit_code": code}), flush=True)  # noqa: T201
+        except BrokenPipeError:
+            _silenced()
+    print(f"bisim-abstract: {sentence}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _show_warning(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+    print(f"note: {' '.join(str(message).split())}", file=sys.stderr)  # noqa: T201
+
+
+def _imported(name: str) -> None:
+    from bisim_abstract.errors import InvalidArgumentError
+
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # the module's own code runs here
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise InvalidArgumentError(f"--import {name}: {kind}{error}") from error
+
+
+# -- output ------------------------------------------------------------------------------------
+
+
+class Out:
+    """Where results go: tables and lines for people, or one JSON object."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.is_json, self.is_quiet = options.json, options.quiet or options.json
+
+    @property
+    def callback(self) -> ProgressCallback | None:
+        """None lets functions show their line on a terminal; quiet ones hear a deaf ear."""
+        return _ignore if self.is_quiet else None
+
+    def console(self) -> Console:
+        """For text that people read."""
+        from rich.console import Console
+
+        class Pipe(Console):
+            """Leaves it to `main` what happens when nobody reads any more."""
+
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError
+
+        width = None if sys.stdout.isatty() else 200  # never wrap what a file or pipe gets
+        return Pipe(highlight=False, soft_wrap=True, width=width, quiet=self.is_quiet)
+
+    def finish(self, result: dict[str, Any], rows: Sequence[tuple[str, str]], title: str) -> None:
+        """Show a result: the object, or the rows under a title."""
+        if self.is_json:
+            from bisim_abstract.runs import plain
+
+            print(json.dumps(plain(result), allow_nan=False), flush=True)  # noqa: T201
+            return
+        console = self.console()
+        console.print(title, style="bold", markup=False)
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, text in rows:
+            console.print(f"  {name:<{width}}  {text}", markup=False)
+
+    def stage(self, done: Done) -> None:
+        """One line for a finished stage of a run."""
+        if self.is_quiet:
+            return
+        took = f"{done.seconds:6.1f} s" if done.is_new else "  (done)"
+        self.console().print(f"  {done.stage:<8} {took}  {done.detail}", markup=False)
+
+
+def _ignore(progress: Progress) -> None:
+    pass
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def _extract(options: argparse.Namespace, out: Out) -> int:
+    _check_target(options.out)
+    mdp = _source(options).model(callback=out.callback)
+    mdp.save(options.out)
+    end = "none" if mdp.terminal_state is None else str(mdp.terminal_state)
+    result = {
+        "file": options.out,
+        "states": mdp.n_states,
+        "actions": mdp.n_actions,
+        "transitions": mdp.nnz,
+        "terminal_state": mdp.terminal_state,
+        "fingerprint": mdp.fingerprint,
+        "metadata": dict(mdp.metadata),
+    }
+    rows = [
+        ("states", f"{mdp.n_states:,}"),
+        ("actions", f"{mdp.n_actions:,}"),
+        ("transitions", f"{mdp.nnz:,}"),
+        ("end state", end),
+        ("fingerprint", mdp.fingerprint[:16]),
+        ("written", options.out),
+    ]
+    out.finish(result, rows, f"model of {options.source}")
+    return OK
+
+
+def _train(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract.runs import train_encoder
+
+    _check_target(options.out)
+    training, source = _training(options), _source(options)
+    assert training is not None
+    mdp = source.model(callback=out.callback)
+    begin = time.perf_counter()
+    encoder = train_encoder(
+        source, mdp, training, options.gamma, options.seed, callback=out.callback
+    )
+    encoder.save(options.out)
+    seconds = time.perf_counter() - begin
+    result = {
+        "file": options.out,
+        "encoder": training.kind,
+        "steps": training.steps,
+        "dim": training.dim,
+        "seconds": round(seconds, 3),
+    }
+    rows = [
+        ("encoder", repr(encoder)),
+        ("trained", f"{training.steps:,} steps in {seconds:.1f} s"),
+        ("written", options.out),
+    ]
+    out.finish(result, rows, f"encoder of the {mdp.n_states:,} states of {options.source}")
+    return OK
+
+
+def _certify(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._run import INTERRUPTED
+    from bisim_abstract.certify import certify
+
+    _check_target(options.out)
+    if options.checkpoint is not None:
+        _check_target(options.checkpoint)
+    mdp = _source(options).model(callback=out.callback)
+    begin = time.perf_counter()
+    found = certify(
+        mdp,
+        options.gamma,
+        embedding=_encoder(options, mdp.n_states),
+        seed=options.seed,
+        threads=options.threads,
+        checkpoint=options.checkpoint,
+        callback=out.callback,
+        **_goal(options),
+    )
+    found.save(options.out)
+    seconds = time.perf_counter() - begin
+    result = _described(found) | {"file": options.out, "seconds": round(seconds, 3)}
+    rows = [*_lines(found.summary()), ("took", f"{seconds:.1f} s"), ("written", options.out)]
+    out.finish(result, rows, found.summary().splitlines()[0])
+    if found.stop.startswith(INTERRUPTED):
+        return STOPPED
+    return _judged(found)
+
+
+def _verify(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract.certificate import Certificate
+    from bisim_abstract.runs import verdict
+    from bisim_abstract.verify import verify
+
+    certificate = Certificate.load(options.certificate)
+    mdp = _source(options).model(callback=out.callback)
+    begin = time.perf_counter()
+    found = verify(
+        certificate,
+        mdp,
+        mode=options.mode,
+        sample=options.sample,
+        seed=options.seed,
+        threads=options.threads,
+    )
+    seconds = time.perf_counter() - begin
+    result = {
+        **_described(certificate),
+        "is_valid": found.is_valid,
+        "verdict": found.verdict,
+        "mode": found.mode,
+        "problem": found.problem,
+        "widening": found.widening,
+        "pairs_checked": found.pairs_checked,
+        "seconds": round(seconds, 3),
+    }
+    checked = (
+        f"{found.pairs_checked:,} pairs, {found.levels_checked:,} levels, "
+        f"{found.features_checked:,} features, {found.mode} arithmetic, {seconds:.1f} s"
+    )
+    rows = [("checked", checked), ("verdict", verdict(certificate, found))]
+    out.finish(result, rows, f"check of {options.certificate} against {options.source}")
+    return OK if found.is_valid else REJECTED
+
+
+def _solve(options: argparse.Namespace, out: Out) -> int:
+    import numpy as np
+
+    from bisim_abstract._npz import write_npz
+    from bisim_abstract.aggregate import lift_policy, value_loss
+    from bisim_abstract.certificate import Certificate
+    from bisim_abstract.certify import check_tau
+    from bisim_abstract.errors import InvalidArgumentError
+    from bisim_abstract.planning import value_iteration
+
+    if options.out is not None:
+        _check_target(options.out)
+    check_tau(options.tau)
+    if options.tau is not None and options.certificate is None:
+        raise InvalidArgumentError("--tau goes with --certificate")
+    mdp = _source(options).model(callback=out.callback)
+    gamma, policy = options.gamma, None
+    rows: list[tuple[str, str]] = []
+    result: dict[str, Any] = {}
+    if options.certificate is not None:
+        certificate = Certificate.load(options.certificate)
+        small = _abstraction(certificate, mdp, options)
+        gamma = certificate.gamma
+        policy = lift_policy(small, value_iteration(small.mdp, gamma).policy)
+        rows.append(("clusters", f"{small.n_clusters:,} of {mdp.n_states:,} states"))
+        result["clusters"] = small.n_clusters
+    elif gamma is None:
+        gamma = 0.9
+    best = value_iteration(mdp, gamma)
+    low, high = best.start_bounds(mdp)
+    rows.append(("optimal start value", f"between {low:.10g} and {high:.10g}"))
+    result |= {"gamma": gamma, "states": mdp.n_states, "start_value": [low, high]}
+    if policy is None:
+        policy = best.policy
+    else:
+        loss = value_loss(mdp, gamma, policy, optimal=best)
+        rows.append(
+            ("loss", f"at most {loss.sup:.6g} in any state, {loss.start:.6g} from the start")
+        )
+        result |= {"loss_sup": loss.sup, "loss_mean": loss.mean, "loss_start": loss.start}
+    if options.out is not None:
+        arrays = {"policy": np.asarray(policy), "lower": best.lower, "upper": best.upper}
+        write_npz(options.out, arrays | {"state_ids": mdp.state_ids})
+        rows.append(("written", options.out))
+        result["file"] = options.out
+    out.finish(result, rows, f"{options.source}, gamma = {gamma:g}")
+    return OK
+
+
+def _report(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._validation import check_int
+    from bisim_abstract.certificate import Certificate
+    from bisim_abstract.comparison import compare_abstractions
+    from bisim_abstract.errors import InvalidArgumentError
+    from bisim_abstract.report import write_report
+    from bisim_abstract.runs import learning_curves, verdict, versions
+    from bisim_abstract.statemap import state_map
+    from bisim_abstract.verify import verify
+
+    _check_target(options.out)
+    certificate, source = Certificate.load(options.certificate), _source(options)
+    if check_int("learn", options.learn, low=0) and not source.can_be_abstracted:
+        raise InvalidArgumentError(
+            f"--learn needs an environment with ends of episodes; {source.name} is none"
+        )
+    mdp = source.model(callback=out.callback)
+    if certificate.fingerprint != mdp.fingerprint:
+        raise InvalidArgumentError(f"{options.certificate} is of another model")
+    encoder = _encoder(options, mdp.n_states)
+    found = verify(certificate, mdp, threads=options.threads)
+    rows = []
+    if certificate.tau is not None and found.is_valid:
+        rows = compare_abstractions(mdp, certificate, embedding=encoder, seed=options.seed)
+    curves = []
+    if options.learn and found.is_valid and certificate.is_certified:
+        curves = learning_curves(source, mdp, certificate, steps=options.learn)
+    write_report(
+        options.out,
+        certificate,
+        mdp,
+        verification=found,
+        places=state_map(mdp, embedding=encoder),
+        comparison=rows,
+        curves=curves,
+        embedding=encoder,
+        title=options.title,
+        record={"versions": versions()},
+        commands=["bisim-abstract " + _quoted(options.words)],
+    )
+    text = verdict(certificate, found)
+    result = _described(certificate) | {"file": options.out, "verdict": text}
+    out.finish(result, [("verdict", text), ("written", options.out)], "report")
+    return OK if found.is_valid else REJECTED
+
+
+def _run(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract.errors import InvalidArgumentError
+    from bisim_abstract.runs import Run
+
+    common: dict[str, Any] = {
+        "threads": options.threads,
+        "callback": out.callback,
+        "after": out.stage,
+    }
+    if options.resume is not None:
+        plain = vars(_parser().parse_args(["run"]))
+        free = {"resume", "threads", "json", "quiet", "debug", "imports", "words"}
+        other = [x for x, value in plain.items() if x not in free and getattr(options, x) != value]
+        if other:
+            raise InvalidArgumentError(
+                f"--resume DIR takes all settings from DIR; leave out {', '.join(other)}"
+            )
+        run = Run.resume(options.resume, **common)
+    elif options.source is None or options.out is None:
+        raise InvalidArgumentError("run needs SOURCE and -o DIR, or --resume DIR")
+    else:
+        run = Run(options.out, _config(options), **common)
+    if not out.is_quiet:
+        out.console().print(f"{run.config.source.name} in {run.folder}", style="bold", markup=False)
+    try:
+        found = run()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"go on with bisim-abstract run --resume {run.folder}") from None
+    result = {
+        **_described(found.certificate),
+        "is_valid": found.verification.is_valid,
+        "folder": found.folder,
+        "report": found.report,
+        "verdict": found.verdict,
+        "stages": [vars(done) for done in found.stages],
+    }
+    out.finish(result, [("report", str(found.report))], found.verdict)
+    return _judged(found.certificate) if found.verification.is_valid else REJECTED
+
+
+# -- what commands share -----------------------------------------------------------------------
+
+
+def _described(certificate: Certificate) -> dict[str, Any]:
+    """A certificate as JSON values."""
+    best = [vars(interval) for interval in certificate.certified_thresholds()]
+    labels = (certificate.labels_lower, certificate.labels_upper)
+    has_tau = certificate.tau is not None
+    return {
+        "states": certificate.n_states,
+        "gamma": certificate.gamma,
+        "scope": certificate.scope,
+        "tau": certificate.tau,
+        "is_certified": certificate.is_certified,
+        "clusters_lower": int(labels[0].max()) + 1 if has_tau else None,
+        "clusters_upper": int(labels[1].max()) + 1 if has_tau else None,
+        "certified_thresholds": best,
+        "coverage": certificate.coverage,
+        "width": certificate.width,
+        "global_width": certificate.global_width,
+        "alpha": certificate.alpha,
+        "stop": certificate.stop,
+        "fingerprint": certificate.fingerprint,
+    }
+
+
+def _judged(certificate: Certificate) -> int:
+    """The exit code of a valid certificate: without a threshold there is nothing to agree on."""
+    return OK if certificate.tau is None or certificate.is_certified else NOT_CERTIFIED
+
+
+def _lines(summary: str) -> list[tuple[str, str]]:
+    """The lines of a summary after its first, as name and text."""
+    parts = [line.strip().split("  ", 1) for line in summary.splitlines()[1:]]
+    rows = []
+    for part in parts:
+        name, _, text = " ".join(part).partition(" ")
+        if name == "level":
+            number, _, text = text.strip().partition(" ")
+            name = f"level {number}"
+        rows.append((name, text.strip()))
+    return rows
+
+
+def _source(options: argparse.Namespace) -> Source:
+    from bisim_abstract.errors import InvalidArgumentError
+    from bisim_abstract.sources import Source
+
+    args: dict[str, Any] = {}
+    for entry in options.env_arg:
+        key, equals, text = entry.partition("=")
+        if not equals or not key.isidentifier():
+            raise InvalidArgumentError(f"--env-arg must be key=value, got {entry!r}")
+        try:
+            args[key] = json.loads(text)
+        except (ValueError, RecursionError):
+            args[key] = text  # not JSON: the text itself
+    return Source(
+        name=options.source,
+        env_args=args,
+        backgrounds=options.backgrounds,
+        terminal=options.terminal,
+        reachable_only=options.reachable_only,
+        max_states=options.max_states,
+        seed=options.seed,
+    )
+
+
+def _training(options: argparse.Namespace) -> Training:
+    from bisim_abstract.runs import Training
+
+    return Training(
+        kind=options.kind,
+        steps=options.steps,
+        dim=options.dim,
+        transitions=options.transitions,
+        experience=options.experience,
+        same_action=options.same_action,
+    )
+
+
+def _config(options: argparse.Namespace) -> Config:
+    from bisim_abstract.runs import Config
+
+    source = _source(options)
+    return Config(
+        source=source,
+        gamma=options.gamma,
+        training=None if options.no_train else _training(options),
+        certify=_goal(options),
+        learn=options.learn,
+        learn_seeds=options.learn_seeds,
+        seed=options.seed,
+        title=options.title,
+    )
+
+
+def _goal(options: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of `certify` that were given."""
+    from bisim_abstract._validation import check_real
+    from bisim_abstract.runs import check_goal
+
+    tau = options.tau
+    propose = None if options.propose is None else options.propose.split(",")
+    given = {
+        "tau": tau if tau in (None, "auto") else check_real("tau", tau),
+        "n_clusters": options.clusters,
+        "tol": options.tol,
+        "scope": options.scope,
+        "propose": propose,
+        "max_pairs": options.max_pairs,
+        "max_seconds": options.max_seconds,
+        "max_rounds": options.max_rounds,
+        "max_backups": options.max_backups,
+    }
+    goal = {name: value for name, value in given.items() if value is not None}
+    check_goal(goal)
+    return goal
+
+
+def _encoder(options: argparse.Namespace, n_states: int) -> Any:
+    from bisim_abstract.errors import InvalidArgumentError
+
+    if options.encoder is None:
+        return None
+    from bisim_abstract.encoders import load_encoder
+
+    encoder = load_encoder(options.encoder)
+    if encoder.n_states != n_states:
+        raise InvalidArgumentError(
+            f"{options.encoder} encodes {encoder.n_states} states, the model has {n_states}"
+        )
+    return encoder
+
+
+def _abstraction(certificate: Certificate, mdp: Any, options: argparse.Namespace) -> Any:
+    import numpy as np
+
+    from bisim_abstract.aggregate import aggregate
+    from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
+    from bisim_abstract.verify import verify
+
+    if options.gamma is not None and options.gamma != certificate.gamma:
+        raise InvalidArgumentError(
+            f"--gamma {options.gamma} differs from the certificate's, {certificate.gamma:g}"
+        )
+    verify(certificate, mdp, threads=options.threads).raise_if_rejected()
+    tau = certificate.tau if options.tau is None else options.tau
+    if tau is None:
+        raise InvalidArgumentError("the certificate has no threshold of its own: give --tau")
+    lower, upper = certificate.partitions(tau)
+    if not np.array_equal(lower, upper):
+        raise NotCertifiedError(
+            f"not certified at tau {tau:g}: between {lower.max() + 1:,} and {upper.max() + 1:,} "
+            "clusters; bisim-abstract report shows all certified thresholds"
+        )
+    return aggregate(mdp, upper)
+
+
+def _check_target(path: str) -> None:
+    """Refuse at once what could not be written after minutes of work."""
+    from bisim_abstract.errors import InvalidArgumentError
+
+    target = Path(path)
+    folder = target.parent
+    if "\0" in path:
+        raise InvalidArgumentError(f"{path!r} is no file name")
+    if target.is_dir():
+        raise IsADirectoryError(21, "is a directory, and a file is to be written", str(target))
+    if not folder.is_dir():
+        raise FileNotFoundError(2, "there is no such directory to write to", str(folder))
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(13, "the directory is not writable", str(folder))
+
+
+def _quoted(words: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(words)
+
+
+# -- the parser --------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, like everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        from bisim_abstract.errors import InvalidArgumentError
+
+        raise InvalidArgumentError(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="bisim-abstract",
+        description="Turn a finite Gymnasium environment into a smaller one, with a proof.",
+        epilog=EXAMPLES + "\n" + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"bisim-abstract {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, work: Callable[[argparse.Namespace, Out], int], text: str) -> Any:
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.set_defaults(command=work)
+        return command
+
+    command = add("extract", _extract, "write the tabular model of an environment")
+    _add_source(command)
+    _add_out(command, "FILE", "mdp.npz")
+    _add_common(command)
+
+    command = add("train", _train, "train an encoder of a model's states")
+    _add_source(command)
+    _add_gamma(command)
+    _add_training(command)
+    _add_out(command, "FILE", "encoder.npz")
+    _add_common(command)
+
+    command = add("certify", _certify, "bound the metric of all pairs and certify a clustering")
+    _add_source(command)
+    _add_gamma(command)
+    _add_goal(command)
+    command.add_argument("--encoder", metavar="FILE", help="a trained encoder, for proposals")
+    command.add_argument("--checkpoint", metavar="FILE", help="written after each step; resumed")
+    _add_out(command, "FILE", "certificate.npz")
+    _add_common(command)
+
+    command = add("verify", _verify, "check a certificate, by code that did not make it")
+    command.add_argument("certificate", metavar="CERTIFICATE", help="a certificate's file")
+    _add_source(command)
+    command.add_argument(
+        "--mode", choices=("float", "exact", "sampled"), default="float", help="arithmetic"
+    )
+    command.add_argument("--sample", type=int, default=200, help="pairs that mode sampled looks at")
+    _add_common(command)
+
+    command = add("solve", _solve, "plan: optimal values, or a policy by way of a certificate")
+    _add_source(command)
+    command.add_argument("--gamma", type=float, help="discount (0.9, or the certificate's)")
+    command.add_argument("--certificate", metavar="FILE", help="plan on its clusters instead")
+    command.add_argument("--tau", type=float, help="threshold (the certificate's own)")
+    command.add_argument("-o", "--out", metavar="FILE", help="write policy and value bounds (.npz)")
+    _add_common(command)
+
+    command = add("report", _report, "write the HTML report of a certificate")
+    command.add_argument("certificate", metavar="CERTIFICATE", help="a certificate's file")
+    _add_source(command)
+    command.add_argument("--encoder", metavar="FILE", help="a trained encoder, to show")
+    _add_learn(command, default=0)
+    _add_out(command, "FILE", "report.html")
+    _add_common(command)
+
+    command = add("run", _run, "all of these, in one directory that can be resumed")
+    _add_source(command, is_optional=True)
+    command.add_argument("--resume", metavar="DIR", help="go on with the run in this directory")
+    command.add_argument("-o", "--out", metavar="DIR", help="a new directory for the run")
+    _add_gamma(command)
+    _add_goal(command)
+    command.add_argument("--no-train", action="store_true", help="do without an encoder")
+    _add_training(command)
+    _add_learn(command, default=10_000)
+    command.add_argument("--learn-seeds", type=int, default=1, help="agents of each kind (1)")
+    _add_common(command)
+    return parser
+
+
+def _add_source(command: Any, *, is_optional: bool = False) -> None:
+    command.add_argument(
+        "source",
+        metavar="SOURCE",
+        nargs="?" if is_optional else None,
+        help="an environment's id, a saved model, or a BRIDGE file",
+    )
+    group = command.add_argument_group("the environment")
+    group.add_argument(
+        "--env-arg",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="argument of the environment; VALUE is JSON, or else text (repeatable)",
+    )
+    group.add_argument(
+        "--backgrounds", metavar="N", type=int, help="multiply by N background states"
+    )
+    group.add_argument(
+        "--terminal", choices=("absorb", "table"), default="absorb", help="how episodes end"
+    )
+    group.add_argument(
+        "--reachable-only", action="store_true", help="leave out states that cannot be reached"
+    )
+    group.add_argument(
+        "--max-states", metavar="N", type=int, default=100_000, help="limit for enumeration"
+    )
+    group.add_argument(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import this module first; it may register environments (repeatable)",
+    )
+
+
+def _add_gamma(command: Any) -> None:
+    command.add_argument("--gamma", type=float, default=0.9, help="discount, in [0, 1) (0.9)")
+
+
+def _add_goal(command: Any) -> None:
+    group = command.add_argument_group("the certificate")
+    group.add_argument("--tau", metavar="X", help="threshold, or auto (the default)")
+    group.add_argument("--clusters", metavar="N", type=int, help="look for so many clusters")
+    group.add_argument("--tol", metavar="W", type=float, help="width of all bounds to reach")
+    group.add_argument("--scope", choices=("all", "covered"), help="which pairs are proven (all)")
+    group.add_argument(
+        "--propose", metavar="LIST", help="of classes,embedding,rewards,features, by commas"
+    )
+    group.add_argument("--max-pairs", metavar="N", type=int, help="single pairs (1,000,000)")
+    group.add_argument("--max-seconds", metavar="S", type=float, help="budget of time")
+    group.add_argument("--max-rounds", metavar="N", type=int, help="budget of steps (100)")
+    group.add_argument("--max-backups", metavar="N", type=int, help="budget of pair backups")
+
+
+def _add_training(command: Any) -> None:
+    group = command.add_argument_group("the encoder")
+    group.add_argument(
+        "--encoder",
+        dest="kind",
+        choices=("action-max", "dbc", "mico"),
+        default="action-max",
+        help="which loss (action-max)",
+    )
+    group.add_argument("--steps", type=int, default=5_000, help="training steps (5000)")
+    group.add_argument("--dim", type=int, default=8, help="coordinates (8)")
+    group.add_argument("--transitions", type=int, default=100_000, help="to learn from (100000)")
+    group.add_argument(
+        "--experience",
+        choices=("model", "steps"),
+        default="model",
+        help="draw transitions from the model, or step the environment",
+    )
+    group.add_argument(
+        "--same-action", action="store_true", help="DBC and MICo compare equal actions only"
+    )
+
+
+def _add_learn(command: Any, *, default: int) -> None:
+    command.add_argument(
+        "--learn",
+        metavar="STEPS",
+        type=int,
+        default=default,
+        help=f"steps of agents for learning curves, 0 for none ({default})",
+    )
+    command.add_argument("--title", help="of the report")
+
+
+def _add_out(command: Any, metavar: str, default: str) -> None:
+    command.add_argument(
+        "-o", "--out", metavar=metavar, default=default, help=f"where to write ({default})"
+    )
+
+
+def _add_common(command: Any) -> None:
+    group = command.add_argument_group("how to run")
+    group.add_argument("--seed", type=int, default=0, help="of everything random (0)")
+    group.add_argument("--threads", metavar="N", type=int, help="all cores by default")
+    group.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    group.add_argument("--quiet", action="store_true", help="no progress and no text")
+    group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

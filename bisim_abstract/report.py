@@ -1,0 +1,603 @@
+"""`write_report`: a certificate as one HTML file that opens offline and can be explored.
+
+Words and tables are written here; what is drawn (`_report_data`) travels as JSON inside the
+page, and the page's own script draws it. Everything that comes from outside is escaped, and the
+page forbids itself every request.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._atomic import replacing
+from bisim_abstract._report_data import (
+    Drawn,
+    Json,
+    check_places,
+    choose_drawn,
+    draw_curves,
+    draw_forest,
+    draw_map,
+    draw_steps,
+    draw_tree,
+    draw_widths,
+    first_tau,
+    kept_intervals,
+    restrict,
+    scatter,
+    tau_range,
+)
+from bisim_abstract._version import __version__
+from bisim_abstract.certificate import Certificate
+from bisim_abstract.comparison import AbstractionLoss
+from bisim_abstract.embedding import Embedding, as_points
+from bisim_abstract.errors import InvalidArgumentError
+from bisim_abstract.learning import Curve
+from bisim_abstract.mdp import TabularMDP, check_mdp
+from bisim_abstract.partition import CertifiedInterval
+from bisim_abstract.statemap import StateMap, state_map, two_widest
+from bisim_abstract.verify import Verification
+
+__all__ = ["write_report"]
+
+MAX_RECORD = 300  # rows of the record
+MAX_TEXT = 2_000  # characters of one of its values
+
+
+def write_report(
+    path: str | Path,
+    certificate: Certificate,
+    mdp: TabularMDP,
+    *,
+    verification: Verification | None = None,
+    places: StateMap | None = None,
+    comparison: Sequence[AbstractionLoss] = (),
+    curves: Sequence[Curve] = (),
+    embedding: Embedding | npt.ArrayLike | None = None,
+    title: str | None = None,
+    record: Mapping[str, Any] | None = None,
+    commands: Sequence[str] = (),
+) -> Path:
+    """Write a certificate and what belongs to it as one HTML file without outside parts.
+
+    The file replaces an older one in one step. Of large models, an even sample of the states is
+    drawn, and the page says so; numbers of clusters and verdicts are those of all states.
+
+    Args:
+        path: The file; its folder must exist.
+        certificate: What to show.
+        mdp: The model it speaks of.
+        verification: What `verify` found, if it was asked.
+        places: Where to draw states; by default as `state_map` does.
+        comparison: Rows of `compare_abstractions`.
+        curves: Learning curves.
+        embedding: Points (n_states, k), or an object with `encode`, to draw as well.
+        title: Heading; by default the environment's name.
+        record: Settings, seeds and the like, to be listed.
+        commands: Command lines that make this report again.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InvalidArgumentError: If the certificate is of another model, or an argument does not
+            fit the model.
+        OSError: If the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from bisim_abstract import certify, grouped_mdp
+        >>> mdp, _ = grouped_mdp(20, 4, seed=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = write_report(f"{folder}/report.html", certify(mdp, 0.9), mdp)
+        ...     written.stat().st_size > 10_000
+        True
+    """
+    check_mdp(mdp)
+    if not isinstance(certificate, Certificate):
+        raise InvalidArgumentError(f"certificate must be a Certificate, got {certificate!r}")
+    if certificate.fingerprint != mdp.fingerprint:
+        raise InvalidArgumentError("the certificate is of another model")
+    if isinstance(commands, str):
+        raise InvalidArgumentError(f"commands must be a list of command lines, got {commands!r}")
+    points = None if embedding is None else as_points(embedding, mdp.n_states)
+    if places is None:
+        places = state_map(mdp, embedding=points)
+        if not places.is_grid:
+            points = None  # the map shows them already
+    check_places(places, mdp.n_states)
+    page = _Page(certificate, mdp, verification, places, points, tuple(comparison), tuple(curves))
+    text = page.render(_title(title, mdp), record, tuple(str(line) for line in commands))
+    target = Path(path)
+    with replacing(target) as file:
+        # A lone surrogate in somebody's metadata is no reason to fail.
+        file.write(text.encode("utf-8", "replace"))
+    return target
+
+
+class _Page:
+    """One page in the making: the certificate, and what was derived from it once."""
+
+    def __init__(
+        self,
+        certificate: Certificate,
+        mdp: TabularMDP,
+        verification: Verification | None,
+        places: StateMap,
+        points: npt.NDArray[np.float32] | None,
+        comparison: tuple[AbstractionLoss, ...],
+        curves: tuple[Curve, ...],
+    ) -> None:
+        self.certificate, self.mdp, self.verification = certificate, mdp, verification
+        self.places, self.points = places, points
+        self.comparison, self.curves = comparison, curves
+        self.drawn: Drawn = choose_drawn(places, mdp.n_states)
+        self.intervals: list[CertifiedInterval] = certificate.certified_thresholds()
+        self.tau = first_tau(certificate, self.intervals)
+        # Counts follow from the bounds; labels in a file might say something else.
+        self.n_lower, self.n_upper = (int(f.count(self.tau)) for f in certificate.forests)
+
+    # -- the page --------------------------------------------------------------------------
+
+    def render(self, title: str, record: Mapping[str, Any] | None, commands: Sequence[str]) -> str:
+        """The whole file."""
+        tree = draw_tree(self.certificate, self.intervals, self.drawn)
+        kind, verdict = self.verdict()
+        check, checked = self.check()
+        tiles = list(self.tiles())
+        return Template(_asset("page.html")).substitute(
+            title=_text(title),
+            style=_asset("report.css"),
+            script=_asset("report.js"),
+            data=embed(self.data(tree)),
+            about=_text(self.about(title)),
+            kind="bad" if check == "bad" else kind,
+            mark={"good": "✓", "bad": "✗"}.get("bad" if check == "bad" else kind, "!"),
+            verdict=_text(verdict),
+            check=check,
+            checked=_text(checked),
+            columns="5" if len(tiles) <= 10 else "6",  # two rows, both nearly full
+            tiles="".join(
+                f'<div class="tile"><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>'
+                for name, value in tiles
+            ),
+            caption=_text(self.caption()),
+            profile=_text(self.profile_note()),
+            coverage=_text(self.coverage()),
+            merges=self.merges(tree),
+            comparison=self.table(),
+            pair=self.pair(),
+            meaning="".join(f"<p>{_text(line)}</p>" for line in self.meaning()),
+            remedies=self.remedies(),
+            commands=_commands(commands),
+            record=self.record(record),
+            version=_text(__version__),
+        )
+
+    def data(self, tree: Json | None) -> Json:
+        """What the page's script reads."""
+        certificate, drawn = self.certificate, self.drawn
+        intervals = kept_intervals(self.intervals, self.tau)
+        ends = np.array([end for i in intervals for end in (i.low, i.high)], dtype=np.float64)
+        is_whole = drawn.states.size == certificate.n_states
+        arms = {}
+        for name, forest in zip(("lower", "upper"), certificate.forests, strict=True):
+            # The forest of all states gives the counts too.
+            steps = None if is_whole else draw_steps(forest, ends)
+            arms[name] = {"forest": draw_forest(restrict(forest, drawn.states)), "steps": steps}
+        cloud = None
+        if self.points is not None:
+            x, y = two_widest(np.asarray(self.points, dtype=np.float64))
+            cloud = scatter(x[drawn.states], -y[drawn.states])
+        return {
+            "n_states": certificate.n_states,
+            "scope": certificate.scope,
+            "tau": self.tau,
+            "range": tau_range(certificate.forests, self.tau),
+            "arms": arms,
+            "intervals": [
+                [i.low, None if math.isinf(i.high) else i.high, i.n_clusters] for i in intervals
+            ],
+            "intervals_complete": len(intervals) == len(self.intervals),
+            "map": draw_map(self.places, drawn, self.mdp.state_ids),
+            "widths": draw_widths(certificate),
+            "tree": tree,
+            "curves": draw_curves(self.curves),
+            "embedding": cloud,
+        }
+
+    # -- words -----------------------------------------------------------------------------
+
+    def verdict(self) -> tuple[str, str]:
+        """Good, open or bad, and one line that claims no more than is proven."""
+        certificate, n = self.certificate, self.certificate.n_states
+        low, high = self.n_lower, self.n_upper
+        if certificate.tau is None:
+            useful = sum(1 < interval.n_clusters < n for interval in self.intervals)
+            if not useful:
+                return "open", "Not certified: no threshold found at which states are merged"
+            return "open", f"No threshold chosen; {_plural(useful, 'range')} of tau certified"
+        at = f"at tau {_number(certificate.tau)}"
+        if low != high:
+            return "open", f"Not certified {at}: between {low:,} and {_plural(high, 'cluster')}"
+        clusters = f"{_plural(high, 'cluster')} of {_plural(n, 'state')} {at}"
+        if high == n > 1:
+            clusters += ", merging nothing"
+        if certificate.scope == "covered":
+            share = _percent(certificate.coverage)
+            text = f"Certified over covered pairs only ({share} of all): {clusters}"
+            kind = "open"
+        else:
+            text, kind = f"Certified over all pairs: {clusters}", "good"
+        if certificate.alpha is not None:
+            text += f", with probability at least {1.0 - certificate.alpha:.6g}"
+        return kind, text
+
+    def check(self) -> tuple[str, str]:
+        """The same for what the independent checker said."""
+        found = self.verification
+        if found is None:
+            return "none", "Not checked independently in this report"
+        if not found.is_valid:
+            return "bad", f"Rejected by the independent check: {found.problem}"
+        parts = [f"{found.mode} arithmetic", _plural(found.pairs_checked, "pair")]
+        if found.levels_checked:
+            parts.append(_plural(found.levels_checked, "block level"))
+        if found.features_checked:
+            parts.append(_plural(found.features_checked, "feature"))
+        word = "spot-checked" if found.verdict == "sampled" else "verified"
+        return "good", f"Bounds {word} by independent code ({', '.join(parts)})"
+
+    def about(self, title: str) -> str:
+        """The model in one line."""
+        mdp, parts = self.mdp, []
+        env = mdp.metadata.get("env")
+        if isinstance(env, str) and env and env != title:
+            parts.append(env)
+        if mdp.terminal_state is not None:
+            parts.append("episodes end in one added state")
+        if mdp.estimate is not None:
+            parts.append("model estimated from samples")
+        parts.append(f"model {mdp.fingerprint[:12]}")
+        return " · ".join(parts)
+
+    def tiles(self) -> Iterator[tuple[str, str]]:
+        """Key figures."""
+        certificate, mdp, n = self.certificate, self.mdp, self.certificate.n_states
+        yield "states", f"{n:,}"
+        yield "actions", f"{mdp.n_actions:,}"
+        yield "transitions", f"{mdp.nnz:,}"
+        yield "pairs of states", _short(n * (n - 1) // 2)
+        if certificate.tau is None:
+            yield "clusters", "undecided"
+        elif self.n_lower == self.n_upper:
+            yield "clusters", f"{self.n_upper:,}"
+            yield "compression", f"{_number(n / self.n_upper)}×"
+        else:
+            yield "clusters", f"{_short(self.n_lower)} to {_short(self.n_upper)}"
+        yield "pairs covered", _percent(certificate.coverage)
+        yield "widest bound gap", _number(certificate.global_width)
+        yield "discount γ", f"{certificate.gamma:g}"
+        seconds = certificate.run.get("seconds")
+        if isinstance(seconds, int | float):
+            yield "time to certify", f"{_number(float(seconds))} s"
+        for row in self.comparison:
+            if row.is_certified and math.isfinite(row.loss.start_share):
+                yield "optimal value kept", _percent(row.loss.start_share)
+                break
+
+    def caption(self) -> str:
+        """What the map shows."""
+        words = [self.places.caption]
+        n, shown = self.certificate.n_states, int(self.drawn.states.size)
+        if self.drawn.stride > 1:
+            side = self.drawn.stride
+            words.append(
+                f"To keep the page small, one state stands for each {side} by {side} squares: "
+                f"{shown:,} of {n:,} are drawn."
+            )
+        elif shown < n:
+            words.append(f"An even sample of {shown:,} of {n:,} states is drawn.")
+        without = int((~self.places.has_place[self.drawn.states]).sum())
+        if without and shown == n:
+            is_end = without == 1 and self.mdp.terminal_state is not None
+            words.append(
+                "The end of episodes has no place on it."
+                if is_end
+                else f"{_plural(without, 'state')} without a place not drawn."
+            )
+        if not self.places.is_grid:
+            words.append("States at the same place cover each other.")
+        return " ".join(words)
+
+    def profile_note(self) -> str:
+        """How complete the profile is."""
+        count = len(self.intervals)
+        text = f"{_plural(count, 'certified range')} of tau (shaded)."
+        kept = len(kept_intervals(self.intervals, self.tau))
+        if kept < count:
+            text += f" This page lists {kept:,}: the widest, and the one chosen."
+        return text
+
+    def coverage(self) -> str:
+        """What the histogram is over."""
+        certificate = self.certificate
+        total = certificate.n_states * (certificate.n_states - 1) // 2
+        text = (
+            f"{certificate.n_covered:,} of {_plural(total, 'pair')} "
+            f"({_percent(certificate.coverage)}) are covered: they have bounds of their own."
+        )
+        if certificate.n_covered < total:
+            text += " All others are bounded through blocks of states, value features and rewards."
+        return text
+
+    def merges(self, tree: Json | None) -> str:
+        """The section of the dendrogram, or why there is none."""
+        if tree is None:
+            text = "No certified range has between 2 and 60 clusters, so there is nothing to draw."
+            return f'<p class="empty">{text}</p>'
+        leaves = len(tree["leaves"])
+        text = (
+            f"Leaves are the {leaves:,} clusters certified at tau "
+            f"{_number(tree['low'])}. Lines are certified clusters; a band spans the thresholds "
+            "between which the lines on its left are proven to merge."
+        )
+        if tree["finer"]:
+            text += f" {_plural(tree['finer'], 'finer certified range')} left out, for space."
+        return (
+            f'<p class="note">{_text(text)}</p>'
+            '<div class="plot" id="tree" role="img" '
+            f'aria-label="Tree of certified merges, {leaves} leaves"></div>'
+        )
+
+    def table(self) -> str:
+        """The section of value losses, or nothing."""
+        if not self.comparison:
+            return ""
+        columns = ("sup", "mean", "start")
+        tops = {
+            name: max(
+                (v for row in self.comparison if math.isfinite(v := getattr(row.loss, name))),
+                default=0.0,
+            )
+            for name in columns
+        }
+        body = []
+        for row in self.comparison:
+            mark = '<span class="chip">certified</span>' if row.is_certified else ""
+            name = "" if row.is_certified and row.name == "certified" else _text(row.name)
+            cells = [
+                f'<th scope="row">{name} {mark}</th>',
+                _cell("clusters", f"{row.n_clusters:,}"),
+            ]
+            for column, head in zip(
+                columns, ("largest loss", "mean loss", "loss at start"), strict=True
+            ):
+                value = getattr(row.loss, column)
+                share = value / tops[column] if tops[column] > 0.0 and math.isfinite(value) else 0.0
+                cells.append(_cell(head, _number(value), bar=share))
+            cells.append(_cell("value kept", _percent(row.loss.start_share)))
+            bound = "none" if row.bound is None else _number(row.bound)
+            cells.append(_cell("proven bound", bound))
+            kind = ' class="certified"' if row.is_certified else ""
+            body.append(f"<tr{kind}>{''.join(cells)}</tr>")
+        return Template(_COMPARISON).substitute(rows="".join(body))
+
+    def pair(self) -> str:
+        """Learning curves and the embedding, side by side if there are both."""
+        parts = []
+        if self.curves:
+            parts.append(_CURVES)
+        if self.points is not None:
+            parts.append(_EMBEDDING)
+        return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+
+    def meaning(self) -> Iterator[str]:
+        """What the verdict says, in plain words."""
+        certificate = self.certificate
+        yield (
+            "Two states are close if no sequence of actions tells them apart by much: that is the "
+            "bisimulation metric. At a threshold tau, states are linked if they are at most tau "
+            "apart, and clusters are what links connect."
+        )
+        yield (
+            "Distances are not computed but enclosed, by two arms: the upper arm links only "
+            "what is proven close, the lower arm separates only what is proven apart. Where "
+            "both give the same number of clusters they are the same clusters, and those of the "
+            "metric itself: certified. Elsewhere the truth lies between the two."
+        )
+        if certificate.scope == "covered":
+            yield (
+                "This certificate speaks of covered pairs only. A pair that was not covered may "
+                "still link two of its clusters."
+            )
+        if certificate.alpha is not None:
+            yield (
+                "The model was estimated from samples. With probability at least "
+                f"{1.0 - certificate.alpha:.6g} over the samples, all bounds hold for the "
+                "true model."
+            )
+        yield (
+            "Certified means that the clustering is right, not that it is useful: what planning on "
+            "clusters loses is measured separately."
+        )
+
+    def remedies(self) -> str:
+        """What to do where nothing useful is certified; nothing otherwise."""
+        certificate, n = self.certificate, self.certificate.n_states
+        is_useful = certificate.tau is not None and self.n_lower == self.n_upper < n
+        is_all = certificate.scope == "all"
+        if is_useful:
+            text = "To hear of all pairs, run certify with scope &quot;all&quot;."
+            return "" if is_all else f"<h3>What to try</h3><p>{text}</p>"
+        lines = []
+        if any(1 < interval.n_clusters < n for interval in self.intervals):
+            lines.append(
+                "Choose a threshold in a shaded range: the buttons above go from one to the next."
+            )
+        if certificate.tau is not None and self.n_lower != self.n_upper:
+            lines.append("Leave out the threshold: certify then looks for a useful one itself.")
+        if not is_all:
+            lines.append('Certify over all pairs: certify(mdp, gamma, scope="all").')
+        lines += [
+            "Allow more pairs (max_pairs) or more time (max_seconds).",
+            "Propose better blocks: an embedding of states, or a partition of your own.",
+            "Accept it: a model whose states all differ has no smaller one to be found.",
+        ]
+        stop = f" This run ended because: {certificate.stop}." if certificate.stop else ""
+        items = "".join(f"<li>{_text(line)}</li>" for line in lines)
+        return f"<h3>What to try</h3><p>{_text(stop.strip())}</p><ul>{items}</ul>"
+
+    def record(self, record: Mapping[str, Any] | None) -> str:
+        """Everything known about how this came about, as rows of a table."""
+        certificate, mdp = self.certificate, self.mdp
+        entries: dict[str, Any] = {} if record is None else dict(record)
+        entries["certificate"] = {
+            "tau": certificate.tau,
+            "scope": certificate.scope,
+            "alpha": certificate.alpha,
+            "stop": certificate.stop,
+            "fingerprint of the model": certificate.fingerprint,
+            "run": dict(certificate.run),
+        }
+        entries["model"] = dict(mdp.metadata)
+        if self.verification is not None:
+            found = self.verification
+            entries["verification"] = {
+                "verdict": found.verdict,
+                "mode": found.mode,
+                "widening": found.widening,
+            }
+        rows = list(_flat(entries))
+        left = len(rows) - MAX_RECORD
+        body = "".join(
+            f'<tr><th scope="row">{_text(name)}</th><td>{_text(value)}</td></tr>'
+            for name, value in rows[:MAX_RECORD]
+        )
+        if left > 0:
+            body += f'<tr><th scope="row">and</th><td>{left:,} more entries</td></tr>'
+        return body
+
+
+_COMPARISON = """
+<section class="card" id="comparison"><h2>What planning on clusters loses</h2>
+<p class="note">A policy is planned on the clusters, carried back to the states, and compared with
+the optimum there. Losses are proven upper bounds. Only the certified clustering comes with a
+bound that needs no look at the optimum.</p>
+<div class="scroll"><table class="losses"><thead><tr><th scope="col">clustering</th>
+<th scope="col">clusters</th><th scope="col">largest loss</th><th scope="col">mean loss</th>
+<th scope="col">loss at start</th><th scope="col">value kept</th>
+<th scope="col">proven bound</th></tr></thead><tbody>$rows</tbody></table></div></section>
+"""
+
+_CURVES = """
+<section class="card" id="learning"><h2>Learning</h2>
+<p class="note">Median over seeds; the band is their range.</p>
+<div class="plot" id="curves" role="img" aria-label="Learning curves"></div>
+<ul class="legend" id="curves-legend"></ul></section>
+"""
+
+_EMBEDDING = """
+<section class="card" id="cloud"><h2>Embedding</h2>
+<p class="note">The two directions in which it varies most, in the colours of the map.
+An embedding proposes; it proves nothing.</p>
+<div class="canvas"><canvas id="embedding" role="img" aria-label="Embedded states in the colours
+of their clusters"></canvas></div></section>
+"""
+
+
+def embed(data: Json) -> str:
+    """JSON that can stand inside a script element whatever its strings say."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text
+
+
+def _asset(name: str) -> str:
+    return files("bisim_abstract").joinpath("_report", name).read_text(encoding="utf-8")
+
+
+def _title(title: str | None, mdp: TabularMDP) -> str:
+    if title is not None:
+        return str(title)
+    env = mdp.metadata.get("env")
+    return env if isinstance(env, str) and env else f"A model of {_plural(mdp.n_states, 'state')}"
+
+
+def _text(value: str) -> str:
+    return html.escape(value, quote=True)
+
+
+def _cell(head: str, text: str, *, bar: float | None = None) -> str:
+    style = "" if bar is None else f' class="bar" style="--share:{min(max(bar, 0.0), 1.0):.4f}"'
+    return f'<td data-head="{_text(head)}"{style}>{_text(text)}</td>'
+
+
+def _commands(commands: Sequence[str]) -> str:
+    if not commands:
+        return ""
+    return (
+        '<div class="commands"><button type="button" id="copy">Copy</button>'
+        f'<pre id="commands">{_text(chr(10).join(commands))}</pre></div>'
+    )
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def _number(value: float) -> str:
+    """Three or four digits that people read, and never more."""
+    if math.isnan(value):
+        return "not known"
+    if math.isinf(value):
+        return "unbounded"
+    if 0.0 < abs(value) < 1e-300:
+        return "almost 0"
+    if value != 0.0 and not 1e-3 <= abs(value) < 1e7:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _percent(share: float) -> str:
+    """A percentage, rounded down; it says 0% or 100% only where it is so."""
+    if math.isnan(share):
+        return "not known"
+    if share in (0.0, 1.0):
+        return f"{share:.0%}"
+    if 0.0 < share < 0.001:
+        return "under 0.1%"
+    return f"{math.floor(share * 1000.0 + 1e-9) / 1000.0:.1%}"
+
+
+def _short(count: int) -> str:
+    """A count in as few characters as will do: 3,123,750 is 3.12 million."""
+    for size, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
+        if count >= size:
+            return f"{count / size:.3g} {word}" if count < 1000 * size else f"{count:.2e}"
+    return f"{count:,}"
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Nested settings as rows of a name and a text."""
+    if isinstance(value, Mapping) and len(value):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+        return
+    if isinstance(value, list | tuple):
+        text = ", ".join(str(entry) for entry in value) or "none"
+    else:
+        text = "none" if value is None or isinstance(value, Mapping) else str(value)
+    yield name, text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"

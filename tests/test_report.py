@@ -1,0 +1,732 @@
+"""The report without a browser: what the file holds, and that nothing can break out of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bisim_abstract._report_data as report_data
+from bisim_abstract import (
+    AbstractionLoss,
+    Certificate,
+    Curve,
+    InvalidArgumentError,
+    StateMap,
+    TabularMDP,
+    ValueLoss,
+    Verification,
+    certify,
+    compare_abstractions,
+    estimate_mdp,
+    grouped_mdp,
+    random_mdp,
+    state_map,
+    verify,
+    write_report,
+)
+from bisim_abstract._report_data import draw_curves, draw_steps, draw_tree, restrict
+from bisim_abstract.partition import Forest, numbered, spanning_forest
+from bisim_abstract.report import _number, _percent, _short, embed
+from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
+
+HOSTILE = "</script><script>alert(1)</script><!-- & \" ' \u2028 \u2029 \x00 \ud800 ]]>"
+
+
+class Reader(HTMLParser):
+    """Tags with their attributes, and the text of scripts and of everything else."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.scripts: list[str] = []
+        self._stack: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self._stack.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._stack and self._stack[-1] == "script":
+            self.scripts.append(data)
+        elif not self._stack:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    @property
+    def ids(self) -> set[str]:
+        return {str(attrs["id"]) for _, attrs in self.tags if "id" in attrs}
+
+
+def no_constant(name: str) -> Any:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def data_of(path: Path) -> Any:
+    scripts = Reader(path.read_text(encoding="utf-8")).scripts
+    return json.loads(scripts[0], parse_constant=no_constant)
+
+
+def clusters_of(data: Any, arm: str, tau: float) -> list[int]:
+    """The union-find of the page's script, in Python."""
+    forest = data["arms"][arm]["forest"]
+    parent = list(range(len(data["map"]["x"])))
+
+    def find(s: int) -> int:
+        while parent[s] != s:
+            parent[s] = s = parent[parent[s]]
+        return s
+
+    used = sum(n for w, n in zip(forest["tau"], forest["edges"], strict=True) if w <= tau)
+    for k in range(used):
+        a, b = find(forest["first"][k]), find(forest["second"][k])
+        parent[max(a, b)] = min(a, b)
+    return [find(s) for s in range(len(parent))]
+
+
+def count_of(data: Any, arm: str, tau: float) -> int:
+    steps = data["arms"][arm]["steps"]
+    if steps is None:
+        forest = data["arms"][arm]["forest"]
+        pairs = zip(forest["tau"], forest["edges"], strict=True)
+        return int(data["n_states"] - sum(n for w, n in pairs if w <= tau))
+    at = [c for w, c in zip(steps["tau"], steps["count"], strict=True) if w <= tau]
+    return int(at[-1]) if at else int(data["n_states"])
+
+
+def thresholds(certificate: Certificate, most: int = 25) -> list[float]:
+    """0, breaks of both arms, and the floats just below and above them."""
+    weights = np.unique(np.concatenate([f.weights for f in certificate.forests]))
+    at = np.unique(np.linspace(0, max(weights.size - 1, 0), most).astype(np.int64))
+    some = weights[at] if weights.size else weights
+    near = [some, np.nextafter(some, -np.inf), np.nextafter(some, np.inf), [0.0, 1e6]]
+    return [float(t) for t in np.unique(np.concatenate(near)) if t >= 0.0]
+
+
+def check_exact(certificate: Certificate, data: Any) -> None:
+    """Forests, counts and intervals of the page against the certificate's own clusterings."""
+    states = data["map"]["states"]
+    states = np.arange(certificate.n_states) if states is None else np.array(states)
+    for tau in thresholds(certificate):
+        both = certificate.partitions(tau)
+        counts = []
+        for arm, labels in zip(("lower", "upper"), both, strict=True):
+            drawn = numbered(labels[states])
+            np.testing.assert_array_equal(numbered(clusters_of(data, arm, tau)), drawn)
+            counts.append(count_of(data, arm, tau))
+            assert counts[-1] == int(labels.max()) + 1
+        inside = [
+            k for low, high, k in data["intervals"] if low <= tau and (high is None or tau < high)
+        ]
+        is_certified = np.array_equal(*both)
+        assert bool(inside) == is_certified
+        assert (counts[0] == counts[1]) == is_certified
+        if is_certified:
+            assert inside == [counts[1]]
+
+
+@pytest.fixture(scope="module")
+def rooms() -> tuple[TabularMDP, Certificate]:
+    mdp = extract_mdp("bisim_abstract/RoomsGrid-v0", env_kwargs={"side": 12, "room_size": 4})
+    return mdp, certify(mdp, 0.9)
+
+
+@pytest.fixture(scope="module")
+def taxi() -> tuple[TabularMDP, Certificate]:
+    mdp = extract_mdp("Taxi-v3")
+    return mdp, certify(mdp, 0.9)
+
+
+@pytest.fixture(scope="module")
+def abstained() -> tuple[TabularMDP, Certificate]:
+    mdp = random_mdp(40, seed=3)
+    certificate = certify(mdp, 0.9, max_pairs=50)
+    assert not certificate.is_certified
+    return mdp, certificate
+
+
+LOSS = ValueLoss(2.0, 1.0, 0.5, 1.9, 0.9, 0.4, 0.875)
+
+
+def everything(mdp: TabularMDP, certificate: Certificate) -> dict[str, Any]:
+    curve = Curve("on clusters", (10, 20, 30), np.array([[0.1, 0.5, 0.9], [0.2, 0.4, 0.8]]))
+    return {
+        "verification": verify(certificate, mdp),
+        "comparison": compare_abstractions(mdp, certificate),
+        "curves": [curve],
+        "embedding": np.random.default_rng(0).normal(size=(mdp.n_states, 3)),
+        "record": {"seed": 7, "config": {"noise": 0.02}},
+        "commands": ["make demo", "make test"],
+    }
+
+
+# -- contents ----------------------------------------------------------------------------------
+
+
+def test_everything_is_there(rooms: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
+    mdp, certificate = rooms
+    target = tmp_path / "report.html"
+    assert write_report(target, certificate, mdp, **everything(mdp, certificate)) == target
+    assert os.listdir(tmp_path) == ["report.html"]
+    text = target.read_text(encoding="utf-8")
+    page = Reader(text)
+    assert {
+        "verdict", "verification", "explorer", "tau", "tau-slider", "previous", "next", "map",
+        "profile", "widths", "merges", "tree", "comparison", "curves", "embedding", "meaning",
+        "reproduce", "copy", "commands", "data",
+    } <= page.ids  # fmt: skip
+    assert "Certified over all pairs: 9 clusters of 144 states at tau" in page.text
+    assert "Bounds verified by independent code" in page.text
+    assert "make demo make test" in page.text
+    assert "config.noise 0.02" in page.text
+    assert mdp.fingerprint in page.text
+    assert certificate.stop in page.text
+    assert "certificate.run.versions.numpy" in page.text
+    assert "chance" in page.text
+    assert "What to try" not in page.text
+    data = data_of(target)
+    assert data["tau"] == certificate.tau
+    assert data["curves"][0]["median"] == [0.15, 0.45, 0.85]
+    assert len(data["embedding"]["x"]) == 144
+    assert data["map"]["kind"] == "grid"
+    assert data["map"]["size"] == [12, 12]
+
+
+def test_what_is_not_given_is_not_there(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = rooms
+    page = Reader(write_report(tmp_path / "r.html", certificate, mdp).read_text(encoding="utf-8"))
+    hidden = {"comparison", "curves", "learning", "embedding", "cloud", "copy", "commands"}
+    assert not hidden & page.ids
+    assert "Not checked independently" in page.text
+    assert "value kept" not in page.text
+
+
+def test_the_page_asks_for_nothing(rooms: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
+    mdp, certificate = rooms
+    target = write_report(tmp_path / "r.html", certificate, mdp, **everything(mdp, certificate))
+    text = target.read_text(encoding="utf-8")
+    assert re.findall(r"https?://[^\"']*", text) == ["http://www.w3.org/2000/svg"]
+    for word in ("url(", "@import", "innerHTML", "outerHTML", "document.write", "eval(", "fetch("):
+        assert word not in text, word
+    page = Reader(text)
+    policy = [a["content"] for tag, a in page.tags if a.get("http-equiv")]
+    assert policy == [
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    ]
+    links = [a for _, a in page.tags if {"src", "href", "action", "srcset"} & set(a)]
+    assert links == [{"rel": "icon", "href": "data:,"}]
+    assert not any(name.startswith("on") for _, a in page.tags for name in a)
+
+
+def test_every_control_has_a_name(rooms: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
+    mdp, certificate = rooms
+    page = Reader(write_report(tmp_path / "r.html", certificate, mdp).read_text(encoding="utf-8"))
+    labelled = {a.get("for") for tag, a in page.tags if tag == "label"}
+    for tag, attrs in page.tags:
+        if tag == "input" and attrs.get("type") != "radio":
+            assert "aria-label" in attrs or attrs["id"] in labelled
+        if tag == "canvas":
+            assert attrs["role"] == "img"
+            assert attrs["aria-label"]
+    assert ("html", {"lang": "en"}) in page.tags
+
+
+def test_hostile_strings_stay_strings(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = rooms
+    clean = HOSTILE.replace("\ud800", "")
+    mdp = mdp.with_metadata(env=clean, note=[clean])
+    run = {**certificate.run, clean: {clean: clean}}
+    forged = dataclasses.replace(certificate, stop=HOSTILE, run=run)
+    places = dataclasses.replace(state_map(mdp), caption=HOSTILE)
+    bad = Verification(False, "rejected", "float", HOSTILE, 0.0, 0)
+    rows = [AbstractionLoss(HOSTILE, 3, LOSS), AbstractionLoss("certified", 3, LOSS, True, 1.0)]
+    curve = Curve(HOSTILE, (1,), np.array([[0.5]]))
+    options: dict[str, Any] = {
+        "verification": bad, "places": places, "comparison": rows, "curves": [curve],
+        "record": {HOSTILE: HOSTILE}, "commands": [HOSTILE],
+    }  # fmt: skip
+    plain = Reader(write_report(tmp_path / "plain.html", certificate, mdp).read_text("utf-8"))
+    for title in (HOSTILE, None):
+        target = write_report(tmp_path / "r.html", forged, mdp, title=title, **options)
+        text = target.read_text(encoding="utf-8")
+        assert "<script>alert" not in text
+        page = Reader(text)
+        assert [tag for tag, _ in page.tags].count("script") == 2
+        assert len(page.scripts) == len(plain.scripts) == 2
+        assert page.scripts[1] == plain.scripts[1]
+        assert data_of(target)["curves"][0]["name"] == HOSTILE
+        assert "alert(1)" in page.text
+
+
+def test_embedded_json_says_the_same() -> None:
+    data = {"a": HOSTILE, HOSTILE: [1.5, None, "é"], "tau": 0.1 + 0.2}
+    text = embed(data)
+    assert json.loads(text) == data
+    assert not set("<>&\u2028\u2029") & set(text)
+    with pytest.raises(ValueError):
+        embed({"x": math.nan})
+
+
+# -- verdicts ----------------------------------------------------------------------------------
+
+
+def page_of(tmp_path: Path, certificate: Certificate, mdp: TabularMDP, **options: Any) -> Reader:
+    target = write_report(tmp_path / "page.html", certificate, mdp, **options)
+    data_of(target)  # is JSON
+    return Reader(target.read_text(encoding="utf-8"))
+
+
+def kind_of(page: Reader) -> str:
+    (found,) = [str(a["class"]) for _, a in page.tags if a.get("id") == "verdict"]
+    return found.removeprefix("badge ")
+
+
+def test_a_rejected_certificate_is_never_green(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = rooms
+    bad = Verification(False, "rejected", "float", "a bound is too low", 0.0, 3)
+    page = page_of(tmp_path, certificate, mdp, verification=bad)
+    assert kind_of(page) == "bad"
+    assert "Rejected by the independent check: a bound is too low" in page.text
+    sampled = Verification(True, "sampled", "sampled", "", 0.0, 3)
+    page = page_of(tmp_path, certificate, mdp, verification=sampled)
+    assert kind_of(page) == "good"
+    assert "Bounds spot-checked" in page.text
+
+
+def test_abstention_says_what_to_try(
+    abstained: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = abstained
+    page = page_of(tmp_path, certificate, mdp)
+    assert kind_of(page) == "open"
+    assert "Not certified" in page.text
+    assert "What to try" in page.text
+    assert certificate.stop in page.text
+    middle = float(certificate.forests[0].weights[20])
+    both = certificate.partitions(middle)
+    low, high = (int(x.max()) + 1 for x in both)
+    assert low < high
+    page = page_of(tmp_path, certificate.at(middle), mdp)
+    assert kind_of(page) == "open"
+    assert f"between {low} and {high} clusters" in page.text
+
+
+def test_labels_in_a_file_do_not_make_a_verdict(
+    abstained: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = abstained
+    middle = float(certificate.forests[0].weights[20])
+    zeros = np.zeros(mdp.n_states, np.int64)
+    made = certificate.at(middle)
+    forged = dataclasses.replace(made, labels_lower=zeros, labels_upper=zeros)
+    assert forged.is_certified
+    page = page_of(tmp_path, forged, mdp)
+    assert kind_of(page) == "open"
+    assert "Not certified" in page.text
+
+
+def test_covered_scope_claims_less(tmp_path: Path) -> None:
+    mdp = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    certificate = certify(mdp, 0.9, scope="covered", tau=0.3)
+    page = page_of(tmp_path, certificate, mdp)
+    assert "over covered pairs only" in page.text
+    assert "over all pairs:" not in page.text
+    assert kind_of(page) == "open"
+    assert "may still link" in page.text
+    check_exact(certificate, data_of(tmp_path / "page.html"))
+
+
+def test_an_estimate_says_its_probability(tmp_path: Path) -> None:
+    truth, _ = grouped_mdp(6, 2, seed=0)
+    rng = np.random.default_rng(0)
+    rows: list[tuple[int, int, float, int]] = []
+    for s in range(truth.n_states):
+        for a in range(truth.n_actions):
+            after, probs = truth.successors(s, a)
+            for t in rng.choice(after, size=50, p=probs / probs.sum()).tolist():
+                rows.append((s, a, float(truth.rewards[s, a]), t))
+    columns = list(zip(*rows, strict=True))
+    mdp = estimate_mdp(
+        np.array(columns[0]), np.array(columns[1]), np.array(columns[2]), np.array(columns[3]),
+        n_states=truth.n_states, n_actions=truth.n_actions, alpha=0.05,
+        reward_range=(float(truth.rewards.min()), float(truth.rewards.max())),
+    )  # fmt: skip
+    certificate = certify(mdp, 0.9, tau=1e5)
+    page = page_of(tmp_path, certificate, mdp)
+    assert "with probability at least 0.95" in page.text
+    assert "estimated from samples" in page.text
+
+
+def test_merging_nothing_is_said(taxi: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
+    mdp, certificate = taxi
+    fine = certificate.at(min(f.weights[0] for f in certificate.forests) / 2.0)
+    assert fine.is_certified
+    page = page_of(tmp_path, fine, mdp)
+    assert "501 clusters of 501 states" in page.text
+    assert "merging nothing" in page.text
+    assert "The end of episodes has no place on it." in page.text
+    data = data_of(tmp_path / "page.html")
+    assert data["map"]["x"][500] is None
+    assert data["map"]["ids"][500] == -1
+
+
+# -- exactness ---------------------------------------------------------------------------------
+
+
+def test_forests_are_the_certificates(
+    rooms: tuple[TabularMDP, Certificate],
+    taxi: tuple[TabularMDP, Certificate],
+    abstained: tuple[TabularMDP, Certificate],
+    tmp_path: Path,
+) -> None:
+    for mdp, certificate in (rooms, taxi, abstained):
+        check_exact(certificate, data_of(write_report(tmp_path / "r.html", certificate, mdp)))
+
+
+def test_sampled_states_keep_their_clusters(
+    rooms: tuple[TabularMDP, Certificate],
+    taxi: tuple[TabularMDP, Certificate],
+    abstained: tuple[TabularMDP, Certificate],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report_data, "MAX_DRAWN", 30)
+    for mdp, certificate in (rooms, taxi, abstained):
+        target = write_report(tmp_path / "r.html", certificate, mdp)
+        data = data_of(target)
+        states = data["map"]["states"]
+        assert 9 <= len(states) <= 30
+        assert states == sorted(set(states))
+        assert all(x is not None for x in data["map"]["x"])
+        check_exact(certificate, data)
+        text = Reader(target.read_text(encoding="utf-8")).text
+        assert f"{len(states)} of {mdp.n_states}" in text
+
+
+def test_restriction_links_the_same() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        n, m = int(rng.integers(2, 25)), int(rng.integers(0, 40))
+        s, t = rng.integers(n, size=(2, m))
+        s, t = s[s != t], t[s != t]
+        forest = spanning_forest(n, s, t, rng.integers(4, size=s.size).astype(np.float64))
+        some = np.sort(rng.choice(n, size=int(rng.integers(1, n + 1)), replace=False))
+        small = restrict(forest, some)
+        for tau in (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0):
+            expected = numbered(forest.labels(tau)[some])
+            np.testing.assert_array_equal(small.labels(tau), expected)
+
+
+def test_thinned_steps_are_true_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_data, "MAX_STEPS", 40)
+    n = 500
+    weights = np.sort(np.random.default_rng(0).exponential(size=n - 1))
+    forest = Forest(n, weights, np.arange(n - 1), np.arange(1, n))
+    ends = np.array([weights[100], np.inf])
+    found = draw_steps(forest, ends)
+    assert not found["exact"]
+    assert len(found["tau"]) < 40
+    assert weights[100] in found["tau"]
+    assert found["tau"] == sorted(set(found["tau"]))
+    assert found["count"] == forest.count(np.array(found["tau"])).tolist()
+
+
+def test_intervals_are_kept_by_width(
+    taxi: tuple[TabularMDP, Certificate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mdp, certificate = taxi
+    monkeypatch.setattr(report_data, "MAX_INTERVALS", 5)
+    target = write_report(tmp_path / "r.html", certificate, mdp)
+    data = data_of(target)
+    every = certificate.certified_thresholds()
+    assert len(every) > 5
+    assert not data["intervals_complete"]
+    assert len(data["intervals"]) == 5
+    listed = {(i.low, None if math.isinf(i.high) else i.high, i.n_clusters) for i in every}
+    assert {tuple(entry) for entry in data["intervals"]} <= listed
+    tau = certificate.tau
+    assert tau is not None
+    assert any(low <= tau < (high or math.inf) for low, high, _ in data["intervals"])
+    assert "This page lists 5:" in Reader(target.read_text(encoding="utf-8")).text
+
+
+def leaves_below(tree: Any, node: int) -> set[int]:
+    k = len(tree["leaves"])
+    if node < k:
+        return {node}
+    children = tree["nodes"][node - k]["children"]
+    return set().union(*(leaves_below(tree, child) for child in children))
+
+
+def test_merges_are_those_of_both_arms(
+    taxi: tuple[TabularMDP, Certificate], rooms: tuple[TabularMDP, Certificate]
+) -> None:
+    lake = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    covered = certify(lake, 0.9, scope="covered", tau=0.3)
+    for mdp, certificate in (taxi, rooms, (lake, covered)):
+        intervals = certificate.certified_thresholds()
+        drawn = report_data.choose_drawn(state_map(mdp), mdp.n_states)
+        tree = draw_tree(certificate, intervals, drawn)
+        assert tree is not None
+        k = len(tree["leaves"])
+        assert 2 <= k <= report_data.MAX_LEAVES
+        assert sum(leaf["size"] for leaf in tree["leaves"]) == mdp.n_states
+        first = [leaf["state"] for leaf in tree["leaves"]]
+        bounds = dict.fromkeys(range(k), tree["low"])
+        for j, node in enumerate(tree["nodes"]):
+            assert len(node["children"]) >= 2
+            # Children are complete before their merge can begin.
+            assert all(bounds[child] < node["low"] <= node["high"] for child in node["children"])
+            bounds[k + j] = node["high"]
+            inside = sorted(leaves_below(tree, k + j))
+            before = float(np.nextafter(node["low"], 0.0))
+            lower, _ = certificate.partitions(before)
+            parts = [
+                {int(lower[first[x]]) for x in leaves_below(tree, c)} for c in node["children"]
+            ]
+            assert all(len(part) == 1 for part in parts)
+            assert len(set().union(*parts)) == len(parts)
+            _, upper = certificate.partitions(node["high"])
+            assert len({int(upper[first[x]]) for x in inside}) == 1
+        # At every certified threshold the tree's clusters are the certified ones.
+        for interval in intervals:
+            if interval.low < tree["low"]:
+                continue
+            labels = certificate.partitions(interval.low)[1][first]
+            own = np.arange(k)
+            for j, node in enumerate(tree["nodes"]):
+                if node["high"] <= interval.low:
+                    own[sorted(leaves_below(tree, k + j))] = k + j
+            np.testing.assert_array_equal(numbered(own), numbered(labels))
+
+
+# -- edges -------------------------------------------------------------------------------------
+
+
+def tiny(n: int) -> TabularMDP:
+    eye = np.eye(n)[:, None, :]
+    return TabularMDP.from_dense(eye, np.arange(n, dtype=np.float64)[:, None])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("tau", [None, 0.0, 5.0, 1e6])
+def test_tiny_models(n: int, tau: float | None, tmp_path: Path) -> None:
+    mdp = tiny(n)
+    certificate = certify(mdp, 0.9, tau=0.5 if tau is None else tau)
+    if tau is None:
+        fields: dict[str, Any] = {
+            "tau": None,
+            "labels_lower": np.empty(0),
+            "labels_upper": np.empty(0),
+        }
+        certificate = dataclasses.replace(certificate, **fields)
+    target = write_report(tmp_path / "r.html", certificate, mdp)
+    data = data_of(target)
+    check_exact(certificate, data)
+    low, high = data["range"]
+    assert 0.0 < low < high
+    assert data["tau"] >= 0.0
+
+
+def test_a_model_of_one_reward_has_no_positive_threshold(tmp_path: Path) -> None:
+    mdp = TabularMDP.from_dense(np.eye(4)[:, None, :], np.zeros((4, 1)))
+    certificate = certify(mdp, 0.9, tau=0.0)
+    page = page_of(tmp_path, certificate, mdp)
+    assert "1 cluster of 4 states at tau 0" in page.text
+    check_exact(certificate, data_of(tmp_path / "page.html"))
+
+
+def test_large_grids_are_drawn_by_samples(tmp_path: Path) -> None:
+    mdp = RoomsGridEnv(side=150, room_size=50).to_mdp()
+    certificate = certify(mdp, 0.9)
+    target = write_report(tmp_path / "r.html", certificate, mdp)
+    data = data_of(target)
+    assert len(data["map"]["x"]) == 75 * 75
+    assert data["map"]["size"] == [75, 75]
+    assert data["arms"]["lower"]["steps"]["exact"]
+    assert target.stat().st_size < 5_000_000
+    text = Reader(target.read_text(encoding="utf-8")).text
+    assert "one state stands for each 2 by 2 squares: 5,625 of 22,500 are drawn" in text
+    tau = certificate.tau
+    assert tau is not None
+    assert count_of(data, "upper", tau) == 9
+    states = np.array(data["map"]["states"])
+    drawn = numbered(certificate.labels_upper[states])
+    np.testing.assert_array_equal(numbered(clusters_of(data, "upper", tau)), drawn)
+
+
+def test_places_may_be_missing(rooms: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
+    mdp, certificate = rooms
+    nowhere = np.full(mdp.n_states, np.nan)
+    for is_grid in (False, True):
+        places = StateMap(nowhere, nowhere, is_grid, "Nothing.")
+        data = data_of(write_report(tmp_path / "r.html", certificate, mdp, places=places))
+        assert set(data["map"]["x"]) == {None}
+
+
+def test_odd_numbers_are_left_out_of_the_json(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = rooms
+    odd = ValueLoss(math.inf, math.nan, 0.0, 0.0, 0.0, 0.0, math.nan)
+    rows = [AbstractionLoss("odd", 2, odd, True, math.inf), AbstractionLoss("even", 3, LOSS)]
+    curve = Curve("odd", (1, 2, 3), np.array([[0.5, math.nan, math.inf]]))
+    record = {"nan": math.nan, "array": np.arange(3), "object": object, "long": "x" * 9000}
+    record |= {f"entry {k}": k for k in range(400)}
+    options: dict[str, Any] = {"comparison": rows, "curves": [curve], "record": record}
+    page = page_of(tmp_path, certificate, mdp, **options)
+    assert data_of(tmp_path / "page.html")["curves"][0]["median"] == [0.5, None, None]
+    assert "unbounded" in page.text
+    assert "not known" in page.text
+    assert "more entries" in page.text
+    assert "x" * 2001 not in page.text
+
+
+def test_long_curves_are_thinned() -> None:
+    steps = tuple(range(5000))
+    (found,) = draw_curves([Curve("long", steps, np.zeros((2, 5000)))])
+    assert len(found["steps"]) == report_data.MAX_POINTS
+    assert (found["steps"][0], found["steps"][-1]) == (0, 4999)
+
+
+def test_an_embedding_replaces_a_map_of_rewards(
+    abstained: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = abstained
+    points = np.random.default_rng(0).normal(size=(mdp.n_states, 4))
+    target = write_report(tmp_path / "r.html", certificate, mdp, embedding=points)
+    page = Reader(target.read_text(encoding="utf-8"))
+    assert "directions of the embedding" in page.text
+    assert "embedding" not in page.ids
+    target = write_report(
+        tmp_path / "r.html", certificate, mdp, embedding=points, places=state_map(mdp)
+    )
+    assert "embedding" in Reader(target.read_text(encoding="utf-8")).ids
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"), (1.5, "1.5"), (1234.5, "1,234"), (2e-5, "2.00e-5"), (1e-315, "almost 0"),
+        (3e9, "3.00e9"), (math.inf, "unbounded"), (math.nan, "not known"), (-0.25, "-0.25"),
+    ],
+)  # fmt: skip
+def test_numbers_for_people(value: float, text: str) -> None:
+    assert _number(value) == text
+
+
+def test_shares_are_never_rounded_up() -> None:
+    shares = [0.0, 1e-9, 0.29, 0.95, 0.99999, 1.0, math.nan]
+    expected = ["0%", "under 0.1%", "29.0%", "95.0%", "99.9%", "100%", "not known"]
+    assert [_percent(share) for share in shares] == expected
+    counts = [999_999, 3_123_750, 499_999_500_000, 5 * 10**15]
+    expected = ["999,999", "3.12 million", "500 billion", "5.00e+15"]
+    assert [_short(count) for count in counts] == expected
+
+
+# -- refusals and files ------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_refused(
+    rooms: tuple[TabularMDP, Certificate],
+    abstained: tuple[TabularMDP, Certificate],
+    tmp_path: Path,
+) -> None:
+    mdp, certificate = rooms
+    target = tmp_path / "r.html"
+    with pytest.raises(InvalidArgumentError, match="another model"):
+        write_report(target, certificate, abstained[0])
+    with pytest.raises(InvalidArgumentError, match="Certificate"):
+        write_report(target, mdp, mdp)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="commands"):
+        write_report(target, certificate, mdp, commands="make demo")
+    with pytest.raises(InvalidArgumentError, match="places"):
+        write_report(target, certificate, mdp, places=3)  # type: ignore[arg-type]
+    short = StateMap(np.zeros(3), np.zeros(3), True, "")
+    with pytest.raises(InvalidArgumentError, match=r"places\.x"):
+        write_report(target, certificate, mdp, places=short)
+    half = np.full(mdp.n_states, 0.5)
+    with pytest.raises(InvalidArgumentError, match="whole numbers"):
+        write_report(target, certificate, mdp, places=StateMap(half, half, True, ""))
+    gone = np.where(np.arange(mdp.n_states) == 0, np.nan, 0.0)
+    with pytest.raises(InvalidArgumentError, match="same states"):
+        write_report(target, certificate, mdp, places=StateMap(gone, half * 0, True, ""))
+    with pytest.raises(InvalidArgumentError):
+        write_report(target, certificate, mdp, embedding=np.zeros((3, 2)))
+    with pytest.raises(InvalidArgumentError, match="scores of curve"):
+        write_report(target, certificate, mdp, curves=[Curve("c", (1, 2), np.zeros((1, 3)))])
+    assert not target.exists()
+
+
+def test_writing_is_all_or_nothing(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mdp, certificate = rooms
+    with pytest.raises(FileNotFoundError, match=r"none/r\.html"):
+        write_report(tmp_path / "none" / "r.html", certificate, mdp)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        write_report(tmp_path / "folder", certificate, mdp)
+    target = tmp_path / "r.html"
+    target.write_text("old")
+
+    def fails(*_: Any) -> None:
+        raise OSError(28, "disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fails)
+        with pytest.raises(OSError, match="disk full"):
+            write_report(target, certificate, mdp)
+    assert target.read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["folder", "r.html"]
+    write_report(str(target), certificate, mdp)
+    once = target.read_bytes()
+    write_report(target, certificate, mdp)
+    assert target.read_bytes() == once  # nothing in it depends on the time or the run
+
+
+def test_writing_loads_no_heavy_library(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from bisim_abstract import certify, grouped_mdp, write_report\n"
+        "mdp, _ = grouped_mdp(12, 4, seed=0)\n"
+        f"write_report({str(tmp_path / 'r.html')!r}, certify(mdp, 0.9), mdp)\n"
+        "print([name for name in ('torch', 'matplotlib') if name in sys.modules])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"
