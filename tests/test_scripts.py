@@ -45,6 +45,7 @@ def test_demo_empties_no_directory_of_others(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_benchmarks_run_at_small_sizes() -> None:
     out = run("scripts/bench.py", "--quick")
     for title in (
@@ -90,6 +91,7 @@ def test_all_pairs_at_small_sizes() -> None:
     assert "abstains" in out
 
 
+@pytest.mark.slow
 def test_encoders_at_small_budgets() -> None:
     out = run("scripts/encoders.py", "--quick")
     # Merges without support end the script; so does a certificate that is not verified.
