@@ -105,7 +105,7 @@ from bisim_abstract.proposals import (
     split_labels,
 )
 from bisim_abstract.report import write_report
-from bisim_abstract.retrieval import recall_miss, retrieve_pairs
+from bisim_abstract.retrieval import recall_miss, retrieve_neighbours, retrieve_pairs
 from bisim_abstract.statemap import StateMap, state_map
 from bisim_abstract.transport import TransportPlans, solve_transport
 from bisim_abstract.verify import Verification, verify
@@ -184,6 +184,7 @@ __all__ = [
     "read_model",
     "recall_miss",
     "repair_labels",
+    "retrieve_neighbours",
     "retrieve_pairs",
     "score_above_random",
     "single_build",

@@ -20,7 +20,7 @@ from bisim_abstract._validation import as_generator, check_choice, check_int
 from bisim_abstract.embedding import as_points, checked_points
 from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 
-__all__ = ["recall_miss", "retrieve_pairs", "uniform_pairs"]
+__all__ = ["recall_miss", "retrieve_neighbours", "retrieve_pairs", "uniform_pairs"]
 
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
 FLAT_POINTS = 1_000  # points up to which the nearest one is found by looking at all
@@ -64,6 +64,47 @@ def retrieve_pairs(
         InvalidArgumentError: If points are not finite, or FAISS refuses the index.
     """
     n = len(np.atleast_1d(points))
+    s, t = _proposed(points, k, index, seed, nprobe)
+    return np.divmod(np.unique(np.minimum(s, t) * n + np.maximum(s, t)), n)
+
+
+def retrieve_neighbours(
+    points: npt.ArrayLike,
+    *,
+    k: int,
+    index: str = "Flat",
+    seed: SeedLike = None,
+    nprobe: int | None = None,
+) -> IntArray:
+    """The k nearest neighbours of every state, as far as an index finds them.
+
+    The same proposals as those behind `retrieve_pairs`, state by state.
+
+    Args:
+        points: (n_states, d) embedded states; centred here.
+        k: Neighbours per state; all others where there are fewer.
+        index: FAISS factory string, as for `retrieve_pairs`.
+        seed: Seed or generator.
+        nprobe: Cells that an "IVF" index visits per query, 8 by default.
+
+    Returns:
+        (n_states, k) neighbours, nearest first; -1 where fewer were found.
+    """
+    n = len(np.atleast_1d(points))
+    s, t = _proposed(points, k, index, seed, nprobe)
+    order = np.argsort(s, kind="stable")
+    counts = np.bincount(s, minlength=n)
+    place = np.arange(s.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = np.full((n, min(k, n - 1)), -1)
+    found[s[order], place] = t[order]
+    return found
+
+
+def _proposed(
+    points: npt.ArrayLike, k: int, index: str, seed: SeedLike, nprobe: int | None
+) -> list[IntArray]:
+    """States and what each of them proposes, its nearest first."""
+    n = len(np.atleast_1d(points))
     k = min(check_int("k", k, low=1), n - 1)
     rng = as_generator(seed)
     unique, members, sizes = _grouped(as_points(points, n), rng)
@@ -72,8 +113,7 @@ def retrieve_pairs(
     with _faiss_ready() as faiss:
         built = _built(faiss, unique, str(index), nprobe, int(rng.integers(2**31)))
         hits[is_open] = built.search(unique[is_open], hits.shape[1])[1]
-    s, t = _expanded(hits, members, sizes, k)
-    return np.divmod(np.unique(np.minimum(s, t) * n + np.maximum(s, t)), n)
+    return _expanded(hits, members, sizes, k)
 
 
 def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[IntArray, IntArray]:

@@ -16,6 +16,7 @@ from bisim_abstract.retrieval import (
     k_means,
     nearest_points,
     recall_miss,
+    retrieve_neighbours,
     retrieve_pairs,
     uniform_pairs,
 )
@@ -409,3 +410,24 @@ def test_k_means_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     k_means(cloud(50), 30, 0)
     k_means(cloud(3000), 4, 0)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("index", ["Flat", "LSH8", "HNSW16"])
+@pytest.mark.parametrize("k", [1, 5, 100])
+def test_neighbours_are_what_pairs_are_made_of(index: str, k: int) -> None:
+    points = np.random.default_rng(0).integers(3, size=(40, 3)).astype(float)  # with duplicates
+    found = retrieve_neighbours(points, k=k, index=index, seed=7)
+    assert found.shape == (40, min(k, 39))
+    s, t = np.repeat(np.arange(40), found.shape[1]), found.ravel()
+    s, t = s[t >= 0], t[t >= 0]
+    assert (s != t).all()
+    keys = np.unique(np.minimum(s, t) * 40 + np.maximum(s, t))
+    first, second = retrieve_pairs(points, k=k, index=index, seed=7)
+    np.testing.assert_array_equal(keys, first * 40 + second)
+
+
+def test_exact_neighbours_come_in_the_order_of_distance() -> None:
+    points = np.random.default_rng(1).normal(size=(30, 4))
+    found = retrieve_neighbours(points, k=6, seed=0)
+    distance = np.linalg.norm(points[:, None] - points, axis=2)
+    np.testing.assert_array_equal(found, np.argsort(distance, axis=1)[:, 1:7])
