@@ -43,7 +43,8 @@ def test_wheel_holds_each_module_once_and_nothing_else(wheel: Path) -> None:
     }
     for package in ("wrappers", "encoders"):
         expected |= {f"bisim_abstract/{package}/{p.name}" for p in (ROOT / package).glob("*.py")}
-    assert code == expected | {"bisim_abstract/py.typed"}
+    assets = {f"bisim_abstract/_report/{name}" for name in ("page.html", "report.css", "report.js")}
+    assert code == expected | assets | {"bisim_abstract/py.typed"}
 
 
 def test_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
@@ -57,12 +58,15 @@ def test_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
         "from bisim_abstract.wrappers import extract_mdp, RoomsGridEnv;"
         "env = gymnasium.make('bisim_abstract/RoomsGrid-v0', side=4, room_size=2);"
         "assert isinstance(env.unwrapped, RoomsGridEnv);"
-        "metric = bisim_abstract.bisimulation_metric(extract_mdp(env), 0.9);"
+        "mdp = extract_mdp(env);"
+        "metric = bisim_abstract.bisimulation_metric(mdp, 0.9);"
+        "bisim_abstract.write_report('r.html', bisim_abstract.certify(mdp, 0.9), mdp);"
         "print(bisim_abstract.__file__, metric.is_converged)"
     )
     where, converged = run(sys.executable, "-P", "-c", code, cwd=tmp_path).split()
     assert Path(where).is_relative_to(tmp_path)
     assert converged == "True"
+    assert "Bisimulation certificate" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_read_only_install_without_a_home_works(wheel: Path, tmp_path: Path) -> None:
