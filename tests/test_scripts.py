@@ -110,6 +110,42 @@ def test_agents_learn_on_abstractions(tmp_path: Path) -> None:
     assert (tmp_path / "taxi.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
+def test_experiments_write_tables_and_a_page(tmp_path: Path) -> None:
+    out = run(
+        "scripts/reproduce.py",
+        *("lower_bounds", "closure", "--quick"),
+        *("--out", str(tmp_path / "results"), "--docs", str(tmp_path)),
+    )
+    assert "THEOREM VIOLATED" not in out
+    assert "Claims of the abstract" in out
+    page = (tmp_path / "paper.md").read_text(encoding="utf-8")
+    assert "none failed" in page
+    for name in re.findall(r"\]\((images/[^)]+)\)", page):
+        assert (tmp_path / name).stat().st_size > 5_000
+    assert (tmp_path / "results" / "summary_claims.csv").exists()
+    assert (tmp_path / "results" / "closure_claims.csv").exists()
+
+
+def test_unknown_experiments_are_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/reproduce.py", "alchemy"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no experiment 'alchemy'; there are audit, scaling" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_bits() -> None:
+    out = run("scripts/cluster.py", "--quick")
+    assert out.count(" yes ") == 3
+    assert "NO" not in out
+
+
 @pytest.mark.parametrize("name", ["constraints.txt", "README.md"])
 def test_nothing_names_a_package_host(name: str) -> None:
     assert not re.search(r"index-url|https?://(?!github)", (ROOT / name).read_text())

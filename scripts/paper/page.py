@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,14 +48,14 @@ def write_page(folder: Path, results: Sequence[Result], options: Options, second
     for result in results:
         lines += ["", f"## {result.title}", ""]
         for table in result.tables:
-            lines += [f"**{table.title}**", "", *_table(table), ""]
+            lines += [_wrapped(f"**{_plain(table.title)}**"), "", *_table(table), ""]
         for name in result.figures:
             shutil.copyfile(options.out / name, images / name)
             words = name.removesuffix(".png").replace("_", " ")
             lines += [f"![{result.title}: {words}](images/paper/{name})", ""]
         lines += [*_claims(result.claims), ""]
         if result.choices:
-            lines += ["Choices made here:", "", *(f"- {_plain(x)}" for x in result.choices)]
+            lines += ["Choices made here:", "", *(_item(x) for x in result.choices)]
     with replacing(folder / "paper.md") as file:
         file.write(("\n".join(lines).rstrip() + "\n").encode())
 
@@ -75,6 +76,14 @@ def _table(table: ResultTable) -> list[str]:
 
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(_plain(x) for x in cells) + " |"
+
+
+def _item(text: str) -> str:
+    return _wrapped(f"- {_plain(text)}", indent="  ")
+
+
+def _wrapped(text: str, *, indent: str = "") -> str:
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False)
 
 
 def _plain(text: str) -> str:
