@@ -22,7 +22,7 @@ WORKERS ?= auto
 help:
 	@echo "make demo       set up, and the whole chain on a gridworld: train, certify, verify, learn, report"
 	@echo "make test       set up, check lint and types, run the tests"
-	@echo "make test-slow  agents, browser, wheel and other-version tests (needs Chromium)"
+	@echo "make test-slow  agents, browser, Ray, wheel and other-version tests (needs Chromium)"
 	@echo "make bench      benchmarks against POT, SciPy and stormpy"
 	@echo "make clean      remove everything that was built"
 
@@ -69,10 +69,10 @@ check: $(VENV)/.dev
 test: check
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
-# Real agents, for the slow tests.
+# Real agents and a cluster, for the slow tests.
 $(VENV)/.slow: $(VENV)/.dev
-	@echo "adding agents to $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[agents]'
+	@echo "adding agents and Ray to $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[agents,ray]'
 	@touch $@
 
 test-slow: $(VENV)/.slow $(NEWEST)/.dev

@@ -104,6 +104,7 @@ from bisim_abstract.proposals import (
     repair_labels,
     split_labels,
 )
+from bisim_abstract.ray_backend import RayBackend
 from bisim_abstract.report import write_report
 from bisim_abstract.retrieval import recall_miss, retrieve_neighbours, retrieve_pairs
 from bisim_abstract.statemap import StateMap, state_map
@@ -136,6 +137,7 @@ __all__ = [
     "NotCertifiedError",
     "Profile",
     "QLearning",
+    "RayBackend",
     "StateLimitError",
     "StateMap",
     "StochasticEnvError",

@@ -16,12 +16,23 @@ points and whose radii are 0; a block of several members also has a diameter, an
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._memory import check_memory
-from bisim_abstract._parallel import map_chunks, thread_count
+from bisim_abstract._parallel import (
+    Array,
+    Backend,
+    Data,
+    Job,
+    LocalBackend,
+    Sweep,
+    read_only,
+    spans,
+    thread_count,
+)
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_gamma, check_int, check_states
 from bisim_abstract.blocks import BlockLevel, BlockModel, exact_blocks
@@ -31,6 +42,12 @@ from bisim_abstract.ground import TINY, Ground, Starts
 from bisim_abstract.mdp import TabularMDP
 
 CHUNK = 4096  # pairs per unit of work; results do not depend on it
+COVER_BYTES = 72  # per pair, while it is covered: nine numbers at most
+# What both kernels of a lookup take, in their order.
+LOOKUP = (
+    *("first", "second", "indptr", "indices", "n_blocks", "n_actions", "is_point"),
+    *("slots", "places"),
+)
 LOOKUP_BYTES = 2**30  # memory for looked-up positions, beyond which they are found anew
 
 
@@ -44,8 +61,10 @@ class Arms:
         lower_start: "reward" or "zero", see `Starts`.
         upper_start: "reward" or "constant".
         threads: Number of threads; all cores by default. Results do not depend on it.
+        backend: Who sweeps; these threads by default. Results do not depend on it either.
         lookup_bytes: Memory for looked-up positions; beyond it they are found anew at every
             sweep, in chunks.
+        memory_limit: Bytes that tables of pairs may take; what is available by default.
 
     Attributes:
         mdp: The model.
@@ -67,7 +86,9 @@ class Arms:
         lower_start: str = "reward",
         upper_start: str = "reward",
         threads: int | None = None,
+        backend: Backend | None = None,
         lookup_bytes: int = LOOKUP_BYTES,
+        memory_limit: int | None = None,
     ) -> None:
         self.mdp = mdp
         self.model = BlockModel.of_states(mdp) if model is None else model
@@ -81,8 +102,9 @@ class Arms:
         self.lower: FloatArray = np.empty(0)
         self.upper: FloatArray = np.empty(0)
         self.backups = 0
-        self._threads = thread_count(threads)
+        self._backend = LocalBackend(thread_count(threads)) if backend is None else backend
         self._lookup_bytes = check_int("lookup_bytes", lookup_bytes, low=0)
+        self.memory_limit = memory_limit
         self._lookup: _Lookup | None = None
 
     @property
@@ -122,6 +144,7 @@ class Arms:
         """
         s = check_states("states", states, self.n)
         t = check_states("others", others, self.n)
+        self._check_room(s.size)
         keys = np.minimum(s, t) * self.n + np.maximum(s, t)
         fresh = np.setdiff1d(keys[(s != t) | ~self.model.is_point[s]], self.keys)
         if fresh.size == 0:
@@ -137,8 +160,18 @@ class Arms:
 
     def cover_all(self) -> int:
         """Add every pair; how many of them were new."""
+        self._check_room(self.n * (self.n + 1) // 2)
         s, t = np.triu_indices(self.n)
         return self.cover(s, t)
+
+    def _check_room(self, more: int) -> None:
+        """Refuse pairs whose states, keys, order and bounds would not fit while they are merged."""
+        check_memory(
+            COVER_BYTES * (self.n_covered + more),
+            what=f"covering {more:,} pairs",
+            instead="cover fewer pairs (max_pairs), or merge states first",
+            memory_limit=self.memory_limit,
+        )
 
     def add_level(self, level: BlockLevel) -> None:
         """Let all pairs of states read the bounds of a block level where these are tighter."""
@@ -268,123 +301,130 @@ class Arms:
             values: Costs of `ground_pairs`, at least 0, the first of them 0.
             is_upper: Round up; else down.
         """
-        from bisim_abstract._kernels.transport import arm_kernel
-
-        lookup, model = self._looked_up(), self.model
         # True rows of an estimated model may reach anything, at a cost of D at most.
-        reach = self.starts.diameter if model.is_estimate and is_upper else 0.0
+        reach = self.starts.diameter if self.model.is_estimate and is_upper else 0.0
         out = np.empty(self.n_covered)
-
-        def part(begin: int, end: int) -> None:
-            offset, positions = lookup.chunk(begin, end)
-            arm_kernel(
-                begin,
-                end,
-                lookup.first,
-                lookup.second,
-                offset,
-                positions,
-                model.indptr,
-                model.indices,
-                model.probs,
-                model.normalised_probs,
-                model.low,
-                model.high,
-                model.radius,
-                self.gamma,
-                model.max_support,
-                reach,
-                is_upper,
-                values,
-                out,
-            )
-
-        map_chunks(part, self.n_covered, threads=self._threads, chunk=CHUNK)
+        fresh = {"values": read_only(values), "reach": reach, "is_upper": is_upper}
+        self._looked_up().sweep(fresh, out)
         self.backups += self.n_covered
         return out
 
     def _looked_up(self) -> _Lookup:
         if self._lookup is None:
-            self._lookup = _Lookup(self, self._lookup_bytes)
+            self._lookup = _Lookup(self, self._lookup_bytes, self._backend)
         return self._lookup
+
+
+def back_up_chunk(
+    common: Data, part: Any, fresh: Data, begin: int, end: int, out: FloatArray
+) -> None:
+    """The backups of the pairs begin..end, from data of `_Lookup`."""
+    from bisim_abstract._kernels.transport import arm_kernel
+
+    if part is None:
+        part = _found(common, begin, end)
+    arm_kernel(
+        begin,
+        end,
+        common["first"],
+        common["second"],
+        part[0],
+        part[1],
+        common["indptr"],
+        common["indices"],
+        common["probs"],
+        common["normalised_probs"],
+        common["low"],
+        common["high"],
+        common["radius"],
+        common["gamma"],
+        common["max_support"],
+        fresh["reach"],
+        fresh["is_upper"],
+        fresh["values"],
+        out,
+    )
+
+
+def _found(common: Data, begin: int, end: int) -> tuple[Array, Array]:
+    """Offsets and positions of the ground costs of the pairs begin..end, all met before."""
+    from bisim_abstract._kernels.lookup import find_kernel
+
+    offset = np.empty(end - begin + 1, np.int64)
+    positions = np.empty(int(common["sizes"][begin:end].sum()), np.int32)
+    find: Any = find_kernel
+    find(begin, end, *(common[name] for name in LOOKUP), offset, positions)
+    return read_only(offset), read_only(positions)
 
 
 class _Lookup:
     """Positions of all ground costs that the covered pairs read, found once per coverage."""
 
-    def __init__(self, arms: Arms, limit: int) -> None:
-        self._model, self._count = arms.model, arms.n_covered
-        self.first, self.second = arms.pairs()
-        sizes = self._cells_per_pair()
+    def __init__(self, arms: Arms, limit: int, backend: Backend) -> None:
+        model, count = arms.model, arms.n_covered
+        first, second = arms.pairs()
+        widths = np.diff(model.indptr).reshape(model.n_blocks, -1)
+        sizes = np.asarray((widths[first] * widths[second]).sum(axis=1))
         total = int(sizes.sum())
         # Every cell may add one pair to the frontier, but no pair twice.
-        most = min(total, arms.n_pairs) + self._count
+        most = min(total, arms.n_pairs) + count
         capacity = 1 << max(4, math.ceil(math.log2(2 * most + 1)))
-        self._is_kept = 4 * total <= limit
+        is_kept = 4 * total <= limit
         check_memory(
-            16 * capacity + 24 * most + (4 * total if self._is_kept else 0),
-            what=f"looking up the ground costs of {self._count:,} covered pairs",
-            instead="cover fewer pairs per round, or merge states first",
-            memory_limit=None,
+            16 * capacity + 24 * most + (4 * total if is_kept else 0),
+            what=f"looking up the ground costs of {count:,} covered pairs",
+            instead="cover fewer pairs (max_pairs), or merge states first",
+            memory_limit=arms.memory_limit,
         )
-        self._slots = np.full(capacity, -1, np.int64)
-        self._places = np.empty(capacity, np.int64)
-        self._kept: dict[int, tuple[IntArray, npt.NDArray[np.int32]]] = {}
-        self._sizes = sizes
-        self._find_frontier(arms)
+        table: dict[str, Any] = {
+            "first": read_only(first),
+            "second": read_only(second),
+            "indptr": model.indptr,
+            "indices": model.indices,
+            "n_blocks": model.n_blocks,
+            "n_actions": model.n_actions,
+            "is_point": model.is_point,
+            "slots": np.full(capacity, -1, np.int64),
+            "places": np.empty(capacity, np.int64),
+            "sizes": sizes,
+        }
+        parts = self._find_frontier(arms, table, keep=is_kept)
+        common = {
+            "probs": model.probs,
+            "normalised_probs": read_only(model.normalised_probs),
+            "low": model.low,
+            "high": model.high,
+            "radius": model.radius,
+            "gamma": arms.gamma,
+            "max_support": model.max_support,
+        }
+        if is_kept:  # where each pair's costs are has been found for good
+            common |= {name: table[name] for name in ("first", "second", "indptr", "indices")}
+        else:
+            common |= table | {name: read_only(table[name]) for name in ("slots", "places")}
+        job = Job(back_up_chunk, common, count, CHUNK, lambda begin, end: parts.get(begin))
+        self.sweep: Sweep = backend.prepare(job)
 
-    def chunk(self, begin: int, end: int) -> tuple[IntArray, npt.NDArray[np.int32]]:
-        """Offsets and positions of the pairs begin..end, a chunk of CHUNK pairs."""
-        if self._is_kept:
-            return self._kept[begin]
-        offset, positions, _ = self._located(begin, end, 0, np.empty(0, np.int64))
-        return offset, positions
+    def _find_frontier(
+        self, arms: Arms, table: Data, *, keep: bool
+    ) -> dict[int, tuple[Array, Array]]:
+        """Read what uncovered pairs cost; with `keep`, offsets and positions of each chunk."""
+        from bisim_abstract._kernels.lookup import insert_kernel, locate_kernel
 
-    def _find_frontier(self, arms: Arms) -> None:
-        from bisim_abstract._kernels.lookup import insert_kernel
-
-        insert_kernel(arms.keys, 1, self._slots, self._places)
-        found = []
-        place = 1 + self._count
-        for begin in range(0, self._count, CHUNK):
-            end = min(begin + CHUNK, self._count)
-            room = np.empty(int(self._sizes[begin:end].sum()), np.int64)
-            offset, positions, added = self._located(begin, end, place, room)
+        insert_kernel(arms.keys, 1, table["slots"], table["places"])
+        given, locate = [table[name] for name in LOOKUP], cast(Any, locate_kernel)
+        found, parts = [], {}
+        place = 1 + arms.n_covered
+        for begin, end in spans(arms.n_covered, CHUNK):
+            cells = int(table["sizes"][begin:end].sum())
+            room, positions = np.empty(cells, np.int64), np.empty(cells, np.int32)
+            offset = np.empty(end - begin + 1, np.int64)
+            added = locate(begin, end, *given, place, room, offset, positions)
             found.append(room[:added].copy())
             place += added
-            if self._is_kept:
-                self._kept[begin] = (offset, positions)
+            if keep:
+                parts[begin] = read_only(offset), read_only(positions)
         self.frontier: IntArray = np.concatenate(found)
-        s, t = np.divmod(self.frontier, self._model.n_blocks)
+        s, t = np.divmod(self.frontier, arms.model.n_blocks)
         self.frontier_lower, self.frontier_upper = arms.ground.read(s, t)
-
-    def _located(
-        self, begin: int, end: int, place: int, room: IntArray
-    ) -> tuple[IntArray, npt.NDArray[np.int32], int]:
-        from bisim_abstract._kernels.lookup import locate_kernel
-
-        model = self._model
-        offset = np.empty(end - begin + 1, np.int64)
-        positions = np.empty(int(self._sizes[begin:end].sum()), np.int32)
-        added = locate_kernel(
-            begin,
-            end,
-            self.first,
-            self.second,
-            model.indptr,
-            model.indices,
-            model.n_blocks,
-            model.n_actions,
-            model.is_point,
-            self._slots,
-            self._places,
-            place,
-            room,
-            offset,
-            positions,
-        )
-        return offset, positions, added
-
-    def _cells_per_pair(self) -> IntArray:
-        widths = np.diff(self._model.indptr).reshape(self._model.n_blocks, -1)
-        return np.asarray((widths[self.first] * widths[self.second]).sum(axis=1))
+        return parts

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._parallel import Backend
 from bisim_abstract._progress import shown
 from bisim_abstract._run import INTERRUPTED, Budget, run_record, tell
 from bisim_abstract._typing import IntArray, ProgressCallback
@@ -43,6 +45,7 @@ __all__ = ["certify", "single_build"]
 SCOPES = ("all", "covered")
 RESOLUTION = 1e-9  # of the diameter: thresholds below are numerical noise
 SMALLEST = 1e-300  # where the diameter is 0, so that ratios mean something
+BACKENDS = ("local", "ray")
 ARMS = ("both", "lower", "upper")
 BACKUPS = ("exact", "index")
 
@@ -170,6 +173,9 @@ def certify(
     max_backups: int | None = None,
     seed: int = 0,
     threads: int | None = None,
+    backend: str | Backend = "local",
+    address: str | None = None,
+    memory_limit: int | None = None,
     checkpoint: str | Path | None = None,
     callback: ProgressCallback | None = None,
 ) -> Certificate:
@@ -221,6 +227,12 @@ def certify(
         max_backups: Budget of pair backups, both arms counted, block pairs included.
         seed: Seed of embeddings, indexes, partners and proposals.
         threads: Number of threads; all cores by default. The result does not depend on it.
+        backend: "local" for threads of this process, "ray" for a Ray cluster, or a
+            `RayBackend`. Sweeps of pairs, blocks and features are done there; the result does
+            not depend on it.
+        address: Of a running Ray cluster; a local one is started by default.
+        memory_limit: Bytes that tables may take; what is available by default. A run that
+            would not fit ends with a `MemoryLimitError` before it takes them.
         checkpoint: File that is written after every round. If it exists, the run goes on
             from it and ends as it would have without the interruption.
         callback: Called after every round or sweep.
@@ -262,63 +274,100 @@ def certify(
         embedding=_digest(points),
         seed=check_int("seed", seed, low=0),
     )
+    if memory_limit is not None:
+        memory_limit = check_int("memory_limit", memory_limit, low=1)
     budget = Budget(
         rounds=check_int("max_rounds", max_rounds, low=1),
         seconds=None if max_seconds is None else check_positive("max_seconds", max_seconds),
         backups=None if max_backups is None else check_int("max_backups", max_backups, low=1),
     )
-    table = Arms(mdp, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
-    if scope == "all":
-        goal = Goal(
-            tau=threshold,
-            n_clusters=n_clusters,
-            tol=tol,
-            n_states=mdp.n_states,
-            resolution=max(RESOLUTION * table.starts.diameter, SMALLEST),
-        )
-        labels = None if blocks is None else as_labels(blocks, mdp.n_states, name="blocks")
-        work = Refinement(
-            table,
-            goal,
-            labels=labels,
-            points=points,
-            sources=tuple(check_choice("propose", name, SOURCES) for name in propose),
-            max_pairs=check_int("max_pairs", max_pairs, low=0),
-            seed=settings.seed,
-            threads=threads,
-        )
-        return _refined(work, settings, labels, budget, checkpoint, callback)
-    if blocks is not None:
+    if blocks is not None and scope != "all":
         raise InvalidArgumentError("blocks are for scope 'all'; the paper's rounds have none")
-    with shown(callback) as report:
-        made = run_rounds(
-            table,
-            settings,
-            points,
-            tau=threshold,
-            tol=tol,
-            budget=budget,
-            checkpoint=checkpoint,
-            report=report,
+    with _workers(backend, address, threads, callback) as workers:
+        table = Arms(
+            mdp,
+            gamma,
+            lower_start=lower_start,
+            upper_start=upper_start,
+            threads=threads,
+            backend=workers,
+            memory_limit=memory_limit,
         )
-    run = run_record(
-        "certify",
-        settings.seed,
-        rounds=made.rounds,
-        sweeps=made.sweeps,
-        backups=table.backups,
-        seconds=round(budget.elapsed(), 3),
-        settings=asdict(settings),
-    )
-    found = Certificate.of(table, tau=threshold, stop=made.stop, run=run)
-    if is_auto or n_clusters is not None:
-        floor = RESOLUTION * table.starts.diameter
-        best = best_interval(
-            found.certified_thresholds(), mdp.n_states, n_clusters=n_clusters, floor=floor
+        if scope == "all":
+            goal = Goal(
+                tau=threshold,
+                n_clusters=n_clusters,
+                tol=tol,
+                n_states=mdp.n_states,
+                resolution=max(RESOLUTION * table.starts.diameter, SMALLEST),
+            )
+            labels = None if blocks is None else as_labels(blocks, mdp.n_states, name="blocks")
+            work = Refinement(
+                table,
+                goal,
+                labels=labels,
+                points=points,
+                sources=tuple(check_choice("propose", name, SOURCES) for name in propose),
+                max_pairs=check_int("max_pairs", max_pairs, low=0),
+                seed=settings.seed,
+                threads=threads,
+                backend=workers,
+            )
+            return _refined(work, settings, labels, budget, checkpoint, callback)
+        with shown(callback) as report:
+            made = run_rounds(
+                table,
+                settings,
+                points,
+                tau=threshold,
+                tol=tol,
+                budget=budget,
+                checkpoint=checkpoint,
+                report=report,
+            )
+        run = run_record(
+            "certify",
+            settings.seed,
+            rounds=made.rounds,
+            sweeps=made.sweeps,
+            backups=table.backups,
+            seconds=round(budget.elapsed(), 3),
+            settings=asdict(settings),
         )
-        if best is not None:
-            return found.at(middle(best, floor=floor))
-    return found
+        found = Certificate.of(table, tau=threshold, stop=made.stop, run=run)
+        if is_auto or n_clusters is not None:
+            floor = RESOLUTION * table.starts.diameter
+            best = best_interval(
+                found.certified_thresholds(), mdp.n_states, n_clusters=n_clusters, floor=floor
+            )
+            if best is not None:
+                return found.at(middle(best, floor=floor))
+        return found
+
+
+@contextmanager
+def _workers(
+    backend: str | Backend,
+    address: str | None,
+    threads: int | None,
+    callback: ProgressCallback | None,
+) -> Iterator[Backend | None]:
+    """Who sweeps: None for threads of this process. A cluster started here ends here."""
+    if not isinstance(backend, str):
+        yield backend
+        return
+    check_choice("backend", backend, BACKENDS)
+    if backend == "local":
+        if address is not None:
+            raise InvalidArgumentError("address goes with backend 'ray'")
+        yield None
+        return
+    from bisim_abstract.ray_backend import RayBackend
+
+    with RayBackend(address=address, num_cpus=threads) as cluster:
+        if callback is not None:
+            cluster.listener = lambda done, total: tell(callback, "shards", done, total, "on Ray")
+        yield cluster
 
 
 def check_tau(tau: float | str | None) -> float | None:

@@ -250,6 +250,9 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
         embedding=_encoder(options, mdp.n_states),
         seed=options.seed,
         threads=options.threads,
+        backend=options.backend,
+        address=options.address,
+        memory_limit=options.memory_limit,
         checkpoint=options.checkpoint,
         callback=out.callback,
         **_goal(options),
@@ -401,12 +404,26 @@ def _run(options: argparse.Namespace, out: Out) -> int:
 
     common: dict[str, Any] = {
         "threads": options.threads,
+        "backend": options.backend,
+        "address": options.address,
+        "memory_limit": options.memory_limit,
         "callback": out.callback,
         "after": out.stage,
     }
     if options.resume is not None:
         plain = vars(_parser().parse_args(["run"]))
-        free = {"resume", "threads", "json", "quiet", "debug", "imports", "words"}
+        free = {
+            "resume",
+            "threads",
+            "backend",
+            "address",
+            "memory_limit",
+            "json",
+            "quiet",
+            "debug",
+            "imports",
+            "words",
+        }
         other = [x for x, value in plain.items() if x not in free and getattr(options, x) != value]
         if other:
             raise InvalidArgumentError(
@@ -667,6 +684,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_goal(command)
     command.add_argument("--encoder", metavar="FILE", help="a trained encoder, for proposals")
     command.add_argument("--checkpoint", metavar="FILE", help="written after each step; resumed")
+    _add_backend(command)
     _add_out(command, "FILE", "certificate.npz")
     _add_common(command)
 
@@ -701,6 +719,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("-o", "--out", metavar="DIR", help="a new directory for the run")
     _add_gamma(command)
     _add_goal(command)
+    _add_backend(command)
     command.add_argument("--no-train", action="store_true", help="do without an encoder")
     _add_training(command)
     _add_learn(command, default=10_000)
@@ -763,6 +782,31 @@ def _add_goal(command: Any) -> None:
     group.add_argument("--max-seconds", metavar="S", type=float, help="budget of time")
     group.add_argument("--max-rounds", metavar="N", type=int, help="budget of steps (100)")
     group.add_argument("--max-backups", metavar="N", type=int, help="budget of pair backups")
+
+
+def _add_backend(command: Any) -> None:
+    group = command.add_argument_group("where sweeps are done")
+    group.add_argument(
+        "--backend", choices=("local", "ray"), default="local", help="threads, or a Ray cluster"
+    )
+    group.add_argument("--address", help="of a running Ray cluster; else a local one is started")
+    group.add_argument(
+        "--memory-limit", metavar="SIZE", type=_bytes, help="for tables: 500MB, 4GB, or bytes"
+    )
+
+
+def _bytes(text: str) -> int:
+    """A size as people write it."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    plain = text.strip().upper()
+    number = plain.rstrip("BKMGT")
+    try:
+        size = float(number) * units[plain[len(number) :]]
+    except (KeyError, ValueError):
+        size = 0.0
+    if not 1.0 <= size < 2.0**62:
+        raise argparse.ArgumentTypeError(f"must be a size such as 500MB or 4GB, got {text!r}")
+    return int(size)
 
 
 def _add_training(command: Any) -> None:

@@ -29,7 +29,16 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._mdp_checks import kept
-from bisim_abstract._parallel import map_chunks, thread_count
+from bisim_abstract._memory import check_memory
+from bisim_abstract._parallel import (
+    Backend,
+    Data,
+    Job,
+    LocalBackend,
+    map_chunks,
+    read_only,
+    thread_count,
+)
 from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback, SeedLike
 from bisim_abstract._validation import (
     as_generator,
@@ -314,6 +323,8 @@ def value_features(
     max_iter: int = 10_000,
     seed: SeedLike = 0,
     threads: int | None = None,
+    backend: Backend | None = None,
+    memory_limit: int | None = None,
     callback: ProgressCallback | None = None,
 ) -> ValueFeatures:
     """Generalised value functions of a model, with certified corrections.
@@ -338,6 +349,8 @@ def value_features(
         max_iter: Limit on sweeps over the model.
         seed: Seed or generator for the random signs.
         threads: Number of threads; None for all cores. Results do not depend on it.
+        backend: Who sweeps; these threads by default. Results do not depend on it either.
+        memory_limit: Bytes that may be used; what is available by default.
         callback: Called after every sweep.
 
     Example:
@@ -354,16 +367,25 @@ def value_features(
     gamma = check_gamma(gamma)
     count = check_int("count", count, low=1)
     max_iter = check_int("max_iter", max_iter, low=1)
-    workers = thread_count(threads)
+    workers = LocalBackend(thread_count(threads)) if backend is None else backend
     signs, kinds = _patterns(mdp.n_actions, count, as_generator(seed))
+    check_memory(
+        24 * mdp.n_states * kinds.size,  # two tables, and a third in the order of functions
+        what=f"{kinds.size} value functions of {mdp.n_states:,} states",
+        instead="ask for a smaller count",
+        memory_limit=memory_limit,
+    )
     goal = _goal(mdp, gamma, tol)
     low, high = _signed_range(mdp.rewards, signs)
     offset = low / 2.0 + high / 2.0
     values = np.zeros((mdp.n_states, kinds.size))
     out = np.empty_like(values)
     bottom, top = np.zeros(kinds.size), np.zeros(kinds.size)  # the range of every function
+    sweep = workers.prepare(_job(mdp, gamma, signs, kinds))
     for iteration in range(1, max_iter + 1):
-        ranges = _sweep(mdp, gamma, signs, kinds, offset, values, out, workers)
+        found = np.array(sweep({"offset": read_only(offset), "values": read_only(values)}, out))
+        lowest, highest = found.min(axis=0), found.max(axis=0)
+        ranges = np.stack([lowest[0], highest[1], lowest[2], highest[3]])
         # The sizes of what is added up: rewards less the offset, and values.
         size = np.maximum(np.abs(low - offset), np.abs(high - offset))
         noise = _noise(mdp.max_support + mdp.n_actions, size, np.maximum(-bottom, top))
@@ -572,46 +594,45 @@ def _signed_range(rewards: FloatArray, signs: IntArray) -> tuple[FloatArray, Flo
     return least.min(axis=1), largest.max(axis=1)
 
 
-def _sweep(
-    mdp: TabularMDP,
-    gamma: float,
-    signs: IntArray,
-    kinds: IntArray,
-    offset: FloatArray,
-    values: FloatArray,
-    out: FloatArray,
-    threads: int,
+def _job(mdp: TabularMDP, gamma: float, signs: IntArray, kinds: IntArray) -> Job:
+    """One sweep of all functions, for any values."""
+    common = {
+        "indptr": mdp.indptr,
+        "indices": mdp.indices,
+        "probs": read_only(mdp.normalised_probs),
+        "rewards": mdp.rewards,
+        "gamma": gamma,
+        "by_action": read_only(np.ascontiguousarray(signs.T, dtype=np.float64)),
+        "used": read_only(np.count_nonzero(signs, axis=1)),
+        "kinds": read_only(kinds),
+    }
+    return Job(sweep_chunk, common, mdp.n_states, CHUNK)
+
+
+def sweep_chunk(
+    common: Data, part: None, fresh: Data, begin: int, end: int, out: FloatArray
 ) -> FloatArray:
-    """Write Φ(values) - offset to `out`; return (4, k) ranges of out - values and of out."""
+    """Write Φ(values) - offset of the states begin..end; (4, k) ranges of out - values and out."""
     from bisim_abstract._kernels.features import feature_sweep_kernel
 
-    by_action = np.ascontiguousarray(signs.T, dtype=np.float64)
-    used = np.count_nonzero(signs, axis=1)
-    probs = mdp.normalised_probs
-
-    def part(begin: int, end: int) -> FloatArray:
-        ranges = np.empty((4, kinds.size))
-        feature_sweep_kernel(
-            begin,
-            end,
-            mdp.indptr,
-            mdp.indices,
-            probs,
-            mdp.rewards,
-            gamma,
-            by_action,
-            used,
-            kinds,
-            offset,
-            values,
-            out,
-            ranges,
-        )
-        return ranges
-
-    ranges = np.array(map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK))
-    low, high = ranges.min(axis=0), ranges.max(axis=0)
-    return np.stack([low[0], high[1], low[2], high[3]])
+    ranges = np.empty((4, common["kinds"].size))
+    feature_sweep_kernel(
+        begin,
+        end,
+        common["indptr"],
+        common["indices"],
+        common["probs"],
+        common["rewards"],
+        common["gamma"],
+        common["by_action"],
+        common["used"],
+        common["kinds"],
+        fresh["offset"],
+        fresh["values"],
+        out,
+        ranges,
+    )
+    return ranges
 
 
 def _noise(terms: int, reward_size: FloatArray, value_size: FloatArray) -> FloatArray:

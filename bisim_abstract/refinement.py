@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._parallel import Backend
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_int
 from bisim_abstract.arms import Arms
@@ -133,6 +134,7 @@ class Refinement:
         max_pairs: Pairs of states that may be covered.
         seed: Seed of proposals.
         threads: Number of threads.
+        backend: Who sweeps; these threads by default.
 
     Attributes:
         table: The arms over pairs of states and what these read.
@@ -154,6 +156,7 @@ class Refinement:
         max_pairs: int,
         seed: int,
         threads: int | None,
+        backend: Backend | None = None,
     ) -> None:
         self.table = table
         self.goal = goal
@@ -164,7 +167,7 @@ class Refinement:
         self._points = points
         self.sources = sources
         self._seed = seed
-        self._threads = threads
+        self._threads, self._backend = threads, backend
         self._pause: Pause = _never
         self._block_backups = 0
         self._candidate: tuple[float, Arms, str] | None = None  # blocks not yet in the table
@@ -323,7 +326,13 @@ class Refinement:
     def _short_features(self) -> FloatArray:
         """Rewards and values a few steps ahead: a good embedding, and cheap."""
         found = value_features(
-            self.table.mdp, self.table.gamma, count=8, max_iter=10, threads=self._threads
+            self.table.mdp,
+            self.table.gamma,
+            count=8,
+            max_iter=10,
+            threads=self._threads,
+            backend=self._backend,
+            memory_limit=self.table.memory_limit,
         )
         return np.hstack([self.table.mdp.rewards, found.points()])
 
@@ -334,7 +343,14 @@ class Refinement:
         if count == table.n or count > MOST_BLOCKS or (count == 1 and table.n > 1):
             return None
         model = build_blocks(table.mdp, labels, threads=self._threads)
-        arms = Arms(table.mdp, table.gamma, model=model, threads=self._threads)
+        arms = Arms(
+            table.mdp,
+            table.gamma,
+            model=model,
+            threads=self._threads,
+            backend=self._backend,
+            memory_limit=table.memory_limit,
+        )
         arms.start_diagonal()
         if count > MANY_BLOCKS and float(arms.upper.max(initial=0.0)) > arms.starts.diameter / 4:
             return None  # sweeps would take minutes, and blocks as wide as this lead nowhere
@@ -387,7 +403,14 @@ class Refinement:
         if table.starts.diameter == 0.0:
             return ""  # rewards are all the same, and so are the states
         self._pause("computing value features", "")
-        found = value_features(table.mdp, table.gamma, count=FEATURES, threads=self._threads)
+        found = value_features(
+            table.mdp,
+            table.gamma,
+            count=FEATURES,
+            threads=self._threads,
+            backend=self._backend,
+            memory_limit=table.memory_limit,
+        )
         table.set_features(found)
         return f"{found.values.shape[0]} value features"
 
@@ -583,6 +606,7 @@ class Refinement:
                 table.mdp,
                 table.gamma,
                 threads=self._threads,
+                memory_limit=table.memory_limit,
                 callback=lambda progress: self._pause("solving for all pairs", progress.detail),
             )
             table.tighten(*_outward(table, *found.bounds(*table.pairs())))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bisim_abstract._atomic import write_json
-from bisim_abstract._parallel import thread_count
+from bisim_abstract._parallel import Backend, thread_count
 from bisim_abstract._run import INTERRUPTED
 from bisim_abstract._text import counted
 from bisim_abstract._typing import FloatArray, ProgressCallback
@@ -430,6 +430,9 @@ class Run:
             configuration must be this one.
         config: What to do.
         threads: Number of threads; all cores by default. Results do not depend on it.
+        backend: Where `certify` sweeps, and ...
+        address: ... of which cluster; results do not depend on either.
+        memory_limit: Bytes that tables of `certify` may take.
         callback: Told about the progress inside a stage.
         after: Called after each stage.
     """
@@ -440,9 +443,13 @@ class Run:
         config: Config,
         *,
         threads: int | None = None,
+        backend: str | Backend = "local",
+        address: str | None = None,
+        memory_limit: int | None = None,
         callback: ProgressCallback | None = None,
         after: Callable[[Done], None] | None = None,
     ) -> None:
+        self.backend, self.address, self.memory_limit = backend, address, memory_limit
         self.folder, self.config = Path(folder), config
         thread_count(threads)  # refuses what is no number of threads
         self.threads, self.callback, self.after = threads, callback, after
@@ -574,6 +581,9 @@ class Run:
                 embedding=encoder,
                 seed=self.config.seed,
                 threads=self.threads,
+                backend=self.backend,
+                address=self.address,
+                memory_limit=self.memory_limit,
                 checkpoint=checkpoint,
                 callback=self.callback,
                 **self.config.certify,

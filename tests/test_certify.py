@@ -22,6 +22,7 @@ import pytest
 from bisim_abstract import (
     FileFormatError,
     InvalidArgumentError,
+    MemoryLimitError,
     TabularMDP,
     bisimulation_metric,
     grouped_mdp,
@@ -784,3 +785,26 @@ def test_thresholds_below_0_are_refused(scope: str) -> None:
 def test_proposals_are_a_list_of_names() -> None:
     with pytest.raises(InvalidArgumentError, match="list of names, got 'rewards'"):
         certify(sparse_mdp(4, seed=0), 0.5, propose="rewards")
+
+
+# -- memory ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["all", "covered"])
+def test_what_would_not_fit_is_refused_with_size_and_remedy(scope: str) -> None:
+    mdp = sparse_mdp(300, seed=0)
+    with pytest.raises(MemoryLimitError) as caught:
+        certify(mdp, 0.9, tau=0.5, scope=scope, memory_limit=50_000)
+    text = str(caught.value)
+    assert "allowed by memory_limit" in text
+    assert "50.0 kB" in text
+    assert "needs" in text
+    roomy = certify(mdp, 0.9, tau=0.5, scope=scope, max_rounds=2, memory_limit=10**9)
+    plain = certify(mdp, 0.9, tau=0.5, scope=scope, max_rounds=2)
+    np.testing.assert_array_equal(roomy.upper, plain.upper)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "4GB"])
+def test_limits_are_whole_numbers_of_bytes(limit: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="memory_limit"):
+        certify(sparse_mdp(4, seed=0), 0.9, memory_limit=limit)

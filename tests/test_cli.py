@@ -1122,3 +1122,25 @@ def test_help_answers_at_once() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < 1.0
+
+
+# -- memory ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GB", 4 * 10**9), ("500mb", 5 * 10**8), ("1.5 kB", 1500), ("7", 7), ("2TB", 2 * 10**12)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert cli._bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "4XB", "GB", "-1", "0", "nan", "1e99TB", "4GBGB"])
+def test_bad_sizes(call: Any, world: World, text: str) -> None:
+    ended = call("certify", world.lake, f"--memory-limit={text}")
+    check_refused(ended, "must be a size such as 500MB")
+
+
+def test_memory_limits_are_kept(call: Any, world: World) -> None:
+    ended = call("certify", world.rooms, "--memory-limit", "1kB", "-o", "c.npz")
+    check_refused(ended, "allowed by memory_limit", "needs")

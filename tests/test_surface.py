@@ -54,6 +54,7 @@ LAYERS: dict[str, int] = {
     "embedding": 2,
     "retrieval": 2,
     "statemap": 2,
+    "ray_backend": 2,
     "_pairs": 3,
     "ground": 3,
     "arms": 3,

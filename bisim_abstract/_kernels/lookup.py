@@ -86,3 +86,42 @@ def locate_kernel(
                     cell += 1
     offset[end - begin] = cell
     return added
+
+
+@kernel
+def find_kernel(
+    begin: int,
+    end: int,
+    first: IntArray,
+    second: IntArray,
+    indptr: IntArray,
+    indices: IntArray,
+    n_states: int,
+    n_actions: int,
+    is_point: BoolArray,
+    slots: IntArray,
+    places: IntArray,
+    offset: IntArray,
+    positions: AnyIntArray,
+) -> None:
+    """The same once all pairs have been met: the table is only read, and may be shared.
+
+    In: as for `locate_kernel`. Out: offset and positions.
+    """
+    cell = 0
+    for at in range(begin, end):
+        offset[at - begin] = cell
+        s, t = first[at], second[at]
+        for a in range(n_actions):
+            p, q = s * n_actions + a, t * n_actions + a
+            for i in range(indptr[p], indptr[p + 1]):
+                x = indices[i]
+                for j in range(indptr[q], indptr[q + 1]):
+                    y = indices[j]
+                    place = 0
+                    if x != y or not is_point[x]:
+                        key = x * n_states + y if x < y else y * n_states + x
+                        place = places[slot_kernel(key, slots)]
+                    positions[cell] = place
+                    cell += 1
+    offset[end - begin] = cell

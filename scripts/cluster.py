@@ -1,0 +1,120 @@
+"""What a Ray cluster costs beside threads: local against a local cluster of two processes.
+
+    python scripts/cluster.py          from 2,500 to 1,000,000 states
+    python scripts/cluster.py --quick  small sizes, to see that it works
+
+On one machine a cluster can only be slower: the table shows by how much, and that the bits are
+the same. Times are the best of two, starting the cluster apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bisim_abstract import RayBackend, certify, sparse_mdp, value_features
+from bisim_abstract._parallel import Backend, LocalBackend, thread_count
+from bisim_abstract.arms import Arms
+from bisim_abstract.wrappers import RoomsGridEnv
+
+GAMMA = 0.9
+Task = Callable[[Backend], tuple[np.ndarray[Any, Any], ...]]
+
+
+def certified(side: int, room_size: int) -> Task:
+    """A certificate of RoomsGrid: blocks, and whatever they leave open."""
+    mdp = RoomsGridEnv(side=side, room_size=room_size).to_mdp()
+
+    def task(backend: Backend) -> tuple[np.ndarray[Any, Any], ...]:
+        found = certify(mdp, GAMMA, backend=backend)
+        levels = [array for x in found.levels for array in (x.keys, x.lower, x.upper)]
+        return (found.keys, found.lower, found.upper, found.labels_upper, *levels)
+
+    return task
+
+
+def swept(n: int) -> Task:
+    """One sweep of both arms over all pairs of a sparse model."""
+    mdp = sparse_mdp(n, seed=0)
+
+    def task(backend: Backend) -> tuple[np.ndarray[Any, Any], ...]:
+        arms = Arms(mdp, GAMMA, backend=backend)
+        arms.cover_all()
+        arms.sweep()
+        return arms.lower, arms.upper
+
+    return task
+
+
+def featured(side: int) -> Task:
+    """Ten sweeps of eight value features."""
+    mdp = RoomsGridEnv(side=side, room_size=side // 10).to_mdp()
+    return lambda backend: (
+        value_features(mdp, GAMMA, count=8, max_iter=10, backend=backend).values,
+    )
+
+
+def tasks(*, quick: bool) -> dict[str, Callable[[], Task]]:
+    """Names and makers of what is timed."""
+    if quick:
+        return {
+            "certify RoomsGrid, 400 states": lambda: certified(20, 5),
+            "one sweep of all pairs, 200 states": lambda: swept(200),
+            "ten sweeps of 8 features, 10,000 states": lambda: featured(100),
+        }
+    return {
+        "certify RoomsGrid, 2,500 states": lambda: certified(50, 10),
+        "certify RoomsGrid, 10,000 states": lambda: certified(100, 10),
+        "certify RoomsGrid, 90,000 states": lambda: certified(300, 30),
+        "certify RoomsGrid, 1,000,000 states": lambda: certified(1000, 100),
+        "one sweep of all pairs, 1,000 states": lambda: swept(1_000),
+        "ten sweeps of 8 features, 90,000 states": lambda: featured(300),
+        "ten sweeps of 8 features, 1,000,000 states": lambda: featured(1000),
+    }
+
+
+def timed(task: Task, backend: Backend, repeats: int) -> tuple[float, Any]:
+    """Best time, and the result."""
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        found = task(backend)
+        best = min(best, time.perf_counter() - begin)
+    return best, found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="A Ray cluster beside threads.")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    options = parser.parse_args()
+    console = Console(width=110, highlight=False)
+    local = LocalBackend(thread_count(None))
+    begin = time.perf_counter()
+    with RayBackend(num_cpus=2) as cluster:
+        console.print(f"a local cluster of two processes: {time.perf_counter() - begin:.1f} s")
+        grid = Table(title="Threads against a local Ray cluster", title_justify="left")
+        for column in ("task", "threads", "Ray", "ratio", "same bits"):
+            grid.add_column(column, justify="left" if column == "task" else "right")
+        is_same = True
+        for name, make in tasks(quick=options.quick).items():
+            task = make()
+            here, one = timed(task, local, 2)
+            there, other = timed(task, cluster, 2)
+            same = [x.tobytes() for x in one] == [x.tobytes() for x in other]
+            is_same &= same
+            verdict = "yes" if same else "NO"
+            grid.add_row(name, f"{here:.2f} s", f"{there:.2f} s", f"{there / here:.1f}x", verdict)
+        console.print(grid)
+    if not is_same:
+        raise SystemExit("results differ")
+
+
+if __name__ == "__main__":
+    main()
