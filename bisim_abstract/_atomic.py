@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+UNFINISHED = re.compile(r"\.[0-9a-f]{12}\.\d+\.\d+\.part")
 
 
 @contextmanager
@@ -17,23 +23,70 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     """A file to write to, which takes this path's place at the end.
 
     It is written beside the target, synced and renamed: an interruption leaves the old file or
-    the new one, never half of it.
+    the new one, never half of it. What a killed writer left at this path is removed.
     """
     target = Path(path)
-    # Short, however long the name, and different for every writer at this path.
-    mark = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
-    unfinished = target.with_name(f".{mark}.{os.getpid()}.{threading.get_ident()}.part")
+    # Different for every writer at this path.
+    writer = f"{os.getpid()}.{threading.get_ident()}"
+    unfinished = target.with_name(f".{_mark(target)}.{writer}.part")
     try:
-        with open(unfinished, "wb") as file:
+        with _locked(unfinished) as file:
+            remove_unfinished(target)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, target)
+            os.replace(unfinished, target)
     except OSError as error:
         error.filename = str(target)  # the file that was asked for, not our temporary one
         raise
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(path: str | Path) -> None:
+    """Remove what killed writers left at a path, or at all paths of a folder.
+
+    A living writer holds a lock on its file, whatever container it is in, and is left alone.
+    """
+    target = Path(path)
+    is_folder = target.is_dir()
+    folder, mark = (target, "") if is_folder else (target.parent, _mark(target))
+    for each in list(folder.glob(f".{mark}*.part")):
+        if UNFINISHED.fullmatch(each.name):
+            with contextlib.suppress(OSError), open(each, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Its writer may have ended well meanwhile, and begun another of that name.
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(each)):
+                    each.unlink()
+
+
+def check_writable(path: str | Path) -> None:
+    """Refuse at once a file whose folder is missing or could not be written to."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "the folder is not writable", str(folder))
+
+
+def _mark(target: Path) -> str:
+    """What temporary names of a file begin with: short, however long its name is."""
+    return hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The file at a path, made anew and locked."""
+    while True:
+        file = open(path, "wb")  # noqa: SIM115 - the caller closes it
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
+        except FileNotFoundError:
+            pass  # taken for a dead writer's before it was locked: once more
+        except OSError:
+            return file  # a file system without locks, where nothing is removed either
+        file.close()
 
 
 def write_json(path: str | Path, value: Any) -> None:

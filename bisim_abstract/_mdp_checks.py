@@ -27,7 +27,10 @@ def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
         raise InvalidMDPError(f"{name} must hold {rule}, got dtype {array.dtype}")
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise InvalidMDPError(f"{name} must fit 64 bits with a sign, got {array.max()}")
-    copied: npt.NDArray[Any] = np.array(array, dtype=dtype, order="C")
+    if not array.size:
+        array = np.empty(array.shape, dtype)  # of whatever kind: there is nothing to convert
+    with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is refused as such
+        copied: npt.NDArray[Any] = np.array(array, dtype=dtype, order="C")
     copied.setflags(write=False)
     return copied
 

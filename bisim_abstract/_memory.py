@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from pathlib import Path
 
 from bisim_abstract.errors import MemoryLimitError
@@ -23,7 +25,18 @@ def available_bytes() -> int:
         text = limit.read_text().strip()
         if text.isdigit():
             known.append(max(int(text) - int(used.read_text()), 0))
+    known.append(_left_by_limits())
     return min(known)
+
+
+def _left_by_limits() -> int:
+    """What `ulimit -v` leaves of the address space of this process."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    statm = Path("/proc/self/statm")
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    used = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+    return max(limit - used, 0)
 
 
 def check_memory(needed: int, *, what: str, instead: str, memory_limit: int | None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import lzma
 import math
 import struct
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -77,8 +79,7 @@ def _read(file: IO[bytes], path: str | Path) -> dict[str, npt.NDArray[Any]]:
                 version = np.lib.format.read_magic(member)
                 if version not in ((1, 0), (2, 0)):
                     raise FileFormatError(f"{path} holds {name!r} in an unknown format {version}")
-                header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-                shape, is_fortran, dtype = header(member)
+                shape, is_fortran, dtype = _header(member, version[0])
                 if dtype.hasobject:
                     raise FileFormatError(f"{path} holds Python objects in {name!r}: refused")
                 size = math.prod(shape) * dtype.itemsize
@@ -87,7 +88,8 @@ def _read(file: IO[bytes], path: str | Path) -> dict[str, npt.NDArray[Any]]:
                         f"{path}: {name!r} claims {human_bytes(size)}, the archive holds "
                         f"{human_bytes(entry.file_size)}"
                     )
-                room -= size
+                # Whole numbers of one byte are made ones of eight afterwards.
+                room -= math.prod(shape) * max(dtype.itemsize, 8)
                 if room < 0:
                     raise MemoryLimitError(
                         f"{path} holds more than the memory available: {name!r} alone has "
@@ -96,6 +98,18 @@ def _read(file: IO[bytes], path: str | Path) -> dict[str, npt.NDArray[Any]]:
                 array = np.frombuffer(_exactly(member, size), dtype=dtype)
             arrays[name] = array.reshape(shape, order="F" if is_fortran else "C")
     return arrays
+
+
+def _header(member: IO[bytes], major: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an array; what NumPy only remarks on is refused too."""
+    read = getattr(np.lib.format, f"read_array_header_{major}_0")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            shape, is_fortran, dtype = read(member)
+    except (MemoryError, Warning, tokenize.TokenError) as error:  # from Python's parser
+        raise ValueError(f"an array has a damaged header: {error!r}") from error
+    return shape, is_fortran, dtype
 
 
 def _exactly(member: IO[bytes], size: int) -> bytes:

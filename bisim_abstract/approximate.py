@@ -164,7 +164,9 @@ def _embedded_backup(
         seed=np.random.default_rng(seed),
     )
     first, second = table.ground_pairs()
-    costs = np.sqrt(((points[first] - points[second]) ** 2).sum(axis=1))
+    gaps = points[first] - points[second]
+    unit = int(np.frexp(np.abs(gaps).max(initial=0.0))[1])  # squares of these cannot overflow
+    costs = np.ldexp(np.sqrt((np.ldexp(gaps, -unit) ** 2).sum(axis=1)), unit)
     costs[0] = 0.0
     values = table.ground_costs(is_upper=is_upper)
     off = float(np.abs(costs - values).max())

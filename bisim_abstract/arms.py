@@ -42,7 +42,7 @@ from bisim_abstract.ground import TINY, Ground, Starts
 from bisim_abstract.mdp import TabularMDP
 
 CHUNK = 4096  # pairs per unit of work; results do not depend on it
-COVER_BYTES = 72  # per pair, while it is covered: nine numbers at most
+PAIR_BYTES = 120  # what covering one more pair takes at its peak
 # What both kernels of a lookup take, in their order.
 LOOKUP = (
     *("first", "second", "indptr", "indices", "n_blocks", "n_actions", "is_point"),
@@ -167,7 +167,7 @@ class Arms:
     def _check_room(self, more: int) -> None:
         """Refuse pairs whose states, keys, order and bounds would not fit while they are merged."""
         check_memory(
-            COVER_BYTES * (self.n_covered + more),
+            PAIR_BYTES * (self.n_covered + more),
             what=f"covering {more:,} pairs",
             instead="cover fewer pairs (max_pairs), or merge states first",
             memory_limit=self.memory_limit,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._cached import cached_property
 from bisim_abstract._mdp_checks import check_rows, kept
 from bisim_abstract._parallel import map_chunks, thread_count
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
@@ -26,7 +26,8 @@ from bisim_abstract.mdp import TabularMDP, check_mdp
 
 __all__ = ["BlockLevel", "BlockModel", "build_blocks"]
 
-BLOCK_CHUNK = 8  # blocks per unit of work
+BLOCK_CHUNK = 8  # blocks per unit of work, at least
+CHUNKS = 64  # units of work, at most: each has scratch space for all blocks
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -233,7 +234,8 @@ def build_blocks(
     def count(begin: int, end: int) -> None:
         reach_kernel(begin, end, order, starts, n_actions, mdp.indptr, mdp.indices, block, counts)
 
-    map_chunks(count, n_blocks, threads=threads, chunk=BLOCK_CHUNK)
+    chunk = max(BLOCK_CHUNK, -(-n_blocks // CHUNKS))
+    map_chunks(count, n_blocks, threads=threads, chunk=chunk)
     indptr = np.concatenate([[0], np.cumsum(counts)])
     indices, probs = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
     radius = np.empty((n_blocks, n_actions))
@@ -258,7 +260,9 @@ def build_blocks(
             radius,
         )
 
-    map_chunks(fill, n_blocks, threads=threads, chunk=BLOCK_CHUNK)
+    map_chunks(fill, n_blocks, threads=threads, chunk=chunk)
+    # Means of the least numbers there are may be 0; radii have room for more than these.
+    np.maximum(probs, np.nextafter(0.0, 1.0), out=probs)
     low, high = reward_intervals(mdp)
     return BlockModel(
         labels=block,

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._cached import cached_property
 from bisim_abstract._mdp_checks import checked_metadata, frozen
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._text import counted

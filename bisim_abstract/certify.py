@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._atomic import check_writable, remove_unfinished
 from bisim_abstract._parallel import Backend
 from bisim_abstract._progress import shown
 from bisim_abstract._run import INTERRUPTED, Budget, run_record, tell
@@ -281,6 +282,9 @@ def certify(
         seconds=None if max_seconds is None else check_positive("max_seconds", max_seconds),
         backups=None if max_backups is None else check_int("max_backups", max_backups, low=1),
     )
+    if checkpoint is not None:  # before any work that could not be kept
+        check_writable(checkpoint)
+        remove_unfinished(checkpoint)
     if blocks is not None and scope != "all":
         raise InvalidArgumentError("blocks are for scope 'all'; the paper's rounds have none")
     with _workers(backend, address, threads, callback) as workers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -52,9 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments; those of the process by default.
     """
     words = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Names of files may hold bytes that are no text: they are shown escaped.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # Before anything is parsed, the words themselves say how errors are to be told.
     options = argparse.Namespace(words=words, json="--json" in words, debug="--debug" in words)
     try:
+        _check_words(words)
         options = _parser().parse_args(words, argparse.Namespace(words=words))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -71,6 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.debug:
             raise
         return _failed(options, *_explained(error))
+
+
+def _check_words(words: Sequence[str]) -> None:
+    from bisim_abstract.errors import InvalidArgumentError
+
+    for word in words:
+        if "\0" in word:
+            raise InvalidArgumentError(f"argument {word!r} holds a null character")
 
 
 def _silenced() -> int:

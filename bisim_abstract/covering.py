@@ -93,9 +93,14 @@ def retrieve(
 ) -> None:
     """Cover every state with its neighbours in the embedding."""
     n = table.n
+    if neighbours == 0:
+        return
+
+    # In units of a power of two near the largest distance: squares and single precision hold it.
+    unit = -int(np.frexp(table.starts.diameter)[1])
 
     def below(states: IntArray, others: IntArray) -> FloatArray:
-        return table.bounds(states, others)[0]
+        return np.asarray(np.ldexp(table.bounds(states, others)[0], unit))
 
     if points is None:
         points = as_points(landmark_mds(below, n, dim=dim, seed=rng), n)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_int
 from bisim_abstract.errors import InvalidArgumentError
@@ -57,6 +58,16 @@ def as_points(embedding: Embedding | npt.ArrayLike, n_states: int) -> npt.NDArra
     return centred
 
 
+def scaled_points(points: npt.ArrayLike) -> FloatArray:
+    """Points divided by a power of two near the largest: they fit in single precision.
+
+    Only where distances are compared with each other; none of them means anything by itself.
+    """
+    given = np.asarray(points, dtype=np.float64)
+    top = float(np.abs(given).max(initial=0.0))
+    return np.asarray(np.ldexp(given, -int(np.frexp(top)[1])))
+
+
 def landmark_mds(
     distance: Distance,
     n_states: int,
@@ -99,6 +110,12 @@ def landmark_mds(
     if n_landmarks is None:
         n_landmarks = n if n <= ALL_LANDMARKS else 4 * dim + 16
     count = min(n, check_int("n_landmarks", n_landmarks, low=1))
+    check_memory(
+        28 * n * count + 16 * n * dim,
+        what=f"distances of {n:,} states from {count:,} landmarks",
+        instead="ask for fewer landmarks or dimensions",
+        memory_limit=None,
+    )
     landmarks, columns = _pick_landmarks(distance, n, count, as_generator(seed))
     points = np.zeros((n, dim))
     scale = float(columns.max())

@@ -55,18 +55,16 @@ class Estimate:
         set_field(self, "alpha", check_alpha(self.alpha))
         set_field(self, "reward_range", check_reward_range(self.reward_range))
         set_field(self, "support_bound", check_int("support_bound", self.support_bound, low=1))
-        counts = np.array(self.counts, dtype=np.int64)
+        counts = frozen("estimate.counts", self.counts, np.int64)
         if counts.ndim != 2 or (counts < 0).any():
             raise InvalidMDPError("estimate.counts must be non-negative, (n_states, n_actions)")
-        counts.setflags(write=False)
         set_field(self, "counts", counts)
         for name in ("reward_radius", "row_radius"):
-            radius = np.array(getattr(self, name), dtype=np.float64)
+            radius = frozen(f"estimate.{name}", getattr(self, name), np.float64)
             if radius.shape != counts.shape or not (radius >= 0.0).all():
                 raise InvalidMDPError(
                     f"estimate.{name} must be non-negative and of shape {counts.shape}"
                 )
-            radius.setflags(write=False)
             set_field(self, name, radius)
         if (self.row_radius > 1.0).any():
             raise InvalidMDPError("estimate.row_radius is a total variation: at most 1")
@@ -278,7 +276,8 @@ def _mean_and_variance(
     # Sums of deviations from the middle lose less than sums of the rewards themselves.
     mean = middle + np.bincount(row, weights=r - middle, minlength=counts.size) / seen
     mean = np.clip(mean, low, high)
-    squares = np.bincount(row, weights=(r - mean[row]) ** 2, minlength=counts.size)
+    with np.errstate(over="ignore"):  # an infinite variance leaves the other bound
+        squares = np.bincount(row, weights=(r - mean[row]) ** 2, minlength=counts.size)
     return mean, squares / np.maximum(counts - 1, 1)
 
 

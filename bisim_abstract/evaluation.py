@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_int
 from bisim_abstract.embedding import Embedding, checked_points
@@ -116,6 +117,12 @@ def evaluate_embedding(
     n = certificate.n_states
     sample = check_int("sample", sample, low=1)
     k = min(check_int("k", k, low=1), n - 1)
+    check_memory(
+        150 * min(sample, n * (n - 1) // 2),
+        what=f"measuring {min(sample, n * (n - 1) // 2):,} pairs",
+        instead="ask for a smaller sample",
+        memory_limit=None,
+    )
     rng = as_generator(seed)
     points = checked_points(embedding, n)
     learned = getattr(embedding, "distance", None)

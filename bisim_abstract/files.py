@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._validation import check_int
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError, InvalidMDPError
@@ -19,6 +20,7 @@ __all__ = ["read_bridge", "read_model"]
 
 FORMAT = "bisim_abstract.TabularMDP"
 VERSION = 1
+BRIDGE_BYTES = 128  # per state and action while a model is made: measured, and rounded up
 Arrays = dict[str, npt.NDArray[Any]]
 ARRAYS = ("indptr", "indices", "probs", "rewards", "start", "state_ids")
 
@@ -136,23 +138,31 @@ def _bridge(path: str | Path, arrays: Arrays, start: int) -> TabularMDP:
             f"got {rewards.dtype} of shape {rewards.shape}"
         )
     n_states, n_actions = successor.shape
+    check_memory(
+        BRIDGE_BYTES * successor.size,
+        what=f"the model in {path}",
+        instead="split it, or use a larger machine",
+        memory_limit=None,
+    )
     start = check_int("start", start, low=0, high=n_states - 1)
     first = np.zeros(n_states + 1)
     first[start] = 1.0
-    flat = successor.astype(np.int64).ravel()
-    indices = np.concatenate([np.where(flat == -1, n_states, flat), np.full(n_actions, n_states)])
-    if flat.max() >= n_states:
-        entry = int(flat.argmax())
+    if successor.max() >= n_states:  # before the cast, which would make 2**64 - 1 a -1
+        entry = int(successor.argmax())
         raise FileFormatError(
-            f"{path}: next states must lie in [-1, {n_states}), got {flat[entry]} at "
+            f"{path}: next states must lie in [-1, {n_states}), got {successor.flat[entry]} at "
             f"state {entry // n_actions}, action {entry % n_actions}"
         )
+    flat = successor.astype(np.int64).ravel()
+    indices = np.concatenate([np.where(flat == -1, n_states, flat), np.full(n_actions, n_states)])
+    with np.errstate(over="ignore"):  # what becomes infinite is refused as such
+        paid = rewards.astype(np.float64)
     try:
         return TabularMDP(
             indptr=np.arange(indices.size + 1),
             indices=indices,
             probs=np.ones(indices.size),
-            rewards=np.vstack([rewards.astype(np.float64), np.zeros((1, n_actions))]),
+            rewards=np.vstack([paid, np.zeros((1, n_actions))]),
             start=first,
             terminal_state=n_states,
             metadata={"source": "BRIDGE", "file": Path(path).name},

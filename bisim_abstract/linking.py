@@ -269,14 +269,15 @@ class Undecided:
 
 def undecided(labels_lower: IntArray, labels_upper: IntArray) -> Undecided | None:
     """What is open between two clusterings, the second refining the first; None if nothing."""
-    group_of = np.zeros(int(labels_upper.max()) + 1, np.int64)
-    group_of[labels_upper] = labels_lower
+    # Cells, not clusters: labels from a file that nobody has verified yet need not refine.
+    width = int(labels_upper.max()) + 1
+    cells, inner = np.unique(labels_lower * width + labels_upper, return_counts=True)
+    group_of = cells // width
     parts = np.bincount(group_of)
     is_split = parts > 1
     if not is_split.any():
         return None
     sizes = np.bincount(labels_lower)
-    inner = np.bincount(labels_upper)
     crossing = sum(math.comb(int(k), 2) for k in sizes[is_split])
     crossing -= sum(math.comb(int(k), 2) for k in inner[is_split[group_of]])
     group = int(np.argmax(np.where(is_split, sizes, 0)))

@@ -22,7 +22,7 @@ from bisim_abstract._typing import FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_int
 from bisim_abstract.bisimulation import bisimulation_classes, reward_span
 from bisim_abstract.blocks import as_labels
-from bisim_abstract.embedding import Embedding, as_points
+from bisim_abstract.embedding import Embedding, as_points, scaled_points
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
 from bisim_abstract.partition import Forest, numbered, spanning_forest
@@ -232,9 +232,11 @@ def _moved(mdp: TabularMDP, block: IntArray, gamma: float, threads: int) -> IntA
     from bisim_abstract._kernels.refine import fit_kernel
 
     n, n_actions, count = mdp.n_states, mdp.n_actions, int(block.max()) + 1
+    # Squares of distances must be finite: a tree that finds nobody names a block that is none.
+    rewards = scaled_points(mdp.rewards)
     order = np.argsort(block, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(block))])
-    median = np.array([np.median(mdp.rewards[order[a:b]], axis=0) for a, b in pairwise(starts)])
+    median = np.array([np.median(rewards[order[a:b]], axis=0) for a, b in pairwise(starts)])
     # Mean lifted rows: transitions summed by (block, action) and by block of the successor.
     rows = np.repeat(np.arange(n * n_actions), np.diff(mdp.indptr))
     owner = block[rows // n_actions]
@@ -242,7 +244,7 @@ def _moved(mdp: TabularMDP, block: IntArray, gamma: float, threads: int) -> IntA
     shape = (count * n_actions, count)
     mean = csr_array((mass, (owner * n_actions + rows % n_actions, block[mdp.indices])), shape)
     mean.sort_indices()
-    weight = gamma * reward_span(mdp.rewards)
+    weight = gamma * reward_span(rewards)
 
     def fits(states: IntArray, candidates: IntArray) -> FloatArray:
         out = np.empty(candidates.shape)
@@ -257,7 +259,7 @@ def _moved(mdp: TabularMDP, block: IntArray, gamma: float, threads: int) -> IntA
                 mdp.indptr,
                 mdp.indices,
                 mdp.probs,
-                mdp.rewards,
+                rewards,
                 block,
                 count,
                 mdp.max_support,
@@ -277,7 +279,7 @@ def _moved(mdp: TabularMDP, block: IntArray, gamma: float, threads: int) -> IntA
     doubtful = np.flatnonzero(own > 2.0 * usual[block])
     if doubtful.size == 0 or count == 1:
         return block
-    near = cKDTree(median).query(mdp.rewards[doubtful], k=min(CANDIDATES, count))[1]
+    near = cKDTree(median).query(rewards[doubtful], k=min(CANDIDATES, count))[1]
     candidates = np.asarray(near, np.int64).reshape(doubtful.size, -1)
     found = fits(doubtful, candidates)
     best = found.argmin(axis=1)

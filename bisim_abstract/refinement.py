@@ -25,12 +25,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import available_bytes, human_bytes
 from bisim_abstract._parallel import Backend
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_int
-from bisim_abstract.arms import Arms
+from bisim_abstract.arms import PAIR_BYTES, Arms
 from bisim_abstract.blocks import build_blocks
 from bisim_abstract.certificate import Certificate
+from bisim_abstract.embedding import scaled_points
 from bisim_abstract.features import make_witness, value_features
 from bisim_abstract.ground import Ground
 from bisim_abstract.linking import (
@@ -305,7 +307,7 @@ class Refinement:
             sources["value features"] = self._short_features
         for name, source in sources.items():
             self._pause(f"looking for blocks in {name}", "")
-            points = source()
+            points = scaled_points(source())
             for rank in range(2):
                 found = propose_components(
                     points, n, n_blocks=self.goal.n_clusters, rank=rank, seed=self._seed
@@ -315,7 +317,7 @@ class Refinement:
                 yield name, repair_labels(mdp, found, self.table.gamma, threads=self._threads)
                 if name == "the embedding":
                     # What an embedding runs together, rewards may tell apart at a glance.
-                    finer = split_labels(mdp.rewards, found, seed=self._seed)
+                    finer = split_labels(scaled_points(mdp.rewards), found, seed=self._seed)
                     yield (
                         f"{name}, split by rewards",
                         repair_labels(mdp, finer, self.table.gamma, threads=self._threads),
@@ -377,7 +379,9 @@ class Refinement:
             intervals = block_intervals(arms)
             if self.goal.chosen(intervals) is None:
                 # Nothing yet: go on while the bounds still move noticeably.
-                if max(moved) <= 1e-3 * (self.goal.tau or arms.starts.diameter):
+                if max(moved) <= 1e-3 * max(
+                    self.goal.tau or arms.starts.diameter, self.goal.resolution
+                ):
                     break
                 continue
             if self.goal.tau is not None:
@@ -575,7 +579,9 @@ class Refinement:
         count = int(labels.max()) + 1
         for block in np.unique(labels[parts[below] > 1]).tolist():
             members = np.flatnonzero(labels == block)
-            halves = propose_components(points[members], members.size, n_blocks=2, seed=self._seed)
+            halves = propose_components(
+                scaled_points(points[members]), members.size, n_blocks=2, seed=self._seed
+            )
             if halves is not None:
                 labels[members[halves == 1]] = count
                 count += 1
@@ -625,6 +631,15 @@ class Refinement:
         cells = pairs * mdp.n_actions * (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
         if cells > MOST_CELLS:
             return f"all {pairs:,} pairs have too dense rows: {cells:.1e} ground costs per sweep"
+        # The metric's tables, and what covering takes.
+        needed, limit = 44 * mdp.n_states**2 + PAIR_BYTES * pairs, self.table.memory_limit
+        room = available_bytes() if limit is None else limit
+        if needed > room:
+            source = "available" if limit is None else "allowed by memory_limit"
+            return (
+                f"all {pairs:,} pairs need {human_bytes(needed)}, {human_bytes(room)} are "
+                f"{source}; merge states first, or use a larger machine"
+            )
         return ""
 
 

@@ -5,8 +5,12 @@ Retrieval only proposes what to look at, so an index may miss neighbours; `recal
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import re
+import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_choice, check_int
 from bisim_abstract.embedding import as_points, checked_points
@@ -106,6 +111,12 @@ def _proposed(
     """States and what each of them proposes, its nearest first."""
     n = len(np.atleast_1d(points))
     k = min(check_int("k", k, low=1), n - 1)
+    check_memory(
+        100 * n * (k + 2),
+        what=f"looking for {k:,} neighbours of {n:,} states",
+        instead="ask for fewer neighbours",
+        memory_limit=None,
+    )
     rng = as_generator(seed)
     unique, members, sizes = _grouped(as_points(points, n), rng)
     hits = np.full((sizes.size, min(k + 1, sizes.size)), -1)  # one more: a point may hit itself
@@ -129,6 +140,12 @@ def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[Int
     """
     n = check_int("n_states", n_states, low=1)
     u = check_int("per_state", per_state, low=0) if n > 1 else 0
+    check_memory(
+        40 * n * u,
+        what=f"{u:,} partners of {n:,} states",
+        instead="ask for fewer partners per state",
+        memory_limit=None,
+    )
     s = np.repeat(np.arange(n), u)
     return s, (s + as_generator(seed).integers(1, max(n, 2), size=s.size)) % n
 
@@ -302,25 +319,75 @@ def _check_factory(text: str) -> None:
         raise InvalidArgumentError(f"index must be 'LSH<bits>', got {text!r}; try 'LSH8'")
 
 
+class _Threshold:
+    """FAISS's switch to expanded squares, off while any thread searches.
+
+    It is one variable for the whole process: the first thread in turns it off, the last one out
+    restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 0
+        self._faiss: Any = None
+        # A child process has none of the other threads, and must not wait for their lock.
+        os.register_at_fork(
+            before=lambda: self._lock.acquire(),
+            after_in_parent=lambda: self._lock.release(),
+            after_in_child=self._forget_threads,
+        )
+
+    def enter(self) -> Any:
+        """FAISS, with plain differences."""
+        with self._lock:
+            self._faiss = _import_faiss()
+            if self._inside == 0:
+                self._before = self._faiss.cvar.distance_compute_blas_threshold
+                # The expanded |x - y|² cancels: in clusters 1e-4 wide, nine in ten neighbours
+                # were wrong.
+                self._faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
+            self._inside += 1
+            return self._faiss
+
+    def leave(self) -> None:
+        """Undo `enter`."""
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._faiss.cvar.distance_compute_blas_threshold = self._before
+
+    def _forget_threads(self) -> None:
+        if self._inside:
+            self._inside = 0
+            self._faiss.cvar.distance_compute_blas_threshold = self._before
+        self._lock.release()
+
+
+_threshold = _Threshold()
+
+
+def _import_faiss() -> Any:
+    with contextlib.ExitStack() as stack:
+        if "faiss" not in sys.modules:  # filters are those of all threads: touched once
+            stack.enter_context(warnings.catch_warnings())
+            # Types made by SWIG lack a module name, which newer Pythons remark on.
+            warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
+        try:
+            return importlib.import_module("faiss")
+        except ImportError as error:
+            raise MissingDependency(f"{error}; try: pip install faiss-cpu") from error
+
+
 @contextmanager
 def _faiss_ready() -> Iterator[Any]:
     """FAISS on one thread and with plain differences; both settings are restored."""
-    with warnings.catch_warnings():
-        # Types made by SWIG lack a module name, which newer Pythons remark on.
-        warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
-        try:
-            faiss: Any = importlib.import_module("faiss")
-        except ImportError as error:
-            raise MissingDependency(f"{error}; try: pip install faiss-cpu") from error
-    threads, blas = faiss.omp_get_max_threads(), faiss.cvar.distance_compute_blas_threshold
+    faiss = _threshold.enter()
+    threads = faiss.omp_get_max_threads()  # of this Python thread alone
     faiss.omp_set_num_threads(1)
-    # The expanded |x - y|² cancels: in clusters 1e-4 wide, nine in ten neighbours were wrong.
-    faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
     try:
         yield faiss
     finally:
         faiss.omp_set_num_threads(threads)
-        faiss.cvar.distance_compute_blas_threshold = blas
+        _threshold.leave()
 
 
 def _returned(found: Returned, n: int) -> Any:

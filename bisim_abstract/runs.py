@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bisim_abstract._atomic import write_json
+from bisim_abstract._atomic import remove_unfinished, write_json
 from bisim_abstract._parallel import Backend, thread_count
 from bisim_abstract._run import INTERRUPTED
 from bisim_abstract._text import counted
@@ -221,7 +221,7 @@ def check_goal(given: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(f"certify takes {', '.join(checks)} in a run, got {given!r}")
     for name, value in given.items():
         checks[name](value)
-    if isinstance(given.get("tau"), float) and given.get("n_clusters") is not None:
+    if check_tau(given.get("tau")) is not None and given.get("n_clusters") is not None:
         raise InvalidArgumentError("give tau or n_clusters, not both")
 
 
@@ -456,6 +456,8 @@ class Run:
         self.stages: list[Done] = []
         path = self.folder / "config.json"
         check_folder(self.folder)
+        if self.folder.is_dir():
+            remove_unfinished(self.folder)  # a run that was killed at its first file has no other
         if path.exists():
             theirs = Config.load(path).header()["config"]
             if json.loads(json.dumps(config.header()["config"])) != json.loads(json.dumps(theirs)):

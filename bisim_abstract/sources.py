@@ -17,6 +17,7 @@ from bisim_abstract.mdp import TabularMDP
 if TYPE_CHECKING:
     import gymnasium as gym
 
+DEEPEST = 100  # nesting of arguments: far from what recursion over them can bear
 RESERVED = {"id", "env_id", "disable_env_checker"}  # what making an environment sets itself
 
 
@@ -54,6 +55,8 @@ class Source:
                 raise InvalidArgumentError(
                     f"argument {name} must be a JSON value without NaN and infinity: {error}"
                 ) from None
+        if _is_deep(self.env_args):
+            raise InvalidArgumentError(f"env_args must not be nested more than {DEEPEST} deep")
         taken = sorted(RESERVED & {str(name) for name in self.env_args})
         if taken:
             raise InvalidArgumentError(f"env_args may not set {', '.join(taken)}")
@@ -126,3 +129,13 @@ class Source:
         if self.backgrounds is None:
             return env
         return Distractor(env, n_background=self.backgrounds, seed=self.seed)
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        inner = [x.values() if isinstance(x, Mapping) else x for x in level]
+        level = [x for part in inner for x in part if isinstance(x, Mapping | list | tuple)]
+        if not level:
+            return False
+    return True

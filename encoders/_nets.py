@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,15 +22,40 @@ TINY = 1e-12  # added below roots, whose slope at 0 is not finite
 END_SHARE = 100  # at least one in so many samples stays at the end of an episode
 
 
+class _Threads:
+    """Torch's number of threads as it was before the first of our contexts was entered."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = threading.Lock(), 0, 0
+        os.register_at_fork(
+            before=lambda: self.lock.acquire(),
+            after_in_parent=lambda: self.lock.release(),
+            after_in_child=lambda: self.lock.release(),
+        )
+
+
+_threads = _Threads()
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread, the same bits on any machine of a kind; restored afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Torch on one thread, the same bits on any machine of a kind; restored afterwards.
+
+    A Python thread that begins inside the context of another one would read 1 as the number to
+    restore, so that the number before the first of them counts.
+    """
+    now = torch.get_num_threads()  # asked first: a new thread would else take it over later
+    with _threads.lock:
+        if _threads.inside == 0:
+            _threads.before = now
+        _threads.inside += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        with _threads.lock:
+            _threads.inside -= 1
+            torch.set_num_threads(_threads.before)
 
 
 @dataclass(frozen=True, eq=False)

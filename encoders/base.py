@@ -38,6 +38,7 @@ VERSION = 1
 DRAWN = 64  # steps whose batches are drawn at once
 REPORT = 100  # steps between reports
 CHUNK = 65_536  # states or pairs evaluated at once
+MOST_LAYERS = 100  # hidden ones
 PAIRS = ("any", "same_action")
 SHAPE = ("n_states", "n_features", "n_actions", "scale")
 
@@ -123,6 +124,10 @@ class Encoder(abc.ABC):
         if isinstance(hidden, str | int):
             raise InvalidArgumentError(f"hidden must be a sequence of sizes, got {hidden!r}")
         self.hidden = tuple(check_int("hidden", size, low=1) for size in hidden)
+        if len(self.hidden) > MOST_LAYERS:  # a small file could ask for hours of making them
+            raise InvalidArgumentError(
+                f"hidden must have at most {MOST_LAYERS} sizes, got {len(self.hidden)}"
+            )
         try:
             self.device = str(torch.device(device))
         except (RuntimeError, TypeError) as error:

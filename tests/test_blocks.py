@@ -18,10 +18,12 @@ from bisim_abstract import (
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
+    certify,
     estimate_mdp,
     grouped_mdp,
     random_mdp,
     sparse_mdp,
+    verify,
 )
 from bisim_abstract._kernels.transport import normalise_rows_kernel, partial_kernel
 from bisim_abstract.arms import Arms
@@ -883,3 +885,15 @@ def test_nothing_known_gives_nothing_but_starts(make: Callable[[TabularMDP], Blo
     arms = tight_arms(mdp, 0.5, make(mdp))
     assert not arms.lower.any()
     assert (arms.upper >= 2e3).all()
+
+
+def test_means_of_the_least_probabilities_stay_above_0() -> None:
+    """Found by fuzzing: half of 5e-324 is 0, which no row may hold."""
+    P = np.array([[[1.0, 5e-324, 0.0]], [[1.0, 0.0, 0.0]], [[0.0, 0.0, 1.0]]])
+    mdp = TabularMDP.from_dense(P, [0.0, 0.0, 1.0])
+    model = build_blocks(mdp, [0, 1, 0])
+    assert (model.probs > 0.0).all()
+    mdp = TabularMDP.from_dense(P, [0.0, 0.5, 1.0])
+    certificate = certify(mdp, 0.5, blocks=[0, 1, 0], propose=[])
+    assert verify(certificate, mdp).is_valid
+    assert verify(certificate, mdp, mode="exact").is_valid

@@ -27,6 +27,7 @@ from bisim_abstract import (
     bisimulation_metric,
     grouped_mdp,
     random_mdp,
+    repair_labels,
     sparse_mdp,
 )
 from bisim_abstract._typing import Progress
@@ -808,3 +809,55 @@ def test_what_would_not_fit_is_refused_with_size_and_remedy(scope: str) -> None:
 def test_limits_are_whole_numbers_of_bytes(limit: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="memory_limit"):
         certify(sparse_mdp(4, seed=0), 0.9, memory_limit=limit)
+
+
+# -- found by fuzzing --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["all", "covered"])
+@pytest.mark.parametrize("size", [1e40, 1e150, 1e200])
+def test_rewards_beyond_single_precision(scope: str, size: float) -> None:
+    """Proposals and retrieval are in single precision, rewards are not."""
+    plain = sparse_mdp(12, 2, support=2, seed=3)
+    mdp = TabularMDP(
+        indptr=plain.indptr,
+        indices=plain.indices,
+        probs=plain.probs,
+        rewards=plain.rewards * size,
+    )
+    certificate = certify(mdp, 0.9, scope=scope, max_rounds=3, index="Flat")
+    assert verify(certificate, mdp).is_valid
+    if scope == "covered":
+        assert certificate.n_covered > 0
+
+
+@pytest.mark.parametrize("power", [-900, 530, 660, 1000])
+def test_blocks_of_models_with_extreme_rewards_are_repaired_alike(power: int) -> None:
+    """Squares of distances overflowed, and a kernel then read outside its arrays: a crash."""
+    for seed in range(20):
+        plain = sparse_mdp(12, 2, support=2, seed=seed)
+        mdp = TabularMDP(
+            indptr=plain.indptr,
+            indices=plain.indices,
+            probs=plain.probs,
+            rewards=np.ldexp(plain.rewards, power),
+        )
+        labels = np.random.default_rng(seed).integers(3, size=12)
+        assert np.array_equal(repair_labels(mdp, labels, 0.9), repair_labels(plain, labels, 0.9))
+
+
+@pytest.mark.parametrize("scope", ["covered", "single"])
+def test_no_neighbours_are_none(scope: str) -> None:
+    mdp = sparse_mdp(6, 2, support=2, seed=0)
+    if scope == "single":
+        assert single_build(mdp, 0.9, neighbours=0).n_covered == 0
+    else:
+        found = certify(mdp, 0.9, scope="covered", neighbours=0, partners=1, max_rounds=1)
+        assert found.n_covered > 0
+
+
+def test_a_threshold_below_all_distances_does_not_sweep_for_ever() -> None:
+    P = np.array([[[0.5, 0.25, 0.25]], [[0.125, 0.75, 0.125]], [[0.25, 0.5, 0.25]]])
+    mdp = TabularMDP.from_dense(P, [1e-310, 0.0, 2e-310])
+    found = certify(mdp, 0.999, tau=5e-324, blocks=[0, 0, 1])
+    assert found.run["backups"] < 20_000

@@ -1144,3 +1144,19 @@ def test_bad_sizes(call: Any, world: World, text: str) -> None:
 def test_memory_limits_are_kept(call: Any, world: World) -> None:
     ended = call("certify", world.rooms, "--memory-limit", "1kB", "-o", "c.npz")
     check_refused(ended, "allowed by memory_limit", "needs")
+
+
+def test_names_that_are_no_text_are_shown_escaped(call: Any, world: World) -> None:
+    """Found by fuzzing: the file was written, and telling so was a fault of this program."""
+    ended = call("extract", world.lake, "-o", os.fsdecode(b"out\xff.npz"))
+    assert ended.code == 0
+    assert r"out\udcff.npz" in ended.out
+    assert Path(os.fsdecode(b"out\xff.npz")).is_file()
+
+
+@pytest.mark.parametrize("flag", ["--checkpoint", "--encoder", "--import", "--out"])
+def test_null_characters_are_bad_input(flag: str, call: Any, world: World) -> None:
+    """Found by fuzzing; a shell cannot pass one, a program can."""
+    ended = call("certify", world.lake, flag, "a\0b")
+    assert ended.code == 2
+    assert "null" in ended.err

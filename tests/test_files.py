@@ -19,6 +19,7 @@ import pytest
 from bisim_abstract import (
     FileFormatError,
     InvalidArgumentError,
+    MemoryLimitError,
     TabularMDP,
     estimate_mdp,
     read_bridge,
@@ -702,3 +703,87 @@ def test_read_model_refuses_everything_else(tmp_path: Path) -> None:
         read_model(path)
     with pytest.raises(FileNotFoundError):
         read_model(tmp_path / "missing.npz")
+
+
+# -- found by fuzzing --------------------------------------------------------------------------
+
+
+def raw_member(path: Path, text: str, payload: bytes = b"") -> None:
+    """An archive of one array whose header is this text."""
+    body = text.encode("latin1")
+    data = b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body + payload
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("transitions.npy", data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (3L",  # tokenize.TokenError
+        "{'descr': '<f8', 'fortran_order': False, 'shape': " + "-" * 9000 + "1}",  # MemoryError
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (3L,), }",  # UserWarning
+        "{'descr': 'a8', 'fortran_order': False, 'shape': (3,), }",  # DeprecationWarning
+    ],
+    ids=["unfinished", "too deep", "of Python 2", "retired type"],
+)
+@pytest.mark.parametrize("load", [TabularMDP.load, read_model, read_bridge])
+def test_headers_that_trip_the_parser_are_refused(text: str, load: Any, tmp_path: Path) -> None:
+    raw_member(tmp_path / "x.npz", text, bytes(24))
+    with pytest.raises(FileFormatError, match="damaged header"):
+        load(tmp_path / "x.npz")
+
+
+def test_bridge_takes_no_wrapped_number_for_the_end(tmp_path: Path) -> None:
+    after = np.array([[2**64 - 1]], dtype=np.uint64)
+    np.savez(tmp_path / "x.npz", transitions=after, rewards=np.zeros((1, 1)))
+    with pytest.raises(FileFormatError, match="got 18446744073709551615 at state 0, action 0"):
+        read_bridge(tmp_path / "x.npz")
+
+
+def test_bridge_refuses_what_casts_make_infinite(tmp_path: Path) -> None:
+    rewards = np.full((1, 1), np.longdouble("1e4000"))
+    np.savez(tmp_path / "x.npz", transitions=np.zeros((1, 1), np.int64), rewards=rewards)
+    with pytest.raises(FileFormatError, match="rewards must be finite"):
+        read_bridge(tmp_path / "x.npz")
+
+
+def test_casts_to_larger_types_are_reckoned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file of small numbers: what is made of it must fit too, not only what it holds."""
+    count = 1 << 20
+    np.savez_compressed(
+        tmp_path / "x.npz",
+        transitions=np.zeros((count, 1), np.int8),
+        rewards=np.zeros((count, 1), np.float16),
+    )
+    assert (tmp_path / "x.npz").stat().st_size < 10_000
+    monkeypatch.setattr("bisim_abstract._npz.available_bytes", lambda: 8 * count)
+    with pytest.raises(MemoryLimitError):
+        read_bridge(tmp_path / "x.npz")
+    monkeypatch.setattr("bisim_abstract._npz.available_bytes", lambda: 100 * count)
+    monkeypatch.setattr("bisim_abstract._memory.available_bytes", lambda: 100 * count)
+    with pytest.raises(MemoryLimitError, match="the model in"):
+        read_bridge(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("kind", ["complex128", "float64", "U3"])
+@pytest.mark.parametrize("name", ["estimate_counts", "estimate_reward_radius"])
+def test_estimates_hold_numbers_of_their_kind(name: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    estimated_mdp().save(path)
+    arrays = members(path)
+    if name.endswith("radius") and kind == "float64":
+        arrays[name] = arrays[name].astype(np.longdouble) * np.longdouble("1e4000")
+    else:
+        arrays[name] = arrays[name].astype(kind)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    with pytest.raises(FileFormatError, match="estimate"):
+        TabularMDP.load(path)
+
+
+def test_empty_arrays_of_any_kind_are_empty() -> None:
+    certificate = single_build(sparse_mdp(4, seed=0), 0.5, neighbours=1)
+    empty = np.empty((0, 0), complex)
+    fields = {name: getattr(certificate, name) for name in type(certificate).__dataclass_fields__}
+    assert type(certificate)(**fields | {"reward_radius": empty}).reward_radius.dtype == float

@@ -310,3 +310,20 @@ def test_undecided_counts_pairs() -> None:
         groups = {coarse[s] for s, _ in crossing}
         assert found.groups == len(groups)
         assert found.clusters == len({f for f, c in zip(fine, coarse, strict=True) if c in groups})
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [([0, 0, 5, 5], [0, 1, 0, 1]), ([3, 0, 3], [2, 2, 0]), ([0, 7, 0, 1], [0, 1, 2, 2])],
+)
+def test_labels_that_nobody_verified_can_be_looked_at(lower: list[int], upper: list[int]) -> None:
+    """Found by fuzzing: labels with gaps, or that do not refine, ended in an IndexError."""
+    found = undecided(np.array(lower), np.array(upper))
+    pairs = [
+        (s, t)
+        for s, t in itertools.combinations(range(len(lower)), 2)
+        if lower[s] == lower[t] and upper[s] != upper[t]
+    ]
+    assert found is not None
+    assert found.pairs == len(pairs)
+    assert found.example in pairs

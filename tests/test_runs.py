@@ -786,3 +786,23 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError) as caught:
         write_json(tmp_path / "missing/x.json", 1)
     assert caught.value.filename == str(tmp_path / "missing/x.json")
+
+
+# -- found by fuzzing --------------------------------------------------------------------------
+
+
+def test_configurations_nested_deeply_are_refused(tmp_path: Path) -> None:
+    header = Config(source=Source(name="FrozenLake-v1")).header()
+    text = json.dumps(header).replace(
+        '"env_args": {}', f'"env_args": {{"x": {"[" * 400 + "]" * 400}}}'
+    )
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(FileFormatError, match="nested"):
+        Config.load(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("tau", [1, 1.0, True])
+def test_any_number_as_tau_excludes_a_number_of_clusters(tau: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="not both"):
+        Config(source=Source(name="m.npz"), certify={"tau": tau, "n_clusters": 2})
+    Config(source=Source(name="m.npz"), certify={"tau": "auto", "n_clusters": 2})

@@ -181,3 +181,13 @@ def test_arguments_that_do_not_fit(args: dict[str, Any], words: str) -> None:
 def test_arguments_that_are_not_the_environments(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"may not set {name}$"):
         Source(name="FrozenLake-v1", env_args={name: "x"})
+
+
+def test_arguments_nested_too_deeply_are_refused() -> None:
+    """Found by fuzzing: JSON holds them, but recursion over them later fails."""
+    value: Any = 0
+    for _ in range(400):
+        value = [value]
+    with pytest.raises(InvalidArgumentError, match="nested"):
+        Source(name="FrozenLake-v1", env_args={"desc": value})
+    assert Source(name="FrozenLake-v1", env_args={"desc": [["SF", "HG"]]}).env_args

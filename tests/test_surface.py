@@ -27,6 +27,7 @@ LAYERS: dict[str, int] = {
     "_typing": 0,
     "_validation": 0,
     "_atomic": 0,
+    "_cached": 0,
     "_memory": 0,
     "_text": 0,
     "_parallel": 0,

@@ -567,3 +567,17 @@ def test_arguments_passed_on_are_kept(tmp_path: Path) -> None:
     again = load_encoder(tmp_path / "e.npz")
     assert isinstance(again, Passing)
     assert (again.own, again.dim, again.seed) == (3, 2, 4)
+
+
+@pytest.mark.parametrize("cls", [ActionMaxEncoder, DBCEncoder, MICoEncoder])
+def test_files_cannot_ask_for_layers_without_end(cls: type[Encoder], tmp_path: Path) -> None:
+    """Found by fuzzing: 4 kB that kept the loader busy for minutes."""
+    path = tmp_path / "encoder.npz"
+    cls(dim=2, steps=1, hidden=(2,)).fit(vectors(50)).save(path)
+    arrays = read_npz(path)
+    header = json.loads(arrays["header"].tobytes())
+    header["config"]["hidden"] = [1] * 100_000
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    write_npz(path, arrays)
+    with pytest.raises(FileFormatError, match="at most 100"):
+        load_encoder(path)

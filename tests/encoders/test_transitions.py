@@ -240,3 +240,17 @@ def test_hostile_files_are_refused(tmp_path: Path) -> None:
         write_npz(path, arrays | change)
         with pytest.raises(FileFormatError):
             Transitions.load(path)
+
+
+def test_what_single_precision_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """Found by fuzzing: the cast warned, and only then was the result refused."""
+    huge = np.full((2, 1), 1e300)
+    with pytest.raises(InvalidArgumentError, match="states must be finite"):
+        Transitions(
+            states=huge,
+            actions=[0, 0],  # type: ignore[arg-type]
+            rewards=[0.0, 0.0],  # type: ignore[arg-type]
+            next_states=huge,
+            terminated=[False, False],  # type: ignore[arg-type]
+            n_actions=1,
+        )
