@@ -127,7 +127,7 @@ def random_goal(rng: np.random.Generator, mdp: TabularMDP) -> dict[str, Any]:
     elif kind == 2:
         goal["n_clusters"] = int(rng.integers(1, n + 1))
     elif kind == 3:
-        goal["tol"] = scale * 10.0 ** float(rng.uniform(-6, 2))
+        goal["tol"] = max(scale * 10.0 ** float(rng.uniform(-6, 2)), 5e-324)
     if rng.random() < 0.3:
         goal["embedding"] = rng.normal(size=(n, 2))
     if rng.random() < 0.4:
@@ -183,6 +183,8 @@ def confirmed(certificate: Certificate, mdp: TabularMDP) -> float:
         return found.widening
     span, size = float(np.ptp(mdp.rewards, axis=0).max()), float(np.abs(mdp.rewards).max())
     is_narrow = span < SMALLEST or span < NARROW * size
+    # Thresholds as small as rounding errors: two states are apart, or are not, in fractions only.
+    is_narrow = is_narrow or (certificate.tau is not None and certificate.tau < 1e-9 * size)
     is_meant = ("rounding" in found.problem and is_narrow) or size > LARGEST
     claim(is_meant, f"our own certificate is rejected: {found.problem}")
     exact = verify(certificate, mdp, mode="exact", threads=1)
