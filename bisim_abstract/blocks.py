@@ -261,7 +261,8 @@ def build_blocks(
         )
 
     map_chunks(fill, n_blocks, threads=threads, chunk=chunk)
-    # Means of the least numbers there are may be 0; radii have room for more than these.
+    # A mid-range of the least numbers there are may round to 0. Only rows that were rounded can
+    # hold one, and their radii have an absolute slack of several 2**-53, far above 5e-324.
     np.maximum(probs, np.nextafter(0.0, 1.0), out=probs)
     low, high = reward_intervals(mdp)
     return BlockModel(

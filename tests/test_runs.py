@@ -407,7 +407,7 @@ HOSTILE_CERTIFY: dict[str, Any] = {
     "null": None,
     "unknown": {"colour": "red"},
     "our seed": {"seed": 1},
-    "our checkpoint": {"checkpoint": "/tmp/x"},
+    "our checkpoint": {"checkpoint": "x.npz"},
     "our model": {"mdp": 1},
 }
 
