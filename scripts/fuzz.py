@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import logging
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -75,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=10_000, help="cases per target (10000)")
     parser.add_argument("--seed", type=int, default=0, help="of all cases (0)")
     parser.add_argument("--seconds", type=float, help="budget per target")
-    parser.add_argument("--jobs", type=int, default=1, help="targets at a time (1)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the cases (1)")
     parser.add_argument("--only", type=int, metavar="CASE", help="run this case alone")
     parser.add_argument("--kept", type=Path, default=Path("fuzz-findings"), help="failing inputs")
     options = parser.parse_args(argv)
@@ -86,17 +87,24 @@ def main(argv: list[str] | None = None) -> int:
     first, count = (0, options.count) if options.only is None else (options.only, 1)
     kept: Path = options.kept
     console = Console(highlight=False, width=130)
-    given = (count, options.seed, options.seconds, kept.resolve(), first)
+    given = (options.seed, options.seconds, kept.resolve())
     tallies: list[Tally] = []
     if options.jobs > 1:
-        with ProcessPoolExecutor(options.jobs) as pool:
-            waiting = [pool.submit(run_target, name, *given) for name in names]
-            for job in waiting:
-                tallies.append(job.result())
+        # A fresh interpreter each: a fork would inherit threads that are not there.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(options.jobs, context, _prepare) as pool:
+            for name in names:
+                tallies.append(Tally(name))
+                step = max(1, -(-count // options.jobs))
+                for job in [
+                    pool.submit(run_target, name, min(step, count - begin), *given, first + begin)
+                    for begin in range(0, count, step)
+                ]:
+                    tallies[-1].add(job.result())
                 _show(console, tallies[-1])
     else:
         for name in names:
-            tallies.append(run_target(name, *given))
+            tallies.append(run_target(name, count, *given, first))
             _show(console, tallies[-1])
     console.print(_table(tallies, options.seed))
     return 1 if any(tally.findings for tally in tallies) else 0
@@ -131,8 +139,13 @@ def _table(tallies: list[Tally], seed: int) -> Table:
     return table
 
 
-if __name__ == "__main__":
+def _prepare() -> None:
+    """Settings of a process that runs cases."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     faulthandler.enable()
     logging.getLogger("bisim_abstract").setLevel(logging.ERROR)
+
+
+if __name__ == "__main__":
+    _prepare()
     sys.exit(main())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +108,26 @@ def prepared(run: Run) -> Any:
     return lambda shared: run
 
 
-def test_a_hang_is_reported(tmp_path: Path) -> None:
+def work_forever() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("hang", "text"), [(work_forever, "running after 0.1"), (lambda: time.sleep(60), "waiting")]
+)
+def test_a_hang_is_reported(hang: Callable[[], None], text: str, tmp_path: Path) -> None:
     def run(case: Case) -> bool:
         try:
-            time.sleep(60)
+            hang()
         except Exception:  # a handler under test must not swallow the alarm
             return False
         return True
 
     begin = time.perf_counter()
-    (finding,) = run_once(Target("slow", prepared(run), limit=0.2), tmp_path).findings
+    (finding,) = run_once(Target("slow", prepared(run), limit=0.1), tmp_path).findings
     assert finding.kind == "Hang"
+    assert text in finding.text
     assert time.perf_counter() - begin < 10
 
 
@@ -210,9 +220,11 @@ def test_the_oracle_needs_no_good_guess() -> None:
     assert np.abs(metric_lp(mdp, 0.5) - low).max() < 1e-6
 
 
-def test_the_script_says_what_it_did(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_the_script_says_what_it_did(jobs: str, tmp_path: Path) -> None:
+    words = ["config", "--count", "20", "--jobs", jobs, "--kept", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "scripts/fuzz.py", "config", "--count", "20", "--kept", str(tmp_path)],
+        [sys.executable, "scripts/fuzz.py", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -19,7 +19,8 @@ import numpy as np
 
 from bisim_abstract import TabularMDP
 
-HANG_SECONDS = 5.0
+HANG_SECONDS = 5.0  # of work
+PATIENCE = 12  # how many times as long it may take by the clock on the wall
 MEMORY_STEP = 1 << 30  # bytes by which one case may raise the peak of the process
 
 
@@ -59,7 +60,7 @@ class Target:
     Attributes:
         name: As on the command line.
         prepare: Makes the function that runs one case, given a directory for shared files.
-        limit: Seconds after which a case counts as hanging.
+        limit: Seconds of work after which a case counts as hanging.
         is_strict: Whether a warning is a finding.
         warm: Cases that are run first and not judged: compiling takes longer than the limit.
     """
@@ -106,6 +107,13 @@ class Tally:
     def cases(self) -> int:
         """Number of cases."""
         return self.accepted + self.refused + len(self.findings)
+
+    def add(self, other: Tally) -> None:
+        """Take in what other cases of the same target came to."""
+        self.accepted += other.accepted
+        self.refused += other.refused
+        self.seconds = max(self.seconds, other.seconds)
+        self.findings += other.findings
 
 
 def fuzz(
@@ -183,18 +191,33 @@ def attempt(target: Target, run: Run, case: Case) -> bool:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `Hang` in the main thread after so many seconds."""
+    """Raise `Hang` in the main thread after so many seconds of work, or far more of waiting.
+
+    On a busy machine a case may wait for its turn, which is not its fault.
+    """
 
     def ring(signum: int, frame: FrameType | None) -> None:
-        raise Hang(f"still running after {seconds:g} s")
+        is_work = signum == signal.SIGPROF
+        raise Hang(
+            f"still running after {seconds:g} s of work"
+            if is_work
+            else f"still waiting after {PATIENCE * seconds:g} s"
+        )
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    clocks = (
+        (signal.SIGPROF, signal.ITIMER_PROF, seconds),
+        (signal.SIGALRM, signal.ITIMER_REAL, PATIENCE * seconds),
+    )
+    before = {number: signal.signal(number, ring) for number, _, _ in clocks}
+    for _, clock, limit in clocks:
+        signal.setitimer(clock, limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        for _, clock, _ in clocks:
+            signal.setitimer(clock, 0.0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _peak_bytes() -> int:
