@@ -26,6 +26,10 @@ SMALLEST, LARGEST = 1e-270, 1e300  # sizes between which the float bounds mean s
 EPS = 2.0**-53
 
 
+class Unconfirmed(VerificationError):  # noqa: N818 - not an error of the claims
+    """Rounding leaves a claim open, which exact arithmetic would decide."""
+
+
 class Reader:
     """Costs of pairs as floats: the tightest of start values, stored entries and features.
 
@@ -115,9 +119,8 @@ def _row_starts(table: Table) -> IntArray:
 def check_limit(limit: Fraction) -> None:
     """Reject what is too large for floats."""
     if limit > LARGEST:
-        raise VerificationError(
-            f"the metric may reach {above_float(limit):.3g}, too large to be "
-            "checked in float mode; use exact mode, or rescale the rewards"
+        raise Unconfirmed(
+            f"the metric may reach {above_float(limit):.3g}, too large to be checked in float mode"
         )
 
 
@@ -176,7 +179,7 @@ def check_table(
     ):
         worst = int(missing.argmax())
         if not missing[worst] <= CONFIRMED * max(float(limit), SMALLEST):
-            raise VerificationError(
+            raise Unconfirmed(
                 f"{side} bound of {table.name(worst)} is "
                 f"{float(getattr(table, side)[worst])!r}, which could not be confirmed: its "
                 f"backup is only known to reach {float(bound[worst])!r}"
@@ -443,12 +446,23 @@ def _residual_span(
     rounding: float,
     threads: int,
 ) -> tuple[Fraction, Fraction]:
-    """Bounds on the span of (max or mean of σR + γPv) - base; v itself is off by `rounding`."""
+    """Bounds on the span of (max or mean of σR + γPv) - base; v itself is off by `rounding`.
+
+    Constants change no span, so they are taken off where that makes numbers small: from values,
+    and from rewards, where a maximum over actions allows one constant and a mean one for each.
+    """
     from bisim_abstract._verify_kernels import residual_kernel
 
-    out = np.empty(mdp.n_states)
+    low, high = np.empty(mdp.n_states), np.empty(mdp.n_states)
     shift = float(values.max() / 2.0 + values.min() / 2.0)
     base_shift = float(base.max() / 2.0 + base.min() / 2.0)
+    offsets = signs * (mdp.rewards.max(axis=0) / 2.0 + mdp.rewards.min(axis=0) / 2.0)
+    if not is_mean:
+        offsets[:] = offsets[signs != 0].max()
+    widest = float(np.abs(values - shift).max())
+    sizes = (widest, np.abs(base - base_shift).max(), np.abs(mdp.rewards).max(), rounding)
+    if not max(map(float, sizes)) < LARGEST:  # then nothing below overflows
+        raise Unconfirmed("features: values are too large to be checked in float mode")
 
     def part(begin: int, end: int) -> None:
         residual_kernel(
@@ -458,26 +472,25 @@ def _residual_span(
             mdp.indices,
             mdp.probs,
             mdp.rewards,
+            offsets,
             values,
             shift,
+            widest,
             base,
             base_shift,
             signs,
             is_mean,
             claims.gamma,
-            out,
+            low,
+            high,
         )
 
     map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK)
-    reward = float(np.abs(mdp.rewards[:, signs != 0]).max())
-    size = reward + 2.0 * float(np.abs(values - shift).max())
-    size += 2.0 * float(np.abs(base - base_shift).max())
-    error = (3.0 * mdp.max_support + 2.0 * mdp.n_actions + 32.0) * EPS * size + rounding
-    ends = (float(out.max()), float(out.min()), error)
-    if not all(np.isfinite(ends)):
-        raise VerificationError("features: values are too large to be checked in float mode")
-    top, bottom, off = (Fraction(x) for x in ends)
-    return top - bottom - 2 * off, top - bottom + 2 * off
+    # The largest residual lies between the largest ends, the smallest between the smallest.
+    least = Fraction(float(low.max())) - Fraction(float(high.min()))
+    most = Fraction(float(high.max())) - Fraction(float(low.min()))
+    off = 2 * Fraction(rounding)
+    return least - off, most + off
 
 
 def _open_correction(
@@ -495,7 +508,7 @@ def _open_correction(
         raise wrong_correction(name, stored, least + extra - have)
     missing = most + extra - have
     if missing > Fraction(CONFIRMED) * max(limit, Fraction(SMALLEST)):
-        raise VerificationError(
+        raise Unconfirmed(
             f"correction of {name} is {stored!r}, which could not be confirmed: rounding leaves "
             f"{below_float(missing):.3g} open"
         )

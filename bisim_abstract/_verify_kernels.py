@@ -910,30 +910,39 @@ def residual_kernel(
     indices: IntArray,
     probs: FloatArray,
     rewards: FloatArray,
+    offsets: FloatArray,
     values: FloatArray,
     shift: float,
+    widest: float,
     base: FloatArray,
     base_shift: float,
     signs: IntArray,
     is_mean: bool,
     gamma: float,
-    out: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
 ) -> None:
-    """Max (or mean) over used actions of σ·R + γ·P(values - shift), minus (base - base_shift).
+    """Bounds on max (or mean) over used actions of r + γ·P(values - shift) - (base - base_shift).
 
-    With V and B the largest |values - shift| and |base - base_shift|, R the largest reward of a
-    used action, l the longest row and A the number of actions: differences are off by u of
-    themselves, products by u, the sum and the row's sum by γ_l each, the quotient and its
-    product with γ by u, so that γ·P(..) is off by (2l + 5)·u·V; the sum with the reward by
-    u·(R + V); a mean by (A + 1)·u·(R + V); the last difference by u·(R + V + B). Together below
-    (3l + 2A + 32)·u·(R + 2V + 2B), the roundings of this bound included.
+    r = σ·R - offset, which is small where rewards are large and differ by little, so that errors
+    are of the size of what they differ by. With V = widest, the largest |values - shift|, and l
+    the length of a row: r is off by u·|r|; differences of values by u of themselves, products by
+    u, the sum and the row's sum by γ_l each, the quotient and its product with γ by u, so that
+    γ·P(..) is off by (2l + 5)·u·V; the sum with r by u·(|r| + V). An action is off by less than
+    (2l + 8)·u·(|r| + V), for which (3l + 16)·u is counted: the roundings of V, of this slack and
+    of its sum with the action's value are within. The maximum of upper ends is an upper end.
+    A mean of A actions is off by the mean of their slacks, and by (A + 2)·u of the mean of |r| +
+    V, for which (2A + 8)·u is counted. The last difference is off by u of the base's difference,
+    by u of both for itself and for moving it: 4u cover them. TINY covers underflow.
 
-    In: rows of the model, rewards; values, base (n_states); signs (n_actions).
-    Out: out (n_states).
+    In: rows of the model, rewards; offsets (n_actions), equal for all used actions unless
+    is_mean; values, base (n_states); signs (n_actions); nothing so large that it overflows.
+    Out: low, high (n_states).
     """
     n_actions = rewards.shape[1]
     for state in range(begin, end):
-        best, total, count = -np.inf, 0.0, 0.0
+        least, most = -np.inf, -np.inf
+        total, slacks, sizes, count = 0.0, 0.0, 0.0, 0.0
         for action in range(n_actions):
             if signs[action] == 0:
                 continue
@@ -942,10 +951,20 @@ def residual_kernel(
             for k in range(indptr[row], indptr[row + 1]):
                 mass += probs[k]
                 ahead += probs[k] * (values[indices[k]] - shift)
-            value = signs[action] * rewards[state, action] + gamma * (ahead / mass)
-            best = max(best, value)
+            reward = signs[action] * rewards[state, action] - offsets[action]
+            value = reward + gamma * (ahead / mass)
+            size = abs(reward) + widest
+            slack = (3.0 * (indptr[row + 1] - indptr[row]) + 16.0) * U * size + TINY
+            least, most = max(least, value - slack), max(most, value + slack)
             total += value
+            slacks += slack
+            sizes += size
             count += 1.0
         if is_mean:
-            best = total / count
-        out[state] = best - (base[state] - base_shift)
+            mean = total / count
+            slack = slacks / count * (1.0 + (2.0 * count + 8.0) * U)
+            slack += (2.0 * count + 8.0) * U * (sizes / count)
+            least, most = mean - slack, mean + slack
+        away = base[state] - base_shift
+        low[state] = (least - away) - 4.0 * U * (abs(least) + abs(away)) - TINY
+        high[state] = (most - away) + 4.0 * U * (abs(most) + abs(away)) + TINY

@@ -194,7 +194,7 @@ class Arms:
         most twice the radius of the mass, at a cost of at most D. So high - low +
         gamma·(c + 2·radius·D) <= c: with c on the diagonal the upper arm is a super-solution.
         So it is with 0 for the blocks that `exact_blocks` finds. The last factor covers the
-        rounding of c.
+        rounding of c, TINY its underflow: a product of two small numbers may be computed as 0.
         """
         model, starts = self.model, self.starts
         several = np.flatnonzero(~model.is_point)
@@ -204,7 +204,7 @@ class Arms:
         local = model.high - model.low + 2.0 * self.gamma * model.radius * starts.diameter
         local = local[~model.is_point]
         most = float(local.max(initial=0.0)) / (1.0 - self.gamma) * (1.0 + 1e-12)
-        if most > 0.0:
+        if most > 0.0 or (starts.diameter > 0.0 and model.radius.any()):
             most += TINY / (1.0 - self.gamma)
         upper = self.upper.copy()
         upper[diagonal] = np.minimum(upper[diagonal], most)

@@ -670,12 +670,13 @@ def _score(goal: Goal, arms: Arms, intervals: list[CertifiedInterval]) -> float:
     """
     found = goal.chosen(intervals)
     if found is not None and found.high < math.inf:
-        return math.log(found.high / max(found.low, goal.resolution)) + 1e-9
+        # Logarithms first: the quotient of small numbers may be 0.
+        return math.log(found.high) - math.log(max(found.low, goal.resolution)) + 1e-9
     first, second = arms.pairs()
     same = first == second
     wide = max(float(arms.upper[same].max(initial=0.0)), goal.resolution)
     close = max(float(arms.lower[~same].min(initial=np.inf)), 1e-3 * goal.resolution)
-    return min(math.log(close / wide), -1e-9) if math.isfinite(close) else -1e9
+    return min(math.log(close) - math.log(wide), -1e-9) if math.isfinite(close) else -1e9
 
 
 def _close_blocks(arms: Arms, most: int) -> tuple[IntArray, IntArray]:

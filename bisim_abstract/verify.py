@@ -25,13 +25,14 @@ and V⁺ are off by w, and in the argument for pairs m <= max(w, ε + γm), that
 components moved outward by one w enclose d, though they read each other as they are.
 
 Float mode proves all this with one-sided bounds and widens by what rounding leaves open. Exact
-mode computes with whole numbers and fractions and leaves nothing open. This module shares the
-model and the certificate with the code that makes bounds, and nothing else.
+mode computes with whole numbers and fractions and leaves nothing open; where rounding is the only
+objection and the certificate is small, it decides. This module shares the model and the
+certificate with the code that makes bounds, and nothing else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ from bisim_abstract._validation import as_generator, check_choice, check_int
 from bisim_abstract._verify_exact import ExactTable, check_exact_features, check_exact_radii
 from bisim_abstract._verify_float import (
     Reader,
+    Unconfirmed,
     above_float,
     check_features,
     check_intervals,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["Verification", "VerificationError", "verify"]
 
 MODES = ("float", "exact", "sampled")
+SMALL = 50_000  # costs in all backups, up to which fractions decide what rounding leaves open
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Verification:
         is_valid: Whether every claim that was checked holds.
         verdict: "verified" if all claims were checked, "sampled" if the inequalities were
             checked on a sample of the pairs only, or "rejected".
-        mode: "float", "exact" or "sampled".
+        mode: "float", "exact" or "sampled": the one that decided.
         problem: The first violated claim in one sentence; empty if there is none.
         widening: How far the stored bounds must be moved outward to enclose the metric for
             certain: what the rounding of this check asks for.
@@ -119,7 +122,8 @@ def verify(
         mdp: The model it speaks of.
         mode: "float" checks all claims, fast; "exact" checks all claims in rational arithmetic,
             for small instances; "sampled" does so for a random sample of the pairs (and of the
-            rows behind block levels), and checks the rest of the claims as "float" does.
+            rows behind block levels), and checks the rest of the claims as "float" does. Where
+            rounding alone speaks against a small certificate, "exact" decides.
         sample: Number of pairs in "sampled" mode.
         seed: Seed or generator of the sample.
         threads: Number of threads in "float" mode; all cores by default. The result does not
@@ -127,33 +131,13 @@ def verify(
     """
     check_choice("mode", mode, MODES)
     sample = check_int("sample", sample, low=1)
-    rng = as_generator(seed)
-    check = _Check(mdp, mode, sample, rng, thread_count(threads))
-    try:
-        # Values beyond all floats become infinite or NaN, which no comparison accepts.
-        with np.errstate(all="ignore"):
-            widening = check.run(certificate)
-    except VerificationError as reason:
-        return Verification(
-            is_valid=False,
-            verdict="rejected",
-            mode=mode,
-            problem=str(reason),
-            widening=0.0,
-            pairs_checked=check.pairs,
-            levels_checked=check.levels,
-            features_checked=check.features,
-        )
-    return Verification(
-        is_valid=True,
-        verdict="sampled" if mode == "sampled" else "verified",
-        mode=mode,
-        problem="",
-        widening=above_float(widening),
-        pairs_checked=check.pairs,
-        levels_checked=check.levels,
-        features_checked=check.features,
-    )
+    check = _Check(mdp, mode, sample, as_generator(seed), thread_count(threads))
+    found = check.judge(certificate)
+    if check.is_open and check.cells <= SMALL:
+        return _Check(mdp, "exact", sample, as_generator(0), 1).judge(certificate)
+    if check.is_open:
+        return replace(found, problem=f'{found.problem}; mode "exact" would decide, slowly')
+    return found
 
 
 class _Check:
@@ -162,16 +146,39 @@ class _Check:
     def __init__(
         self, mdp: TabularMDP, mode: str, sample: int, rng: np.random.Generator, threads: int
     ) -> None:
-        self.pairs = self.levels = self.features = 0
+        self.pairs = self.levels = self.features = self.cells = 0
+        self.is_open = False  # whether rounding is all that speaks against it
         self._mdp = mdp
         self._mode = mode
         self._sample = sample
         self._rng = rng
         self._threads = threads
 
-    def run(self, certificate: Certificate) -> Fraction:
-        """Check everything; how far bounds must be widened."""
+    def judge(self, certificate: Certificate) -> Verification:
+        """Check everything; what was found."""
+        problem, widening = "", Fraction(0)
+        try:
+            # Values beyond all floats become infinite or NaN, which no comparison accepts.
+            with np.errstate(all="ignore"):
+                widening = self._run(certificate)
+        except VerificationError as reason:
+            problem, self.is_open = str(reason), isinstance(reason, Unconfirmed)
+        verdict = "sampled" if self._mode == "sampled" else "verified"
+        return Verification(
+            is_valid=not problem,
+            verdict="rejected" if problem else verdict,
+            mode=self._mode,
+            problem=problem,
+            widening=above_float(widening),
+            pairs_checked=self.pairs,
+            levels_checked=self.levels,
+            features_checked=self.features,
+        )
+
+    def _run(self, certificate: Certificate) -> Fraction:
+        """How far bounds must be widened."""
         claims = read_claims(certificate, self._mdp)
+        self.cells = _count_cells(claims, self._mdp)
         levels = [ExactTable(level, claims.gamma) for level in claims.levels]
         states = ExactTable(
             claims.states,
@@ -213,10 +220,10 @@ class _Check:
             remark = f" once widened by {above_float(widening)!r}, which rounding asks for"
         try:
             check_clusters(claims, widening, remark, reader, states, self._threads)
-        except VerificationError:
+        except VerificationError as reason:
             # Wrong already as they stand? Then rounding is not to be blamed.
             check_clusters(claims, Fraction(0), "", reader, states, self._threads)
-            raise
+            raise Unconfirmed(str(reason)) from reason
         return widening
 
     def _check_model(self, level: Table) -> FloatArray:
@@ -255,6 +262,19 @@ class _Check:
                 self.pairs += 1
                 table.check(index - before)
             before += size
+
+
+def _count_cells(claims: Claims, mdp: TabularMDP) -> int:
+    """How many costs and entries exact mode would look at, about."""
+    cells = len(claims.levels) * mdp.probs.size
+    if claims.features is not None:
+        count = claims.features.corrections.size + len(claims.features.witnesses)
+        cells += count * mdp.probs.size
+    for table in (*claims.levels, claims.states):
+        lengths = np.diff(table.indptr).reshape(table.n, -1)
+        first, second = np.divmod(table.keys, table.n)
+        cells += int(np.einsum("ka,ka->", lengths[first], lengths[second]))
+    return cells
 
 
 def _check_largest(table: ExactTable) -> None:

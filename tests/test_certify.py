@@ -861,3 +861,34 @@ def test_a_threshold_below_all_distances_does_not_sweep_for_ever() -> None:
     mdp = TabularMDP.from_dense(P, [1e-310, 0.0, 2e-310])
     found = certify(mdp, 0.999, tau=5e-324, blocks=[0, 0, 1])
     assert found.run["backups"] < 20_000
+
+
+def test_rewards_of_all_sizes() -> None:
+    """Found by fuzzing: 0 and 1e-242 are far below the resolution of rewards of up to 1e90."""
+    P = np.zeros((5, 1, 5))
+    for state, row in enumerate(
+        ({0: 0.0625, 1: 0.75, 4: 0.1875}, {0: 0.125, 1: 0.0625, 2: 0.5, 3: 0.3125}, {2: 1.0})
+    ):
+        P[state, 0, list(row)] = list(row.values())
+    P[3, 0, 3] = 1.0
+    P[4, 0, [1, 2, 3]] = 0.3125, 0.0625, 0.625
+    mdp = TabularMDP.from_dense(P, np.array([[1e-74], [1e-242], [0.0], [0.0], [1e90]]))
+    found = certify(mdp, 0.9, tau=0.0, max_pairs=0, blocks=[2, 1, 0, 4, 4])
+    assert verify(found, mdp).is_valid
+
+
+def test_diameters_of_blocks_where_products_underflow() -> None:
+    """Found by fuzzing: a radius of 2e-15 times a cost of 5e-324 is not 0."""
+    P = np.zeros((4, 2, 4))
+    P[0, 0, 2] = P[1, :, 1] = 1.0
+    P[0, 1, [2, 3]] = 1.0, 1e-10
+    P[2:, 0] = 0.6482817769890343, 0.05093761840828353, 0.19723928231716206, 0.10354132228552008
+    P[2:, 1, [0, 2]] = 0.1919146288640807, 0.8080853711359193
+    tiny = -5e-324
+    rewards = np.array([[tiny, 0.0], [0.0, 0.0], [0.0, tiny], [0.0, tiny]])
+    mdp = TabularMDP.from_dense(P, rewards)
+    found = certify(mdp, 0.9, seed=69, tau="auto", max_pairs=1, max_rounds=3)
+    (level,) = found.levels
+    assert level.model.radius.max() > 0.0
+    result = verify(found, mdp, mode="exact")
+    assert result.is_valid, result.problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -515,7 +516,7 @@ def test_a_single_lower_bound_may_not_just_be_dropped(honest: dict[str, Any]) ->
 # -- rounding -----------------------------------------------------------------------------------
 
 
-def test_rounding_widens_and_partitions_must_survive_it() -> None:
+def test_rounding_widens_and_partitions_must_survive_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that is true but too tight for floats: tau at a bound which rounding touches."""
     mdp, gamma = sparse_mdp(8, 2, support=3, seed=1), 0.9
     content = by_arms(mdp, gamma, sweeps=600)
@@ -525,8 +526,13 @@ def test_rounding_widens_and_partitions_must_survive_it() -> None:
     edge = fields(mdp, gamma, keys, lower, upper, tau=float(np.sort(upper)[1]))
     exact = verify(made(edge), mdp, mode="exact")
     assert exact.is_valid
+    # Fractions decide, unless that would take too long.
+    assert verify(made(edge), mdp) == exact
+    monkeypatch.setattr(importlib.import_module("bisim_abstract.verify"), "SMALL", 0)
     found = verify(made(edge), mdp)
+    assert not found.is_valid
     assert "rounding asks for" in found.problem
+    assert found.problem.endswith('; mode "exact" would decide, slowly')
     # Moved outward first, the same table is proved in float mode without widening.
     moved = fields(mdp, gamma, keys, np.maximum(lower - 1e-11, 0.0), upper + 1e-11)
     assert accepted(moved, mdp) == 0.0

@@ -50,6 +50,8 @@ class Truth:
                 found = bisimulation_metric(self.mdp, gamma, threads=1)
                 guess = found.lower / 2.0 + found.upper / 2.0  # a guess, proven by the oracle
                 low, high = metric_enclosure(self.mdp, gamma, guess, sweeps=5000)
+                # What is beyond all floats says nothing about bounds, which are floats.
+                high = np.minimum(high, np.finfo(np.float64).max)
                 self._known[gamma] = low.tolist(), high.tolist()
         return self._known[gamma]
 

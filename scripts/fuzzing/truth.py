@@ -8,6 +8,7 @@ provably on the wrong side. Fractions leave no tolerance at all; they serve smal
 from __future__ import annotations
 
 import itertools
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -122,10 +123,12 @@ def metric_enclosure(
     mdp: TabularMDP, gamma: float, guess: Floats, *, sweeps: int = 300
 ) -> tuple[Floats, Floats]:
     """Tables below and above the metric, from any first guess."""
-    P, R = dense(mdp), mdp.rewards
+    # Large rewards are made smaller, by a power of 2, so that sums stay within floats.
+    unit = 2.0 ** max(0, math.frexp(float(np.abs(mdp.rewards).max()))[1] - 800)
+    P, R = dense(mdp), mdp.rewards / unit
     W = whole_rows(P)
     P = np.where(W > 0.0, P, 0.0)  # masses below 2**-53 are left out: part of the rounding
-    f = np.where(np.isfinite(guess), np.maximum(guess, 0.0), 0.0)
+    f = np.where(np.isfinite(guess), np.maximum(guess / unit, 0.0), 0.0)
     f = np.maximum(f, f.T)
     np.fill_diagonal(f, 0.0)
     with np.errstate(all="ignore"):
@@ -143,7 +146,7 @@ def metric_enclosure(
                 break
         # The last table came from a step of length `error`: the next is no longer than that.
         pad = (error + ROUNDING * diameter) / (1.0 - gamma) + 1e-318
-    return f - pad, f + pad
+        return (f - pad) * unit, (f + pad) * unit
 
 
 def values_enclosure(
