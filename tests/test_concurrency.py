@@ -345,6 +345,47 @@ def test_fork_while_another_thread_computes_what_is_kept() -> None:
     assert run(KEPT) == [2, True]
 
 
+COMPILING = """
+import json, os, threading
+import numba
+from bisim_abstract._kernels import _jit
+
+def compiled(number):
+    lines = "".join(f"    x = x * {k + number}.5\\n" for k in range(100))
+    names = {}
+    exec(f"def long(x):\\n{lines}    return x\\n", names)
+    numba.njit(names["long"])(1.0)
+
+def compile_on():
+    number = 0
+    while not leave.is_set():
+        number += 1
+        compiled(number)
+        begun.set()
+
+begun, leave = threading.Event(), threading.Event()
+thread = threading.Thread(target=compile_on)
+thread.start()
+begun.wait()
+codes = []
+for number in range(3):
+    child = os.fork()
+    if child == 0:
+        compiled(-number)
+        os._exit(7)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+leave.set()
+thread.join()
+print(json.dumps(codes))
+"""
+
+
+@pytest.mark.slow
+def test_fork_while_another_thread_compiles() -> None:
+    """Numba's lock, held by a thread that the child does not have, would stop the child."""
+    assert run(COMPILING) == [7, 7, 7]
+
+
 VECTORS = """
 import functools, json, sys
 import gymnasium as gym

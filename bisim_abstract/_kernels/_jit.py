@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+from numba.core.compiler_lock import global_compiler_lock
+
+# A fork waits until no other thread compiles: the child would inherit numba's lock as taken, by a
+# thread that it does not have, and wait for ever when it compiles something itself.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 P = ParamSpec("P")
 R = TypeVar("R")
