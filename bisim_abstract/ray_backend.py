@@ -2,15 +2,19 @@
 
 Data that stay the same are put into the object store once per job, data of a sweep once per
 sweep. Chunks are those of a local run, gathered into shards. A shard whose worker or node is
-lost is computed again elsewhere; being a function of its inputs alone, it gives the same.
+lost is computed again elsewhere, by Ray or, where Ray gives up, handed out anew from here; being
+a function of its inputs alone, it gives the same.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,24 +24,41 @@ import numpy as np
 from bisim_abstract._memory import human_bytes
 from bisim_abstract._parallel import Array, Data, Job, Sweep, Work, spans, thread_count
 from bisim_abstract._validation import check_int, require
+from bisim_abstract._version import __version__
 from bisim_abstract.errors import MemoryLimitError
 
 __all__ = ["RayBackend"]
 
+logger = logging.getLogger(__name__)
+
 SHARDS_PER_CPU = 3  # so that a slow worker does not keep all others waiting
 SHARD_BYTES = 64 * 2**20  # of results and data of a shard, at most
-RETRIES = 20  # of a shard whose worker was lost
+RETRIES = 20  # by Ray, of a shard whose worker, node or result was lost
+HAND_OUTS = 3  # of a shard from here: what Ray gave up may be a node's fault, or the shard's
 STORE_SHARE = 0.8  # of the object store that one job may take
 PATIENCE = 10.0  # seconds for a cluster to answer
 WAIT = 1.0  # seconds between looks at what is done
+QUIET = 60.0  # seconds without a result after which the reason is looked for
+LOST = (  # what Ray says when it gave up on something that can be computed anew
+    "ObjectLostError",
+    "WorkerCrashedError",
+    "NodeDiedError",
+    "LocalRayletDiedError",
+    "OutOfMemoryError",
+)
+# An HTTP/2 client's first words, and the frame that every gRPC server answers with.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = 4
 
 
 class RayBackend:
     """A Ray cluster as the place where sweeps are done.
 
     Pass it to `certify(..., backend=...)` to use one cluster for several runs. If Ray is
-    initialised already, that cluster is used; else the one at `address` is joined, or a local
-    one is started, which ends with `close` or the end of a `with` block.
+    initialised already, that cluster is used; else the one at `address` is joined, or at the
+    variable RAY_ADDRESS, or a local one is started, which ends with `close` or the end of a
+    `with` block. Lost workers and nodes change nothing; while no node has a processor, sweeps
+    wait for one, with a warning in the log.
 
     Args:
         address: Of a running cluster, for instance "auto" or "ray://host:10001".
@@ -80,16 +101,27 @@ class RayBackend:
             "log_to_driver": False,
             "logging_level": "error",
         }
+        if address in (None, "auto"):  # as Ray does: jobs submitted to a cluster find it there
+            address = os.environ.get("RAY_ADDRESS") or address
         if address is None:
-            options |= {"num_cpus": num_cpus, "include_dashboard": False}
+            # Without the word "local", Ray would join whatever cluster runs on this machine.
+            options |= {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
         else:
             _reach(address)
             options["address"] = address
         try:
             self._ray.init(**options)
-        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        except (
+            ConnectionError,
+            ImportError,
+            ValueError,
+            RuntimeError,
+            TimeoutError,
+            self._ray.exceptions.RayError,
+        ) as error:
             where = "a local Ray cluster" if address is None else f"the Ray cluster at {address}"
-            raise ConnectionError(f"{where} could not be reached: {error}") from error
+            reason = _reason(error, self._ray.exceptions)
+            raise ConnectionError(f"{where} could not be reached: {reason}") from error
 
     # -- work ------------------------------------------------------------------------------
 
@@ -108,37 +140,33 @@ class RayBackend:
         room = ray.cluster_resources().get("object_store_memory", float("inf")) * STORE_SHARE
         used = _size(job.common)
         self._check(used, room)
-        common = ray.put(dict(job.common))
-        shards: list[tuple[list[tuple[int, int]], Any]] = []
+        common = _Stored(ray, partial(dict, job.common))
+        shards: list[tuple[list[tuple[int, int]], _Stored]] = []
         ranges: list[tuple[int, int]] = []
         parts: list[Any] = []
         held = 0
         chunks = spans(job.total, job.chunk)
         most = max(1, len(chunks) // (self.cpus * SHARDS_PER_CPU))
         for begin, end in chunks:
-            part = job.part(begin, end)
             ranges.append((begin, end))
-            parts.append(part)
-            held += _size(part) + 8 * (end - begin)
+            parts.append(job.part(begin, end))
+            held += _size(parts[-1]) + 8 * (end - begin)
             if len(ranges) >= most or held >= self._shard_bytes or end == job.total:
                 used += held
                 self._check(used, room)
-                shards.append((ranges, ray.put(parts)))
+                shards.append((ranges, _Stored(ray, partial(_parts, job, ranges), parts)))
                 ranges, parts, held = [], [], 0
 
         def sweep(fresh: Data, out: Array) -> list[Any]:
-            data = ray.put(dict(fresh))
+            data = _Stored(ray, partial(dict, fresh))
             shape = (out.shape, out.dtype.str)
-            tasks = [
-                self._task.remote(job.work, common, part, data, ranges, shape)
-                for ranges, part in shards
-            ]
-            try:
-                return self._gather(tasks, [ranges for ranges, _ in shards], out)
-            except BaseException:
-                for task in tasks:
-                    ray.cancel(task, force=False)
-                raise
+
+            def hand_out(k: int, lost: str) -> Any:
+                ranges, part = shards[k]
+                found = [stored.get(lost) for stored in (common, part, data)]
+                return self._task.remote(__version__, job.work, *found, ranges, shape)
+
+            return self._gather(hand_out, [ranges for ranges, _ in shards], out)
 
         return sweep
 
@@ -151,21 +179,60 @@ class RayBackend:
             )
 
     def _gather(
-        self, tasks: list[Any], ranges: list[list[tuple[int, int]]], out: Array
+        self, hand_out: Callable[[int, str], Any], ranges: list[list[tuple[int, int]]], out: Array
     ) -> list[Any]:
         """Results into their places, as they come; what chunks returned, in order."""
-        place = {task: k for k, task in enumerate(tasks)}
-        returned: list[list[Any]] = [[] for _ in tasks]
-        waiting = list(tasks)
-        while waiting:
-            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=WAIT)
-            for task in done:
-                k = place[task]
-                values, returned[k] = self._ray.get(task)
-                out[ranges[k][0][0] : ranges[k][-1][1]] = values
-            if done and self.listener is not None:
-                self.listener(len(tasks) - len(waiting), len(tasks))
+        ray, total = self._ray, len(ranges)
+        returned: list[list[Any]] = [[] for _ in ranges]
+        times = [1] * total
+        silence = _Silence(ray)
+        running: dict[Any, int] = {}
+        try:
+            for k in range(total):
+                running[hand_out(k, "")] = k
+            while running:
+                done, _ = ray.wait(list(running), num_returns=1, timeout=WAIT)
+                silence.look(len(done), total - len(running), total)
+                for task in done:
+                    k = running.pop(task)
+                    try:
+                        values, returned[k] = ray.get(task)
+                    except ray.exceptions.RayError as error:
+                        lost = self._lost(error, times[k])
+                        times[k] += 1
+                        running[hand_out(k, lost)] = k
+                        continue
+                    out[ranges[k][0][0] : ranges[k][-1][1]] = values
+                    if self.listener is not None:
+                        self.listener(total - len(running), total)
+        except BaseException:
+            for task in running:
+                ray.cancel(task, force=False)
+            raise
         return [entry for entries in returned for entry in entries]
+
+    def _lost(self, error: Any, times: int) -> str:
+        """The id of the object that was lost, if any; raises what is not to be tried again."""
+        kinds = self._ray.exceptions
+        cause = getattr(error, "cause", None) or error
+        reason = _reason(cause, kinds)
+        if "No module named" in str(cause):
+            raise ConnectionError(
+                f"a worker of the Ray cluster cannot load what it is to do: {reason}; install "
+                "the same packages on every node"
+            ) from error
+        if not isinstance(cause, kinds.RayError):
+            raise cause from error  # of the work itself
+        if not isinstance(cause, tuple(getattr(kinds, name) for name in LOST)):
+            raise ConnectionError(f"the Ray cluster could not do a shard: {reason}") from error
+        if times >= HAND_OUTS:
+            raise ConnectionError(
+                f"a shard was lost by the Ray cluster {times} times, after up to {RETRIES} retries "
+                f"each: {reason}; see why its workers or nodes end (memory is the usual reason: "
+                "try a smaller shard_bytes), or run with backend 'local'"
+            ) from error
+        logger.info("a shard was lost and is handed out again: %s", reason)
+        return str(getattr(cause, "object_ref_hex", ""))
 
     # -- ending ----------------------------------------------------------------------------
 
@@ -187,18 +254,89 @@ class RayBackend:
         self.close()
 
 
+class _Stored:
+    """Data in the object store, which are made and put there again if they were lost."""
+
+    def __init__(self, ray: Any, make: Callable[[], Any], made: Any = None) -> None:
+        self._ray, self._make = ray, make
+        self._ref = ray.put(make() if made is None else made)
+
+    def get(self, lost: str) -> Any:
+        """Where the data are, given the id of an object that was lost."""
+        if self._ref.hex() == lost:
+            self._ref = self._ray.put(self._make())
+        return self._ref
+
+
+class _Silence:
+    """Says why nothing comes, once per silence: Ray waits for processors for ever."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._since = self._looked = time.monotonic()
+        self._is_told = False
+
+    def look(self, news: int, done: int, total: int) -> None:
+        """Called again and again, with the number of shards that have just come back."""
+        now = time.monotonic()
+        if news:
+            self._since, self._looked, self._is_told = now, now, False
+        if self._is_told or now - self._looked < QUIET:
+            return
+        self._looked = now
+        if self._ray.cluster_resources().get("CPU", 0) >= 1:
+            return  # shards may take long
+        self._is_told = True
+        logger.warning(
+            "no shard came back for %.0f s, and the Ray cluster has no processor left: "
+            "waiting for a node to join it, %d of %d shards are done, Ctrl-C ends the wait",
+            now - self._since,
+            done,
+            total,
+        )
+
+
 def _reach(address: str) -> None:
-    """Knock at an address: Ray ends the whole process if nobody answers."""
+    """Knock at an address: Ray waits for minutes, or ends the whole process, if no Ray answers."""
     found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d{1,5})", address)
     if found is None:
         return  # "auto" and the like, which Ray looks up itself
     try:
-        socket.create_connection((found[1], int(found[2])), timeout=PATIENCE).close()
+        with socket.create_connection((found[1], int(found[2])), timeout=PATIENCE) as line:
+            if os.environ.get("RAY_USE_TLS", "0") in ("1", "true"):
+                return  # answers to encrypted words only
+            line.sendall(PREFACE)
+            answer = b""
+            while len(answer) < 4 and (more := line.recv(4 - len(answer))):
+                answer += more
     except (OSError, OverflowError) as error:
         raise ConnectionError(f"no Ray cluster answers at {address}: {error}") from error
+    if len(answer) < 4 or answer[3] != SETTINGS:
+        raise ConnectionError(
+            f"what answers at {address} is not a Ray cluster; give the port of its head, "
+            "6379 by default, or ray:// and that of its client server, 10001 by default"
+        )
+
+
+def _reason(error: BaseException, kinds: Any) -> str:
+    """The first sentence of an error of Ray, or of what is behind it if that says more."""
+    behind: BaseException | None = error
+    refused = getattr(kinds, "AuthenticationError", ())  # of newer versions of Ray
+    while behind is not None:
+        if isinstance(behind, refused) or "AuthenticationError" in str(behind):
+            return "it asks for a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+        behind = behind.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _parts(job: Job, ranges: list[tuple[int, int]]) -> list[Any]:
+    """The data of consecutive chunks."""
+    return [job.part(begin, end) for begin, end in ranges]
 
 
 def _shard(
+    version: str,
     work: Work,
     common: Data,
     parts: list[Any],
@@ -207,6 +345,11 @@ def _shard(
     shape: tuple[tuple[int, ...], str],
 ) -> tuple[Array, list[Any]]:
     """Consecutive chunks on a worker: what they wrote, and what they returned."""
+    if version != __version__:
+        raise ConnectionError(
+            f"a worker has bisim_abstract {__version__}, but {version} asks it; "
+            "install the same version on every node"
+        )
     # Chunks write to their own places of the whole; pages that nobody touches cost nothing.
     out = np.empty(shape[0], dtype=np.dtype(shape[1]))
     pairs = zip(ranges, parts, strict=True)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ from bisim_abstract import (
     estimate_mdp,
     grouped_mdp,
     random_mdp,
+    ray_backend,
     sparse_mdp,
     value_features,
     verify,
@@ -205,6 +210,127 @@ def test_errors_of_workers_are_raised_here(cluster: RayBackend) -> None:
         sweep({}, np.empty(10))
 
 
+def dies_for_good(folder: str, common: Data, *args: Any) -> None:
+    """Work that ends its worker, as often as there is a mark to take."""
+    (Path(folder) / str(os.getpid())).touch()
+    marks = sorted(Path(folder).glob("mark*"))
+    if marks:
+        marks[0].unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    args[-1][:] = 1.0
+
+
+@pytest.mark.slow
+def test_ray_itself_retries_more_often_than_shards_are_handed_out(
+    cluster: RayBackend, tmp_path: Path
+) -> None:
+    for k in range(ray_backend.HAND_OUTS + 1):
+        (tmp_path / f"mark{k}").touch()
+    out = np.zeros(10)
+    work = functools.partial(dies_for_good, str(tmp_path))
+    cluster.prepare(Job(work, {}, 10, 10))({}, out)
+    assert out.tolist() == [1.0] * 10
+    assert len(list(tmp_path.iterdir())) == ray_backend.HAND_OUTS + 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deaths", [1, 9])
+def test_what_ray_gives_up_is_handed_out_again_but_not_for_ever(
+    cluster: RayBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    monkeypatch.setattr(ray_backend, "RETRIES", 0)
+    backend = RayBackend()
+    for k in range(deaths):
+        (tmp_path / f"mark{k}").touch()
+    out = np.zeros(10)
+    sweep = backend.prepare(Job(functools.partial(dies_for_good, str(tmp_path)), {}, 10, 10))
+    if deaths == 1:
+        sweep({}, out)
+        assert out.tolist() == [1.0] * 10
+        return
+    with pytest.raises(ConnectionError, match=r"lost by the Ray cluster 3 times.*backend 'local'"):
+        sweep({}, out)
+    assert len(list(tmp_path.glob("mark*"))) == deaths - ray_backend.HAND_OUTS
+
+
+def adds(common: Data, part: Any, fresh: Data, begin: int, end: int, out: Array) -> None:
+    out[begin:end] = common["x"][begin:end] + part[: end - begin] + fresh["y"][begin:end]
+
+
+class Owner:
+    """A process that puts data into the store; they are lost with it."""
+
+    def put(self, value: Any) -> list[Any]:
+        import ray
+
+        return [ray.put(value)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [[1], [0, 1, 2]])
+def test_lost_data_are_put_again(
+    cluster: RayBackend, monkeypatch: pytest.MonkeyPatch, which: list[int]
+) -> None:
+    import ray
+
+    n = 100_000
+    x = np.arange(n, dtype=float)
+    put = ray.put
+    owner: Any = ray.remote(num_cpus=0)(Owner).remote()
+    stored: list[Any] = []
+
+    def note(value: Any) -> Any:
+        is_lost = len(stored) in which
+        stored.append(ray.get(owner.put.remote(value))[0] if is_lost else put(value))
+        return stored[-1]
+
+    monkeypatch.setattr(ray, "put", note)
+    sweep = cluster.prepare(Job(adds, {"x": x}, n, n // 2, lambda begin, end: 2.0 * x[begin:end]))
+    assert len(stored) == 3  # what is common, and two parts
+    ray.kill(owner)
+    end, left = time.monotonic() + 120.0, list(which)
+    while left:  # the store lets go of them when it has missed their owner
+        assert time.monotonic() < end
+        try:
+            ray.get(stored[left[0]])
+            time.sleep(0.05)
+        except ray.exceptions.ObjectLostError:
+            left.pop(0)
+    found = []
+    for more in (1 + len(which), 1):  # what is new, and what was lost, once
+        before, out = len(stored), np.empty(n)
+        sweep({"y": 4.0 * x}, out)
+        assert len(stored) == before + more
+        found.append(out.tobytes())
+    assert found == [(7.0 * x).tobytes()] * 2
+
+
+@pytest.mark.slow
+def test_workers_of_another_version_are_refused(
+    cluster: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_backend, "__version__", "0.0.1")
+    with pytest.raises(ConnectionError, match=r"but 0\.0\.1 asks it; install the same version"):
+        certify(sparse_mdp(100, seed=0), 0.9, backend=cluster, scope="covered", max_rounds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_work", [True, False])
+def test_what_workers_cannot_import(
+    cluster: RayBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_work: bool
+) -> None:
+    import ray
+
+    (tmp_path / "only_here.py").write_text("def work(*args):\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    work = importlib.import_module("only_here").work
+    if not is_work:  # as if this package were missing there
+        monkeypatch.setattr(cluster, "_task", ray.remote(work))
+    sweep = cluster.prepare(Job(work if is_work else adds, {}, 10, 10))
+    with pytest.raises(ConnectionError, match=r"cannot load.*same packages on every node"):
+        sweep({}, np.empty(10))
+
+
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused_with_its_size(cluster: RayBackend) -> None:
     # A view of one zero that claims a terabyte: nothing is allocated to ask.
@@ -253,6 +379,77 @@ def test_a_cluster_of_its_own_by_name(tmp_path: Path) -> None:
     api, cli = (Certificate.load(tmp_path / name) for name in ("api.npz", "cli.npz"))
     local = certify(grouped_mdp(60, 5, noise=0.05, seed=1)[0], 0.9)
     assert parts(api) == parts(cli) == parts(local)
+
+
+def speaks_http(line: socket.socket) -> None:
+    line.recv(100)
+    line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+ANSWERS: dict[str, tuple[Callable[[socket.socket], Any], str]] = {
+    "http": (speaks_http, "is not a Ray cluster"),
+    "silent": (lambda line: line.recv(100) and line.recv(100), "timed out"),
+    "gone": (lambda line: line.recv(100), "is not a Ray cluster"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", ["", "ray://"])
+@pytest.mark.parametrize("name", list(ANSWERS))
+def test_an_address_of_something_else(
+    name: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_backend, "PATIENCE", 1.0)
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delattr(ray, "init")  # never gets there
+    answer, words = ANSWERS[name]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            line, _ = server.accept()
+            with line:
+                answer(line)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"{address}.*{words}"):
+            RayBackend(address=address)
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_token_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(**options: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster") from RuntimeError(
+            "Last connection error:\nray.exceptions.AuthenticationError: RPC error"
+        )
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(ConnectionError, match=r"auto could not be reached.*RAY_AUTH_MODE=token"):
+        RayBackend(address="auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--address", "auto"]])
+def test_the_address_of_the_environment(words: list[str], tmp_path: Path) -> None:
+    random_mdp(4, seed=0).save(tmp_path / "m.npz")
+    done = subprocess.run(
+        [sys.executable, "-m", "bisim_abstract", "certify", "m.npz", "--backend", "ray", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "no Ray cluster answers at 127.0.0.1:1" in done.stderr
 
 
 @pytest.mark.slow
