@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
@@ -29,6 +30,11 @@ def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
         raise InvalidMDPError(f"{name} must fit 64 bits with a sign, got {array.max()}")
     if not array.size:
         array = np.empty(array.shape, dtype)  # of whatever kind: there is nothing to convert
+    check_memory(
+        8 * array.size,  # a view by np.broadcast_to may be of any size
+        what=f"a copy of {name}, {array.size:,} numbers,",
+        instead="pass fewer of them",
+    )
     with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is refused as such
         copied: npt.NDArray[Any] = np.array(array, dtype=dtype, order="C")
     copied.setflags(write=False)

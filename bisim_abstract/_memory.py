@@ -5,42 +5,97 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from bisim_abstract.errors import MemoryLimitError
+
+SMALL = 2**20  # bytes that are not worth asking what is available
+# Of a control group, in versions 2 and 1: its limit, its use, and what could be dropped of that.
+GROUP_FILES = {
+    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 def available_bytes() -> int:
     """Memory that can be allocated now without swapping: the least of what is known."""
-    known = []
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                known.append(int(line.split()[1]) * 1024)
+    known = [
+        int(line.split()[1]) * 1024
+        for line in _text(Path("/proc/meminfo")).splitlines()
+        if line.startswith("MemAvailable:")
+    ]
     if not known:
         known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists():
-        text = limit.read_text().strip()
-        if text.isdigit():
-            known.append(max(int(text) - int(used.read_text()), 0))
-    known.append(_left_by_limits())
-    return min(known)
+    known += _left_by_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    return min(*known, _left_by_limits())
+
+
+def _left_by_groups(groups: Path, mounted: Path) -> list[int]:
+    """What the control groups of this process and their ancestors leave, as far as is known.
+
+    Args:
+        groups: The groups, one per line: number, controllers and path with colons between.
+        mounted: Where version 2 is mounted; the memory controller of version 1 lies in "memory".
+    """
+    left = []
+    for line in (_text(groups) or "0::/").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            version, folder = 2, mounted
+        elif "memory" in controllers.split(","):
+            version, folder = 1, mounted / "memory"
+        else:
+            continue
+        parts = PurePosixPath(path.lstrip("/")).parts
+        if ".." in parts:  # outside of what is mounted here, of which only the top is ours
+            parts = ()
+        for depth in range(len(parts) + 1):
+            left += _left_in(folder.joinpath(*parts[:depth]), version)
+    return left
+
+
+def _left_in(group: Path, version: int) -> list[int]:
+    """What one control group leaves; nothing if it has no limit, or is not mounted here."""
+    limit, used, dropped = GROUP_FILES[version]
+    most = _text(group / limit).strip()
+    if not most.isdecimal():  # "max", or no such file
+        return []
+    taken = _text(group / used).strip()
+    # File pages that nobody looked at for a while count as used, yet are dropped when needed.
+    spare = [
+        int(value)
+        for name, _, value in (
+            line.partition(" ") for line in _text(group / "memory.stat").splitlines()
+        )
+        if name == dropped and value.isdecimal()
+    ]
+    held = (int(taken) if taken.isdecimal() else 0) - sum(spare)
+    return [max(int(most) - max(held, 0), 0)]
+
+
+def _text(path: Path) -> str:
+    """What a file of the system says; nothing if it cannot be read."""
+    try:
+        return path.read_text()
+    except (OSError, ValueError):  # a name may hold what no path can, a file what no text can
+        return ""
 
 
 def _left_by_limits() -> int:
     """What `ulimit -v` leaves of the address space of this process."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    statm = Path("/proc/self/statm")
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    used = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+    pages = _text(Path("/proc/self/statm")).split()
+    used = int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
     return max(limit - used, 0)
 
 
-def check_memory(needed: int, *, what: str, instead: str, memory_limit: int | None) -> None:
+def check_memory(needed: int, *, what: str, instead: str, memory_limit: int | None = None) -> None:
     """Raise MemoryLimitError unless `needed` bytes are within the limit (or available)."""
+    if memory_limit is None and needed <= SMALL:
+        return
     limit = available_bytes() if memory_limit is None else memory_limit
     if needed > limit:
         source = "available" if memory_limit is None else "allowed by memory_limit"

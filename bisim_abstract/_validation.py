@@ -66,6 +66,11 @@ def check_int(name: str, value: int, *, low: int, high: int | None = None) -> in
     return number
 
 
+def check_memory_limit(memory_limit: int | None) -> int | None:
+    """Return a limit in bytes, at least 1, or None."""
+    return None if memory_limit is None else check_int("memory_limit", memory_limit, low=1)
+
+
 def check_states(name: str, values: npt.ArrayLike, n_states: int) -> IntArray:
     """Return state indices as int64; they must be whole numbers in [0, n_states)."""
     index = np.asarray(values)

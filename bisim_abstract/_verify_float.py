@@ -26,10 +26,6 @@ SMALLEST, LARGEST = 1e-270, 1e300  # sizes between which the float bounds mean s
 EPS = 2.0**-53
 
 
-class Unconfirmed(VerificationError):  # noqa: N818 - not an error of the claims
-    """Rounding leaves a claim open, which exact arithmetic would decide."""
-
-
 class Reader:
     """Costs of pairs as floats: the tightest of start values, stored entries and features.
 
@@ -119,8 +115,9 @@ def _row_starts(table: Table) -> IntArray:
 def check_limit(limit: Fraction) -> None:
     """Reject what is too large for floats."""
     if limit > LARGEST:
-        raise Unconfirmed(
-            f"the metric may reach {above_float(limit):.3g}, too large to be checked in float mode"
+        raise VerificationError(
+            f"the metric may reach {above_float(limit):.3g}, too large to be checked in float mode",
+            is_open=True,
         )
 
 
@@ -179,10 +176,11 @@ def check_table(
     ):
         worst = int(missing.argmax())
         if not missing[worst] <= CONFIRMED * max(float(limit), SMALLEST):
-            raise Unconfirmed(
+            raise VerificationError(
                 f"{side} bound of {table.name(worst)} is "
                 f"{float(getattr(table, side)[worst])!r}, which could not be confirmed: its "
-                f"backup is only known to reach {float(bound[worst])!r}"
+                f"backup is only known to reach {float(bound[worst])!r}",
+                is_open=True,
             )
         if missing[worst] > 0.0:
             open_by = max(open_by, float(np.nextafter(missing[worst], np.inf)))
@@ -462,7 +460,9 @@ def _residual_span(
     widest = float(np.abs(values - shift).max())
     sizes = (widest, np.abs(base - base_shift).max(), np.abs(mdp.rewards).max(), rounding)
     if not max(map(float, sizes)) < LARGEST:  # then nothing below overflows
-        raise Unconfirmed("features: values are too large to be checked in float mode")
+        raise VerificationError(
+            "features: values are too large to be checked in float mode", is_open=True
+        )
 
     def part(begin: int, end: int) -> None:
         residual_kernel(
@@ -508,9 +508,10 @@ def _open_correction(
         raise wrong_correction(name, stored, least + extra - have)
     missing = most + extra - have
     if missing > Fraction(CONFIRMED) * max(limit, Fraction(SMALLEST)):
-        raise Unconfirmed(
+        raise VerificationError(
             f"correction of {name} is {stored!r}, which could not be confirmed: rounding leaves "
-            f"{below_float(missing):.3g} open"
+            f"{below_float(missing):.3g} open",
+            is_open=True,
         )
     return max(missing, Fraction(0))
 

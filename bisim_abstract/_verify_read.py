@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract.errors import VerificationError
+from bisim_abstract.errors import MemoryLimitError, VerificationError
 from bisim_abstract.mdp import TabularMDP
 
 SCOPES = ("covered", "all")
+# What checking takes at its peak, besides copies: per covered pair of the table that is being
+# checked, and per value of a feature or witness.
+PAIR_BYTES, VALUE_BYTES = 150, 32
 SUM_TOL = 2e-9  # of a centre row; it is divided by its sum, so this is about form only
 
 
@@ -129,21 +133,25 @@ class Claims:
         return (*self.levels, self.states)
 
 
-def read_claims(certificate: object, mdp: TabularMDP) -> Claims:
+def read_claims(certificate: object, mdp: TabularMDP, *, memory_limit: int | None = None) -> Claims:
     """Read a certificate.
 
     Raises:
         VerificationError: If it is malformed, or of another model.
+        MemoryLimitError: If it is too large to be checked here.
     """
+    room = _Room(memory_limit)
     try:
-        return _read(certificate, mdp)
+        return _read(certificate, mdp, room)
     except VerificationError:
         raise
     except Exception as error:  # whatever else a hostile object may do when it is read
+        if error is room.refusal:
+            raise
         raise VerificationError(f"the certificate cannot be read: {type(error).__name__}") from None
 
 
-def _read(certificate: object, mdp: TabularMDP) -> Claims:
+def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
     fingerprint = _field(certificate, "fingerprint")
     if not isinstance(fingerprint, str) or fingerprint != mdp.fingerprint:
         raise VerificationError(
@@ -162,10 +170,10 @@ def _read(certificate: object, mdp: TabularMDP) -> Claims:
     _check_estimate(certificate, mdp)
     tau = None if _field(certificate, "tau") is None else _real(certificate, "tau")
     scope = _choice(certificate, "scope", SCOPES)
-    states = _read_states(certificate, mdp)
+    states = _read_states(certificate, mdp, room)
     labels = {}
     for name in ("labels_lower", "labels_upper"):
-        labels[name] = _array(certificate, name, np.int64)
+        labels[name] = room.copied(certificate, name, np.int64)
         expected = 0 if tau is None else n
         if labels[name].size != expected:
             why = "without tau" if tau is None else "one for each state"
@@ -180,8 +188,8 @@ def _read(certificate: object, mdp: TabularMDP) -> Claims:
         n_states=n,
         gamma=gamma,
         states=states,
-        levels=tuple(_read_level(level, k, mdp) for k, level in enumerate(levels)),
-        features=None if features is None else _read_features(features, mdp),
+        levels=tuple(_read_level(level, k, mdp, room) for k, level in enumerate(levels)),
+        features=None if features is None else _read_features(features, mdp, room),
         tau=tau,
         scope=scope,
         **labels,
@@ -205,7 +213,7 @@ def _check_estimate(certificate: object, mdp: TabularMDP) -> None:
         raise VerificationError("reward_radius is not that of the estimated model")
 
 
-def _read_states(certificate: object, mdp: TabularMDP) -> Table:
+def _read_states(certificate: object, mdp: TabularMDP, room: _Room) -> Table:
     n = mdp.n_states
     low = high = mdp.rewards
     radius = np.zeros(low.shape)
@@ -220,9 +228,9 @@ def _read_states(certificate: object, mdp: TabularMDP) -> Table:
     table = Table(
         level=None,
         n=n,
-        keys=_array(certificate, "keys", np.int64),
-        lower=_array(certificate, "lower", np.float64),
-        upper=_array(certificate, "upper", np.float64),
+        keys=room.copied(certificate, "keys", np.int64),
+        lower=room.copied(certificate, "lower", np.float64),
+        upper=room.copied(certificate, "upper", np.float64),
         labels=_frozen(np.arange(n)),
         sizes=_frozen(np.ones(n, np.int64)),
         low=_frozen(low),
@@ -239,11 +247,11 @@ def _read_states(certificate: object, mdp: TabularMDP) -> Table:
     return table
 
 
-def _read_level(level: object, number: int, mdp: TabularMDP) -> Table:
+def _read_level(level: object, number: int, mdp: TabularMDP, room: _Room) -> Table:
     try:
         model = _field(level, "model")
         low, high, radius = (
-            _array(model, name, np.float64, 2) for name in ("low", "high", "radius")
+            room.copied(model, name, np.float64, 2) for name in ("low", "high", "radius")
         )
         n, n_actions = low.shape
         if n_actions != mdp.n_actions or not low.shape == high.shape == radius.shape or n == 0:
@@ -259,7 +267,7 @@ def _read_level(level: object, number: int, mdp: TabularMDP) -> Table:
             (radius >= 0.0) & (radius <= 1.0),
             "radius of block {0}, action {1} must lie in [0, 1]",
         )
-        labels = _array(model, "labels", np.int64)
+        labels = room.copied(model, "labels", np.int64)
         if labels.size != mdp.n_states:
             raise VerificationError(f"labels must give a block to each of {mdp.n_states} states")
         _first_bad((labels >= 0) & (labels < n), "the label of state {0} is that of no block")
@@ -273,17 +281,17 @@ def _read_level(level: object, number: int, mdp: TabularMDP) -> Table:
         table = Table(
             level=number,
             n=n,
-            keys=_array(level, "keys", np.int64),
-            lower=_array(level, "lower", np.float64),
-            upper=_array(level, "upper", np.float64),
+            keys=room.copied(level, "keys", np.int64),
+            lower=room.copied(level, "lower", np.float64),
+            upper=room.copied(level, "upper", np.float64),
             labels=labels,
             sizes=_frozen(sizes),
             low=low,
             high=high,
             radius=radius,
-            indptr=_array(model, "indptr", np.int64),
-            indices=_array(model, "indices", np.int64),
-            probs=_array(model, "probs", np.float64),
+            indptr=room.copied(model, "indptr", np.int64),
+            indices=room.copied(model, "indices", np.int64),
+            probs=room.copied(model, "probs", np.float64),
             is_estimate=is_estimate,
             lower_start="reward",
             upper_start="reward",
@@ -370,13 +378,13 @@ def _check_table(table: Table) -> None:
         )
 
 
-def _read_features(features: object, mdp: TabularMDP) -> FeatureClaims:
+def _read_features(features: object, mdp: TabularMDP, room: _Room) -> FeatureClaims:
     n, n_actions = mdp.n_states, mdp.n_actions
     try:
-        values = _array(features, "values", np.float64, 2)
-        signs = _array(features, "signs", np.int64, 2)
-        kinds = _array(features, "kinds", np.int64)
-        corrections = _array(features, "corrections", np.float64)
+        values = room.copied(features, "values", np.float64, 2)
+        signs = room.copied(features, "signs", np.int64, 2)
+        kinds = room.copied(features, "kinds", np.int64)
+        corrections = room.copied(features, "corrections", np.float64)
         count = corrections.size
         if values.shape != (count, n) or signs.shape != (count, n_actions) or kinds.size != count:
             raise VerificationError(
@@ -404,15 +412,15 @@ def _read_features(features: object, mdp: TabularMDP) -> FeatureClaims:
         signs=signs,
         kinds=kinds,
         corrections=corrections,
-        witnesses=tuple(_read_witness(w, k, mdp) for k, w in enumerate(witnesses)),
+        witnesses=tuple(_read_witness(w, k, mdp, room) for k, w in enumerate(witnesses)),
     )
 
 
-def _read_witness(witness: object, number: int, mdp: TabularMDP) -> WitnessClaim:
+def _read_witness(witness: object, number: int, mdp: TabularMDP, room: _Room) -> WitnessClaim:
     try:
-        values = _array(witness, "values", np.float64)
-        support = _array(witness, "support", np.int64)
-        potential = _array(witness, "potential", np.float64)
+        values = room.copied(witness, "values", np.float64)
+        support = room.copied(witness, "support", np.int64)
+        potential = room.copied(witness, "potential", np.float64)
         action, sign = _whole(witness, "action"), _whole(witness, "sign")
         correction = _real(witness, "correction")
         if values.size != mdp.n_states or support.size != potential.size or support.size == 0:
@@ -483,18 +491,50 @@ def _choice(holder: object, name: str, choices: tuple[str, ...]) -> str:
     return choices[choices.index(value)]
 
 
-def _array(holder: object, name: str, dtype: type, ndim: int = 1) -> npt.NDArray[Any]:
-    values = _field(holder, name)
-    wanted = np.dtype(dtype)
-    if not isinstance(values, np.ndarray):
-        raise VerificationError(f"{name} must be an array of {wanted}, got {type(values).__name__}")
-    if values.dtype != wanted or values.ndim != ndim:
-        raise VerificationError(
-            f"{name} must be a {('one', 'two')[ndim - 1]}-dimensional array of {wanted}, "
-            f"got shape {values.shape} and dtype {values.dtype}"
-        )
-    # A copy: nobody else can change it while it is checked, and it is contiguous.
-    return _frozen(np.array(values, dtype=wanted, order="C", subok=False))
+class _Room:
+    """The memory that a check may take, of which every array that is read needs a part."""
+
+    def __init__(self, memory_limit: int | None) -> None:
+        self._limit = memory_limit
+        self._copies = self._pairs = self._values = 0
+        self.refusal: MemoryLimitError | None = None
+
+    def copied(self, holder: object, name: str, dtype: type, ndim: int = 1) -> npt.NDArray[Any]:
+        """An array of the certificate, copied."""
+        values = _field(holder, name)
+        wanted = np.dtype(dtype)
+        if not isinstance(values, np.ndarray):
+            raise VerificationError(
+                f"{name} must be an array of {wanted}, got {type(values).__name__}"
+            )
+        if values.dtype != wanted or values.ndim != ndim:
+            raise VerificationError(
+                f"{name} must be a {('one', 'two')[ndim - 1]}-dimensional array of {wanted}, "
+                f"got shape {values.shape} and dtype {values.dtype}"
+            )
+        self._take(values.size, name)
+        # A copy: nobody else can change it while it is checked, and it is contiguous.
+        return _frozen(np.array(values, dtype=wanted, order="C", subok=False))
+
+    def _take(self, size: int, name: str) -> None:
+        """Refuse an array, before it is copied, if checking it would not fit."""
+        # Without a limit copies made so far are no longer among what is available.
+        before = 0 if self._limit is None else self._copies
+        self._copies += 8 * size
+        if name == "keys":
+            self._pairs = max(self._pairs, size)
+        elif name == "values":
+            self._values += size
+        try:
+            check_memory(
+                before + 8 * size + PAIR_BYTES * self._pairs + VALUE_BYTES * self._values,
+                what=f"checking a certificate up to its {name} ({size:,} numbers)",
+                instead="use a larger machine, or certify with fewer covered pairs (max_pairs)",
+                memory_limit=self._limit,
+            )
+        except MemoryLimitError as error:
+            self.refusal = error
+            raise
 
 
 def _frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

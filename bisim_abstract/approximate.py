@@ -63,6 +63,7 @@ def index_side_run(
     upper_start: str = "constant",
     seed: int = 0,
     threads: int | None = None,
+    memory_limit: int | None = None,
 ) -> IndexSideRun:
     """Sweep both arms over given pairs, reading ground costs off embeddings of the arms.
 
@@ -79,6 +80,7 @@ def index_side_run(
         upper_start: "constant" or "reward".
         seed: Seed of the embeddings.
         threads: Number of threads; all cores by default.
+        memory_limit: Bytes that tables of pairs may take; what is available by default.
     """
     check_mdp(mdp)
     sweeps = check_int("sweeps", sweeps, low=0)
@@ -86,7 +88,14 @@ def index_side_run(
     short, omitted = truncated_mdp(mdp, check_fraction("omit", omit) / 2.0)
 
     def covered(model: TabularMDP) -> Arms:
-        arms = Arms(model, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
+        arms = Arms(
+            model,
+            gamma,
+            lower_start=lower_start,
+            upper_start=upper_start,
+            threads=threads,
+            memory_limit=memory_limit,
+        )
         arms.cover(first, second)
         return arms
 
@@ -162,6 +171,7 @@ def _embedded_backup(
         table.n,
         dim=dim,
         seed=np.random.default_rng(seed),
+        memory_limit=table.memory_limit,
     )
     first, second = table.ground_pairs()
     gaps = points[first] - points[second]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from bisim_abstract._cached import cached_property
 from bisim_abstract._mdp_checks import checked_metadata, frozen
+from bisim_abstract._memory import check_memory
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._text import counted
 from bisim_abstract._typing import FloatArray, IntArray, SeedLike
@@ -194,6 +195,11 @@ class Certificate:
         s, t = np.broadcast_arrays(
             check_states("states", states, self.n_states),
             check_states("others", others, self.n_states),
+        )
+        check_memory(
+            96 * s.size,
+            what=f"the bounds of {s.size:,} pairs",
+            instead="ask for them in parts",
         )
         small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
         lower, upper = self.ground.read(small, large)

@@ -27,6 +27,7 @@ from bisim_abstract._validation import (
     check_choice,
     check_gamma,
     check_int,
+    check_memory_limit,
     check_positive,
     check_real,
 )
@@ -68,6 +69,7 @@ def single_build(
     upper_start: str = "constant",
     seed: int = 0,
     threads: int | None = None,
+    memory_limit: int | None = None,
     callback: ProgressCallback | None = None,
 ) -> Certificate:
     """One embedding, one index, one covered set, and synchronous sweeps (Algorithm 2).
@@ -91,7 +93,11 @@ def single_build(
         upper_start: "constant" or "reward".
         seed: Seed of embedding and index.
         threads: Number of threads; all cores by default. The result does not depend on it.
+        memory_limit: Bytes that tables may take; what is available by default.
         callback: Called after every sweep.
+
+    Raises:
+        MemoryLimitError: If the tables would not fit.
 
     Example:
         >>> from bisim_abstract import sparse_mdp
@@ -103,7 +109,14 @@ def single_build(
     sweeps = check_int("sweeps", sweeps, low=0)
     neighbours = check_int("neighbours", neighbours, low=0)
     seed = check_int("seed", seed, low=0)
-    table = Arms(mdp, gamma, lower_start=lower_start, upper_start=upper_start, threads=threads)
+    table = Arms(
+        mdp,
+        gamma,
+        lower_start=lower_start,
+        upper_start=upper_start,
+        threads=threads,
+        memory_limit=check_memory_limit(memory_limit),
+    )
     points = None if embedding is None else as_points(embedding, mdp.n_states)
     retrieve(table, points, dim, index, neighbours, np.random.default_rng([seed, 0]))
     if check_choice("backup", backup, BACKUPS) == "index":
@@ -144,6 +157,7 @@ def _index_side_build(
         upper_start=table.starts.upper,
         seed=seed,
         threads=threads,
+        memory_limit=table.memory_limit,
     )
     run = run_record("single_build", seed, rounds=1, sweeps=sweeps, backup="index")
     run |= {"eps_op": found.eps_op, "eta": found.eta, "omitted": found.omitted}
@@ -275,8 +289,7 @@ def certify(
         embedding=_digest(points),
         seed=check_int("seed", seed, low=0),
     )
-    if memory_limit is not None:
-        memory_limit = check_int("memory_limit", memory_limit, low=1)
+    memory_limit = check_memory_limit(memory_limit)
     budget = Budget(
         rounds=check_int("max_rounds", max_rounds, low=1),
         seconds=None if max_seconds is None else check_positive("max_seconds", max_seconds),

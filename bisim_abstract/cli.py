@@ -295,6 +295,7 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
         sample=options.sample,
         seed=options.seed,
         threads=options.threads,
+        memory_limit=options.memory_limit,
     )
     seconds = time.perf_counter() - begin
     result = {
@@ -708,6 +709,7 @@ def _parser() -> argparse.ArgumentParser:
         "--mode", choices=("float", "exact", "sampled"), default="float", help="arithmetic"
     )
     command.add_argument("--sample", type=int, default=200, help="pairs that mode sampled looks at")
+    _add_memory_limit(command)
     _add_common(command)
 
     command = add("solve", _solve, "plan: optimal values, or a policy by way of a certificate")
@@ -803,7 +805,11 @@ def _add_backend(command: Any) -> None:
         "--backend", choices=("local", "ray"), default="local", help="threads, or a Ray cluster"
     )
     group.add_argument("--address", help="of a running Ray cluster; else a local one is started")
-    group.add_argument(
+    _add_memory_limit(group)
+
+
+def _add_memory_limit(command: Any) -> None:
+    command.add_argument(
         "--memory-limit", metavar="SIZE", type=_bytes, help="for tables: 500MB, 4GB, or bytes"
     )
 

@@ -7,15 +7,13 @@ about them is certified.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._memory import check_memory
+from bisim_abstract._linkage import joined, linked_pairs, linked_points
+from bisim_abstract._memory import available_bytes, check_memory
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
-from bisim_abstract._validation import check_choice, check_int, check_real
+from bisim_abstract._validation import check_choice, check_int, check_memory_limit, check_real
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.embedding import Embedding, checked_points
 from bisim_abstract.errors import InvalidArgumentError
@@ -36,6 +34,8 @@ PAIR_LIMIT = 500_000  # pairs of one cluster up to which all are read
 TOTAL_LIMIT = 5_000_000  # pairs that are read in all
 CELL_LIMIT = 1_000  # cells of one cluster up to which all pairs of them are
 CHUNK = 2**20  # pairs that are held at once
+# What a covered pair, a pair held at once and a state take at the peak, in bytes.
+COVERED_BYTES, PAIR_BYTES, STATE_BYTES = 64, 96, 80
 ARMS = ("lower", "upper")
 
 
@@ -44,6 +44,7 @@ def cluster_diameters(
     labels: npt.ArrayLike,
     *,
     pair_limit: int = PAIR_LIMIT,
+    memory_limit: int | None = None,
 ) -> FloatArray:
     """(n_clusters) certified upper bounds on the diameters of clusters.
 
@@ -59,6 +60,10 @@ def cluster_diameters(
         labels: (n_states) cluster of each state; any whole numbers. The result is in their
             rising order.
         pair_limit: Number of pairs up to which a cluster is small.
+        memory_limit: Bytes that may be used; what is available by default.
+
+    Raises:
+        MemoryLimitError: If the covered pairs would not fit a second time.
     """
     given = np.asarray(labels)
     if given.shape != (certificate.n_states,) or given.dtype.kind not in "iu":
@@ -67,18 +72,23 @@ def cluster_diameters(
             f"got shape {given.shape} and dtype {given.dtype}"
         )
     pair_limit = check_int("pair_limit", pair_limit, low=0)
+    memory_limit = check_memory_limit(memory_limit)
     cluster = np.unique(given, return_inverse=True)[1].astype(np.int64)
     groups = _members(cluster)
+    sizes = np.array([group.size for group in groups])
+    pairs = sizes * (sizes - 1) // 2
     if isinstance(certificate, MetricBounds):
+        _check_room(certificate.n_states, 0, 8 * _held(sizes.max()), memory_limit)
         return np.array([_metric_diameter(certificate, group) for group in groups])
+    small = sizes[pairs <= min(pair_limit, TOTAL_LIMIT)].max(initial=0)
+    held = PAIR_BYTES * _held(small)
+    _check_room(certificate.n_states, certificate.n_covered, held, memory_limit)
     result = np.zeros(len(groups))
     covered = _Covered(certificate, cluster, len(groups))
     for k, group in enumerate(groups):
         if group.size > 1:
             result[k] = _cell_diameter(certificate, group, *covered.of(k))
     left = TOTAL_LIMIT
-    sizes = np.array([group.size for group in groups])
-    pairs = sizes * (sizes - 1) // 2
     large = []
     for k in np.argsort(pairs, kind="stable").tolist():
         if result[k] == 0.0:
@@ -94,37 +104,48 @@ def cluster_diameters(
     return result
 
 
-def cluster_by_metric(metric: MetricBounds, tau: float, *, arm: str = "upper") -> IntArray:
+def cluster_by_metric(
+    metric: MetricBounds, tau: float, *, arm: str = "upper", memory_limit: int | None = None
+) -> IntArray:
     """(n_states) single linkage of the exact metric at a threshold.
 
-    The work is quadratic in the number of bisimulation classes, as the metric's was.
+    The work is quadratic in the number of bisimulation classes, as the metric's was; a bounded
+    number of their pairs is held at once.
 
     Args:
         metric: The metric.
         tau: The threshold.
         arm: "upper" links what is proven to be within tau, "lower" what may be.
-    """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+        memory_limit: Bytes that may be used; what is available by default.
 
+    Raises:
+        MemoryLimitError: If not even one row of these pairs would fit.
+    """
     tau = check_real("tau", tau)
     check_choice("arm", arm, ARMS)
     table = metric.class_upper if arm == "upper" else metric.class_lower
     within = metric.within if arm == "upper" else 0.0
     count = metric.n_classes
+    memory_limit = check_memory_limit(memory_limit)
+    fixed = STATE_BYTES * metric.n_states
     check_memory(
-        10 * count * count,
-        what=f"the links of {count:,} classes",
+        PAIR_BYTES * count + fixed,
+        what=f"linking {count:,} classes of {metric.n_states:,} states",
         instead="use certify(mdp, gamma, tau=tau), which visits no more pairs than it needs",
-        memory_limit=None,
+        memory_limit=memory_limit,
     )
-    is_link = np.asarray(table <= tau)
-    np.fill_diagonal(is_link, False)
-    ends = np.nonzero(is_link)
-    graph = coo_array((np.ones(ends[0].size, np.int8), ends), shape=(count, count))
-    _, of_class = connected_components(graph, directed=False)
+    # As many rows at once as there is room for.
+    room = (available_bytes() if memory_limit is None else memory_limit) - fixed
+    rows = max(1, min(CHUNK, room // PAIR_BYTES) // count)
+    of_class = np.arange(count)
     # Members of a class are linked directly, or through any other class that is near enough.
-    is_joined: BoolArray = np.asarray(is_link.any(axis=1) | (within <= tau))
+    is_joined: BoolArray = np.full(count, within <= tau)
+    for begin in range(0, count, rows):
+        is_link = np.asarray(table[begin : begin + rows] <= tau)
+        np.fill_diagonal(is_link[:, begin:], False)
+        is_joined[begin : begin + rows] |= is_link.any(axis=1)
+        first, second = np.nonzero(is_link)
+        of_class = joined(of_class, first + begin, second)
     members = np.arange(metric.n_states) + count
     return numbered(np.where(is_joined[metric.labels], of_class[metric.labels], members))
 
@@ -149,7 +170,7 @@ def cluster_by_rewards(mdp: TabularMDP, tau: float) -> IntArray:
         tau: The threshold.
     """
     check_mdp(mdp)
-    return _linked_points(mdp.rewards, check_real("tau", tau), np.inf)
+    return linked_points(mdp.rewards, check_real("tau", tau), np.inf)
 
 
 def cluster_by_embedding(
@@ -175,7 +196,7 @@ def cluster_by_embedding(
     tau = check_real("tau", tau)
     distance = getattr(embedding, "distance", None)
     if not callable(distance):
-        return _linked_points(checked_points(embedding, n_states), tau, 2.0)
+        return linked_points(checked_points(embedding, n_states), tau, 2.0)
     pairs = n_states * (n_states - 1) // 2
     if pairs > max_pairs:
         raise InvalidArgumentError(
@@ -183,7 +204,7 @@ def cluster_by_embedding(
             "states; pass embedding.encode(...) for Euclidean distances, which need no pairs, "
             "or more max_pairs"
         )
-    return _linked_pairs(distance, n_states, tau)
+    return linked_pairs(distance, n_states, tau)
 
 
 # -- diameters ---------------------------------------------------------------------------------
@@ -194,9 +215,27 @@ def _members(cluster: IntArray) -> list[IntArray]:
     return np.split(order, np.cumsum(np.bincount(cluster))[:-1])
 
 
+def _held(size: int) -> int:
+    """Pairs of a cluster that are held at once."""
+    return int(min(size * size, max(size, CHUNK)))
+
+
+def _check_room(n_states: int, n_covered: int, held: int, memory_limit: int | None) -> None:
+    """Refuse to read diameters where states, covered pairs and `held` bytes would not fit."""
+    check_memory(
+        COVERED_BYTES * n_covered + held + STATE_BYTES * n_states,
+        what=f"reading diameters of {n_states:,} states with {n_covered:,} covered pairs",
+        instead="choose a smaller pair_limit, or a certificate with fewer pairs (max_pairs)",
+        memory_limit=memory_limit,
+    )
+
+
 def _metric_diameter(metric: MetricBounds, group: IntArray) -> float:
     classes, sizes = np.unique(metric.labels[group], return_counts=True)
-    top = float(metric.class_upper[np.ix_(classes, classes)].max())
+    top, rows = 0.0, max(1, CHUNK // classes.size)
+    for begin in range(0, classes.size, rows):
+        part = metric.class_upper[np.ix_(classes[begin : begin + rows], classes)]
+        top = max(top, float(part.max()))
     return max(top, metric.within) if (sizes > 1).any() else top
 
 
@@ -324,53 +363,3 @@ def _farthest(neighbours: tuple[IntArray, IntArray, FloatArray], root: int) -> t
             if others[at] != parent:
                 stack.append((int(others[at]), node, length + float(weights[at])))
     return best, top
-
-
-# -- other distances ---------------------------------------------------------------------------
-
-
-def _linked_points(points: npt.NDArray[Any], tau: float, p: float) -> IntArray:
-    """Single linkage of points under an l_p distance, by neighbour queries of bounded size."""
-    from scipy.spatial import KDTree
-
-    unique, inverse = np.unique(points.astype(np.float64), axis=0, return_inverse=True)
-    if tau < 0.0:
-        return np.arange(len(points))
-    tree = KDTree(unique)
-    sizes = np.asarray(tree.query_ball_point(unique, tau, p=p, return_length=True), np.int64)
-    labels, begin = np.arange(len(unique)), 0
-    while begin < len(unique):
-        fitting = np.searchsorted(np.cumsum(sizes[begin:]), CHUNK, side="right")
-        end = begin + max(int(fitting), 1)
-        near: Any = tree.query_ball_point(unique[begin:end], tau, p=p)
-        ends = np.concatenate([np.asarray(x, np.int64) for x in near])
-        labels = _joined(
-            labels, np.repeat(np.arange(begin, end)[: len(near)], sizes[begin:end]), ends
-        )
-        begin = end
-    return numbered(labels[inverse.ravel()])
-
-
-def _linked_pairs(distance: Callable[..., Any], n: int, tau: float) -> IntArray:
-    """Single linkage of any function of pairs, a few rows at a time."""
-    labels = np.arange(n)
-    rows = max(1, CHUNK // n)
-    everything = np.arange(n)
-    for begin in range(0, n, rows):
-        s, t = (x.ravel() for x in np.meshgrid(everything[begin : begin + rows], everything))
-        s, t = s[s < t], t[s < t]
-        near = np.asarray(distance(s, t), dtype=np.float64) <= tau
-        labels = _joined(labels, s[near], t[near])
-    return numbered(labels)
-
-
-def _joined(labels: IntArray, first: IntArray, second: IntArray) -> IntArray:
-    """Labels after linking the clusters of these pairs."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    count = int(labels.max()) + 1
-    ends = (labels[first], labels[second])
-    graph = coo_array((np.ones(first.size, np.int8), ends), shape=(count, count))
-    joined = np.asarray(connected_components(graph, directed=False)[1], np.int64)
-    return joined[labels]

@@ -70,7 +70,9 @@ def run_rounds(
             if settings.neighbours:
                 retrieve(table, points, settings.dim, settings.index, settings.neighbours, rng)
             if settings.partners:
-                table.cover(*uniform_pairs(table.n, per_state=settings.partners, seed=rng))
+                limit, count = table.memory_limit, settings.partners
+                pairs = uniform_pairs(table.n, per_state=count, seed=rng, memory_limit=limit)
+                table.cover(*pairs)
             for _ in range(settings.sweeps_per_round):
                 table.sweep()
             made.rounds, made.sweeps = made.rounds + 1, made.sweeps + settings.sweeps_per_round
@@ -103,8 +105,13 @@ def retrieve(
         return np.asarray(np.ldexp(table.bounds(states, others)[0], unit))
 
     if points is None:
-        points = as_points(landmark_mds(below, n, dim=dim, seed=rng), n)
-    table.cover(*retrieve_pairs(points, k=neighbours, index=index, seed=rng))
+        limit = table.memory_limit
+        points = as_points(landmark_mds(below, n, dim=dim, seed=rng, memory_limit=limit), n)
+    table.cover(
+        *retrieve_pairs(
+            points, k=neighbours, index=index, seed=rng, memory_limit=table.memory_limit
+        )
+    )
 
 
 def _global_width(table: Arms) -> float:

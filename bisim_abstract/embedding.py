@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray, SeedLike
-from bisim_abstract._validation import as_generator, check_int
+from bisim_abstract._validation import as_generator, check_int, check_memory_limit
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["Distance", "Embedding", "as_points", "distortion", "landmark_mds"]
@@ -52,6 +52,11 @@ def as_points(embedding: Embedding | npt.ArrayLike, n_states: int) -> npt.NDArra
         InvalidArgumentError: If the rows are not `n_states` finite real points.
     """
     points = checked_points(embedding, n_states)
+    check_memory(
+        12 * points.size,
+        what=f"centring {points.shape[0]:,} points in {points.shape[1]:,} dimensions",
+        instead="use fewer dimensions",
+    )
     with np.errstate(over="ignore"):  # reported just below, with the state
         centred = np.ascontiguousarray(points - points.mean(axis=0), dtype=np.float32)
     _check_finite(centred, rule="must fit in single precision", remedy="rescale it")
@@ -75,6 +80,7 @@ def landmark_mds(
     dim: int = 8,
     n_landmarks: int | None = None,
     seed: SeedLike = None,
+    memory_limit: int | None = None,
 ) -> FloatArray:
     """Place states in R^dim from their distances to a few landmarks.
 
@@ -97,6 +103,7 @@ def landmark_mds(
         n_landmarks: Number of landmarks, at most all states; by default all states up to 64
             states, and 4·dim + 16 beyond.
         seed: Seed or generator, for the first landmark and among equally far ones.
+        memory_limit: Bytes that may be used, by `distance` apart; what is available by default.
 
     Returns:
         (n_states, dim) points.
@@ -104,6 +111,7 @@ def landmark_mds(
     Raises:
         InvalidArgumentError: If an argument is out of range, or a distance is negative or not
             finite.
+        MemoryLimitError: If the distances would not fit.
     """
     n = check_int("n_states", n_states, low=1)
     dim = check_int("dim", dim, low=1)
@@ -111,10 +119,10 @@ def landmark_mds(
         n_landmarks = n if n <= ALL_LANDMARKS else 4 * dim + 16
     count = min(n, check_int("n_landmarks", n_landmarks, low=1))
     check_memory(
-        28 * n * count + 16 * n * dim,
+        24 * n * count + 56 * count * count + 16 * n * dim,  # the second for eigenvectors
         what=f"distances of {n:,} states from {count:,} landmarks",
         instead="ask for fewer landmarks or dimensions",
-        memory_limit=None,
+        memory_limit=check_memory_limit(memory_limit),
     )
     landmarks, columns = _pick_landmarks(distance, n, count, as_generator(seed))
     points = np.zeros((n, dim))
@@ -164,7 +172,11 @@ def distortion(
 def checked_points(embedding: Embedding | npt.ArrayLike, n_states: int) -> FloatArray:
     """Embedded states in double precision, one finite row each, or an error that says why not."""
     n = check_int("n_states", n_states, low=1)
-    given = embedding.encode(np.arange(n)) if isinstance(embedding, Embedding) else embedding
+    if isinstance(embedding, Embedding):
+        check_memory(8 * n, what=f"the points of {n:,} states", instead="embed fewer states")
+        given = embedding.encode(np.arange(n))
+    else:
+        given = embedding
     points = np.asarray(given)
     if points.dtype.kind not in "fiub":
         raise InvalidArgumentError(f"embedding must hold real numbers, got dtype {points.dtype}")
@@ -173,6 +185,11 @@ def checked_points(embedding: Embedding | npt.ArrayLike, n_states: int) -> Float
             f"embedding must have shape ({n}, k) with k >= 1, got {points.shape}; "
             "give one row per state"
         )
+    check_memory(
+        9 * points.size,
+        what=f"a copy of {n:,} points in {points.shape[1]:,} dimensions",
+        instead="use fewer dimensions",
+    )
     _check_finite(points, rule="must be finite", remedy="retrain or drop it")
     return points.astype(np.float64)
 

@@ -61,7 +61,15 @@ class FileFormatError(BisimError, ValueError):
 
 
 class VerificationError(BisimError, ValueError):
-    """A certificate claims something that is not true of the model."""
+    """A certificate claims something that is not true of the model, or could not be confirmed.
+
+    Attributes:
+        is_open: Whether rounding alone is the reason, so that exact arithmetic would decide.
+    """
+
+    def __init__(self, problem: str, *, is_open: bool = False) -> None:
+        super().__init__(problem)
+        self.is_open = is_open
 
 
 class NotCertifiedError(BisimError, ValueError):

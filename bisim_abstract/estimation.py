@@ -18,12 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._mdp_checks import check_distribution, frozen
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract._validation import check_int, check_real
+from bisim_abstract._validation import check_int, check_memory_limit, check_real
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 from bisim_abstract.mdp import TabularMDP
 
 __all__ = ["Estimate", "estimate_mdp"]
+
+ROW_BYTES, STEP_BYTES = 180, 80  # what a state and action and what a sample take at the peak
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,6 +118,7 @@ def estimate_mdp(
     support_bound: int | None = None,
     start: npt.ArrayLike | None = None,
     metadata: Mapping[str, Any] | None = None,
+    memory_limit: int | None = None,
 ) -> TabularMDP:
     """The empirical MDP of sampled transitions, marked as an estimate with its radii.
 
@@ -137,10 +141,12 @@ def estimate_mdp(
             all states by default. A true bound makes the radii far smaller.
         start: (n_states) start distribution; uniform over visited states by default.
         metadata: See `TabularMDP`.
+        memory_limit: Bytes that may be used; what is available by default.
 
     Raises:
         InvalidArgumentError: If lengths differ, an index is out of range, or a reward lies
             outside `reward_range`.
+        MemoryLimitError: If the model would not fit.
 
     Example:
         >>> mdp = estimate_mdp([0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 1],
@@ -154,6 +160,13 @@ def estimate_mdp(
     n_actions = check_int("n_actions", n_actions, low=1)
     alpha = check_alpha(alpha)
     low, high = check_reward_range(reward_range)
+    n_steps = len(states) if isinstance(states, np.ndarray | list | tuple) else 1
+    check_memory(
+        ROW_BYTES * n_states * n_actions + STEP_BYTES * n_steps,
+        what=f"a model of {n_states:,} states and {n_actions:,} actions from {n_steps:,} steps",
+        instead="number only the states and actions that occur",
+        memory_limit=check_memory_limit(memory_limit),
+    )
     s = _indices("states", states, n_states)
     a = _indices("actions", actions, n_actions)
     t = _indices("next_states", next_states, n_states)

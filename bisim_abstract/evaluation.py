@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray, SeedLike
-from bisim_abstract._validation import as_generator, check_int
+from bisim_abstract._validation import as_generator, check_int, check_memory_limit
 from bisim_abstract.embedding import Embedding, checked_points
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["EmbeddingQuality", "evaluate_embedding"]
 
 CHUNK_CELLS = 2**20  # distances of queries to all states that are held at once
+PAIR_BYTES, CELL_BYTES = 150, 80  # what a pair and one of these distances take at the peak
 ROUNDING = 1e-6  # of the upper bound: what single precision may be off without contradiction
 
 Measure: TypeAlias = Callable[[IntArray, IntArray], FloatArray]
@@ -90,6 +91,7 @@ def evaluate_embedding(
     k: int = 10,
     sample: int = 20_000,
     seed: SeedLike = 0,
+    memory_limit: int | None = None,
 ) -> EmbeddingQuality:
     """Compare an embedding with certified bounds on the metric.
 
@@ -104,10 +106,12 @@ def evaluate_embedding(
         k: Neighbours per state; all others where there are fewer.
         sample: Number of pairs.
         seed: Seed or generator of the samples.
+        memory_limit: Bytes that may be used; what is available by default.
 
     Raises:
         InvalidArgumentError: If the points or distances are not finite, or their number differs
             from that of the states.
+        MemoryLimitError: If the sample would not fit.
     """
     if not hasattr(certificate, "bounds"):
         raise InvalidArgumentError(
@@ -117,11 +121,14 @@ def evaluate_embedding(
     n = certificate.n_states
     sample = check_int("sample", sample, low=1)
     k = min(check_int("k", k, low=1), n - 1)
+    n_pairs = min(sample, n * (n - 1) // 2)
+    n_queries = min(n, max(1, 50 * sample // n))
+    cells = min(n_queries * n, max(n, CHUNK_CELLS))
     check_memory(
-        150 * min(sample, n * (n - 1) // 2),
-        what=f"measuring {min(sample, n * (n - 1) // 2):,} pairs",
+        max(PAIR_BYTES * n_pairs, CELL_BYTES * cells),
+        what=f"measuring {n_pairs:,} pairs, and neighbours of {n_queries:,} states",
         instead="ask for a smaller sample",
-        memory_limit=None,
+        memory_limit=check_memory_limit(memory_limit),
     )
     rng = as_generator(seed)
     points = checked_points(embedding, n)
@@ -137,7 +144,7 @@ def evaluate_embedding(
     error = np.abs(found - truth)
     slack = ROUNDING * upper
     is_outside = (found < lower - slack) | (found > upper + slack)
-    queries = rng.permutation(n)[: max(1, 50 * sample // n)]
+    queries = rng.permutation(n)[:n_queries]
     return EmbeddingQuality(
         distortion=float(error.max(initial=0.0)),
         mean_error=float(error.mean()) if s.size else 0.0,

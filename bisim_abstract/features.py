@@ -44,6 +44,7 @@ from bisim_abstract._validation import (
     as_generator,
     check_gamma,
     check_int,
+    check_memory_limit,
     check_positive,
     check_real,
     check_states,
@@ -229,11 +230,16 @@ class ValueFeatures:
         s = check_states("states", states, self.n_states)
         t = check_states("others", others, self.n_states)
         try:
-            best = np.zeros(np.broadcast_shapes(s.shape, t.shape))
+            shape = np.broadcast_shapes(s.shape, t.shape)
         except ValueError:
             raise InvalidArgumentError(
                 f"states and others must broadcast, got shapes {s.shape} and {t.shape}"
             ) from None
+        size = math.prod(shape)
+        check_memory(
+            32 * size, what=f"the bounds of {size:,} pairs", instead="ask for them in parts"
+        )
+        best = np.zeros(shape)
         for values, correction in zip(self._functions(), self.all_corrections, strict=True):
             np.maximum(best, _lowered(np.abs(values[s] - values[t]), correction), out=best)
         return best
@@ -367,14 +373,17 @@ def value_features(
     gamma = check_gamma(gamma)
     count = check_int("count", count, low=1)
     max_iter = check_int("max_iter", max_iter, low=1)
+    memory_limit = check_memory_limit(memory_limit)
     workers = LocalBackend(thread_count(threads)) if backend is None else backend
-    signs, kinds = _patterns(mdp.n_actions, count, as_generator(seed))
+    count = _pattern_count(mdp.n_actions, count)
     check_memory(
-        24 * mdp.n_states * kinds.size,  # two tables, and a third in the order of functions
-        what=f"{kinds.size} value functions of {mdp.n_states:,} states",
+        # Two tables, and a third in the order of functions; and signs, as they are drawn.
+        (24 * mdp.n_states + 16 * mdp.n_actions) * count,
+        what=f"{count:,} value functions of {mdp.n_states:,} states",
         instead="ask for a smaller count",
         memory_limit=memory_limit,
     )
+    signs, kinds = _patterns(mdp.n_actions, count, as_generator(seed))
     goal = _goal(mdp, gamma, tol)
     low, high = _signed_range(mdp.rewards, signs)
     offset = low / 2.0 + high / 2.0
@@ -547,15 +556,21 @@ def _lowered(difference: FloatArray, correction: float) -> FloatArray:
     return np.maximum((difference * DOWN - correction) * DOWN, 0.0)
 
 
-def _patterns(n_actions: int, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
-    """(k, n_actions) signs and (k) kinds, k = `count` or as many as there are."""
-    ones = np.ones(n_actions, np.int64)
+def _pattern_count(n_actions: int, count: int) -> int:
+    """How many functions there are that give different distances, at most `count`."""
     if n_actions == 1:  # all coincide, up to the sign of the function
+        return 1
+    return min(count, n_actions + (1 << n_actions) + (1 << (n_actions - 1)))
+
+
+def _patterns(n_actions: int, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """(count, n_actions) signs and (count) kinds; there must be so many."""
+    ones = np.ones(n_actions, np.int64)
+    if n_actions == 1:
         return ones[None, :], np.zeros(1, np.int64)
     rows = [(ones, 0), (-ones, 0), (ones, 1)]
     order = np.arange(n_actions) if count >= 3 + n_actions else rng.permutation(n_actions)
     rows += [(_one_hot(n_actions, a, 1)[0], 0) for a in order.tolist()]
-    count = min(count, n_actions + 2**n_actions + 2 ** (n_actions - 1))
     seen = {(*row.tolist(), kind) for row, kind in rows}
     while len(rows) < count:
         row, kind = 2 * rng.integers(2, size=n_actions) - 1, int(rng.integers(2))

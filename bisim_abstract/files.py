@@ -142,7 +142,6 @@ def _bridge(path: str | Path, arrays: Arrays, start: int) -> TabularMDP:
         BRIDGE_BYTES * successor.size,
         what=f"the model in {path}",
         instead="split it, or use a larger machine",
-        memory_limit=None,
     )
     start = check_int("start", start, low=0, high=n_states - 1)
     first = np.zeros(n_states + 1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_int, check_real
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.mdp import DENSE_BYTES, ENTRY_BYTES, ROW_BYTES, TabularMDP
 
 __all__ = ["grouped_mdp", "random_mdp", "sparse_mdp"]
 
@@ -23,6 +24,11 @@ def random_mdp(n_states: int, n_actions: int = 3, *, seed: SeedLike = None) -> T
         seed: Seed or generator.
     """
     n_states, n_actions = _sizes(n_states, n_actions)
+    check_memory(
+        DENSE_BYTES * n_states * n_actions * n_states,
+        what=f"a model of {n_states:,} states and {n_actions:,} actions that reach every state",
+        instead="use sparse_mdp, whose rows are short, or ask for fewer states",
+    )
     rng = as_generator(seed)
     P = rng.dirichlet(np.ones(n_states), size=(n_states, n_actions))
     return TabularMDP.from_dense(
@@ -45,8 +51,9 @@ def sparse_mdp(
     """
     n_states, n_actions = _sizes(n_states, n_actions)
     support = check_int("support", support, low=1, high=n_states)
-    rng = as_generator(seed)
     rows = n_states * n_actions
+    _check_rows(rows, support, n_states, _distinct_bytes(rows, support, n_states))
+    rng = as_generator(seed)
     indices = _distinct(rng, rows, support, n_states)
     probs = rng.dirichlet(np.ones(support), size=rows)
     return TabularMDP.from_rows(
@@ -94,10 +101,12 @@ def grouped_mdp(
     noise = check_real("noise", noise)
     if not 0.0 <= noise < 1.0:
         raise InvalidArgumentError(f"noise must lie in [0, 1), got {noise!r}")
+    reach = min(support, n_groups)
+    drawn = _distinct_bytes(n_groups * n_actions, reach, n_groups)
+    _check_rows(n_states * n_actions, reach, n_states, drawn)
     rng = as_generator(seed)
     groups = np.sort(np.arange(n_states) % n_groups)
-    members = [np.flatnonzero(groups == g) for g in range(n_groups)]
-    reach = min(support, n_groups)
+    begins = np.searchsorted(groups, np.arange(n_groups + 1))
     targets = _distinct(rng, n_groups * n_actions, reach, n_groups)
     weights = rng.dirichlet(np.ones(reach), size=n_groups * n_actions)
     base = rng.random((n_groups, n_actions))
@@ -106,9 +115,12 @@ def grouped_mdp(
 
     kinds = (groups[:, None] * n_actions + np.arange(n_actions)).ravel()
     indices = np.empty((kinds.size, reach), np.int64)
-    for g in range(n_groups):
-        where = targets[kinds] == g
-        indices[where] = rng.choice(members[g], size=int(where.sum()))
+    wanted = targets[kinds].ravel()
+    order = np.argsort(wanted, kind="stable")
+    ends = np.cumsum(np.bincount(wanted, minlength=n_groups))
+    for g, (end, count) in enumerate(zip(ends, np.diff(ends, prepend=0), strict=True)):
+        members = np.arange(begins[g], begins[g + 1])
+        indices.ravel()[order[end - count : end]] = rng.choice(members, size=int(count))
     probs = weights[kinds] * (1.0 + noise * rng.uniform(-1.0, 1.0, size=indices.shape))
     probs /= probs.sum(axis=1, keepdims=True)
     rewards = base[groups] + noise * rng.random((n_states, n_actions))
@@ -126,10 +138,24 @@ def _sizes(n_states: int, n_actions: int) -> tuple[int, int]:
     return check_int("n_states", n_states, low=1), check_int("n_actions", n_actions, low=1)
 
 
+def _check_rows(rows: int, support: int, n_states: int, drawn: int) -> None:
+    """Refuse a model whose rows would not fit, or `drawn` bytes, which their making takes."""
+    check_memory(
+        max(drawn, (ENTRY_BYTES + 16) * rows * support + ROW_BYTES * rows),
+        what=f"a model of {n_states:,} states with {rows:,} rows of {support:,} successors",
+        instead="ask for fewer states, actions or successors (support)",
+    )
+
+
 def _unit_rewards(rng: np.random.Generator, n_states: int, n_actions: int) -> FloatArray:
     rewards = rng.random((n_states, n_actions))
     span = np.ptp(rewards)
     return np.asarray((rewards - rewards.min()) / (span if span > 0.0 else 1.0))
+
+
+def _distinct_bytes(rows: int, size: int, n: int) -> int:
+    """What `_distinct` takes at most: all numbers for each row twice, or those drawn."""
+    return 16 * rows * n if 4 * size >= n else 17 * rows * size
 
 
 def _distinct(rng: np.random.Generator, rows: int, size: int, n: int) -> IntArray:

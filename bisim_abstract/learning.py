@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_gamma, check_int, check_real
 from bisim_abstract.aggregate import value_loss
@@ -93,8 +94,14 @@ class QLearning:
                     f"env.{name} must be Discrete and counted from 0, got {space}"
                 )
         world: Any = env
-        size = int(world.observation_space.n) if n_states is None else n_states
+        size = world.observation_space.n if n_states is None else n_states
+        size = check_int("n_states", size, low=1)
         self.n_actions = int(world.action_space.n)
+        check_memory(
+            16 * size * self.n_actions,
+            what=f"a table of {size:,} states and {self.n_actions:,} actions",
+            instead="learn on an abstraction (AbstractedEnv), which has fewer states",
+        )
         self.table = np.full((size, self.n_actions), check_real("start", start))
         self.visits = np.zeros(self.table.shape, np.int64)
         self.rng = np.random.default_rng(check_int("seed", seed, low=0))
@@ -107,6 +114,11 @@ class QLearning:
     def learn(self, steps: int) -> None:
         """Take so many steps."""
         steps = check_int("steps", steps, low=0)
+        check_memory(
+            25 * steps,  # all random numbers are drawn ahead
+            what=f"learning for {steps:,} steps",
+            instead="call learn several times, for fewer steps each",
+        )
         first, last = self.epsilon
         done = np.minimum((self.steps + np.arange(steps)) / self.decay, 1.0)
         explore = self.rng.random(steps) < first + (last - first) * done
@@ -151,7 +163,13 @@ def learning_curve(
     """
     if any(b <= a for a, b in pairwise(steps)):
         raise InvalidArgumentError(f"steps must rise, got {list(steps)}")
-    scores = np.empty((check_int("seeds", seeds, low=1), len(steps)))
+    seeds = check_int("seeds", seeds, low=1)
+    check_memory(
+        8 * seeds * len(steps),
+        what=f"the scores of {seeds:,} agents",
+        instead="ask for fewer seeds",
+    )
+    scores = np.empty((seeds, len(steps)))
     for seed in range(seeds):
         agent = make(seed)
         for k, point in enumerate(steps):

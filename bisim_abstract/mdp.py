@@ -33,6 +33,7 @@ from bisim_abstract._mdp_checks import (
     checked_metadata,
     frozen,
 )
+from bisim_abstract._memory import check_memory
 from bisim_abstract._text import counted
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 from bisim_abstract._validation import check_choice
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from bisim_abstract.estimation import Estimate
+
+# What making a model takes at its peak, in bytes, measured: per entry of a dense array, per entry
+# of rows that are sorted and merged, and per row.
+DENSE_BYTES, ENTRY_BYTES, ROW_BYTES = 64, 80, 40
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -325,6 +330,12 @@ class TabularMDP:
             **options: start, state_ids, terminal_state, estimate, metadata.
         """
         R = frozen("rewards", rewards, np.float64)
+        if isinstance(indices, np.ndarray):  # anything else takes more as it is
+            check_memory(
+                ENTRY_BYTES * indices.size,
+                what=f"sorting {indices.size:,} transitions",
+                instead="pass fewer, for instance only reachable states",
+            )
         ptr, index, prob = canonical_rows(*_as_rows(indptr, indices, probs, R.shape))
         return cls(indptr=ptr, indices=index, probs=prob, rewards=R, **options)
 
@@ -339,6 +350,8 @@ class TabularMDP:
             rewards: (n_states, n_actions), or (n_states) where they do not depend on actions.
             **options: start, state_ids, terminal_state, estimate, metadata.
         """
+        if isinstance(transitions, np.ndarray) and transitions.dtype.kind in "biuf":
+            _check_dense(transitions)  # anything else takes more as it is
         P = frozen("transitions", transitions, np.float64)
         if P.ndim != 3 or P.shape[0] != P.shape[2] or P.size == 0:
             raise InvalidMDPError(
@@ -459,6 +472,18 @@ def canonical_rows(
     begins, sums = begins[kept], sums[kept]
     ptr = np.searchsorted(rows[begins], np.arange(indptr.size))
     return ptr.astype(np.int64), indices[begins], sums
+
+
+def _check_dense(transitions: npt.NDArray[Any]) -> None:
+    """Refuse a dense array if its copy, or its entries besides, would not fit."""
+    dense, count = 8 * transitions.size, 0
+    for _ in range(2):  # entries are counted only where the copy fits: there may be too many
+        check_memory(
+            dense + (DENSE_BYTES - 16) * count,
+            what=f"a model of {transitions.size:,} probabilities",
+            instead="pass rows to TabularMDP.from_rows, with possible transitions only",
+        )
+        count = int(np.count_nonzero(transitions))
 
 
 def _rebuild(fields: dict[str, Any]) -> TabularMDP:

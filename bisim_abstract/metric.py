@@ -25,7 +25,13 @@ from bisim_abstract._pairs import PairSolver, pair_solver
 from bisim_abstract._parallel import thread_count
 from bisim_abstract._progress import shown
 from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
-from bisim_abstract._validation import check_gamma, check_int, check_positive, check_states
+from bisim_abstract._validation import (
+    check_gamma,
+    check_int,
+    check_memory_limit,
+    check_positive,
+    check_states,
+)
 from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes, reward_span
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
@@ -91,6 +97,11 @@ class MetricBounds:
             check_states("states", states, self.n_states),
             check_states("others", others, self.n_states),
         )
+        check_memory(
+            48 * s.size,
+            what=f"the bounds of {s.size:,} pairs",
+            instead="ask for them in parts",
+        )
         x, y = self.labels[s], self.labels[t]
         lower = self.class_lower[x, y]
         upper = np.where((x == y) & (s != t), self.within, self.class_upper[x, y])
@@ -133,7 +144,6 @@ class MetricBounds:
             8 * n * n + 16 * n * n * (self.n_classes < n),
             what=f"the table of all {n:,} x {n:,} states",
             instead="use bounds(states, others) for the pairs you need, or the class tables",
-            memory_limit=None,
         )
         full = table[np.ix_(self.labels, self.labels)]
         if within > 0.0:
@@ -192,6 +202,7 @@ def bisimulation_metric(
     if tol is not None:
         tol = check_positive("tol", tol)
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
+    memory_limit = check_memory_limit(memory_limit)
     workers = thread_count(threads)
     if classes is None:
         classes = bisimulation_classes(mdp, threads=workers)

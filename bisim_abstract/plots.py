@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_choice, check_int, check_real, require
 from bisim_abstract.certificate import Certificate
@@ -688,7 +689,12 @@ def _pair_groups(
     """Covered pairs and others, both as states: all, or as many as asked for at random."""
     n, keys = certificate.n_states, certificate.keys
     total = _n_pairs(n)
-    if total - keys.size <= sample or total <= 50 * sample:
+    is_every = total - keys.size <= sample or total <= 50 * sample
+    count = total if is_every else sample
+    check_memory(
+        40 * count, what=f"choosing from {count:,} pairs", instead="ask for a smaller sample"
+    )
+    if is_every:
         first, second = np.triu_indices(n, 1)
         others = np.setdiff1d(first * n + second, keys, assume_unique=True)
         others = others if others.size <= sample else rng.choice(others, sample, replace=False)

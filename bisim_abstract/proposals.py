@@ -123,8 +123,8 @@ def split_labels(
     rng = as_generator(seed)
     out = block.copy()
     count = int(block.max()) + 1
-    for k in range(count):
-        members = np.flatnonzero(block == k)
+    order, ends = np.argsort(block, kind="stable"), np.cumsum(np.bincount(block))
+    for k, members in enumerate(np.split(order, ends[:-1])):
         if members.size < 2 * SPLIT_SIZE:
             continue
         inner = as_points(rows[members], members.size)

@@ -21,7 +21,12 @@ import numpy.typing as npt
 
 from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
-from bisim_abstract._validation import as_generator, check_choice, check_int
+from bisim_abstract._validation import (
+    as_generator,
+    check_choice,
+    check_int,
+    check_memory_limit,
+)
 from bisim_abstract.embedding import as_points, checked_points
 from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 
@@ -34,6 +39,8 @@ K_MEANS_RUNS = 5  # of which the best counts
 K_MEANS_POINTS = 256  # per centre, of more a sample is looked at
 SMALLEST = 1e-300  # in place of a spread of 0
 LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
+# Bits that such an index takes: per hyperplane, links and neighbours of a point, and per cell.
+INDEX_BITS = {"LSH": 1, "IVF": 384, "HNSW": 64, "NSG": 32}
 Points: TypeAlias = npt.NDArray[np.float32]
 Returned: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike] | npt.NDArray[np.integer[Any]]
 
@@ -45,6 +52,7 @@ def retrieve_pairs(
     index: str = "Flat",
     seed: SeedLike = None,
     nprobe: int | None = None,
+    memory_limit: int | None = None,
 ) -> tuple[IntArray, IntArray]:
     """Pairs of every state with its k nearest neighbours, as far as an index finds them.
 
@@ -61,15 +69,17 @@ def retrieve_pairs(
             "IVF64,Flat". An index with more cells than different points becomes "Flat".
         seed: Seed or generator.
         nprobe: Cells that an "IVF" index visits per query, 8 by default.
+        memory_limit: Bytes that may be used; what is available by default.
 
     Returns:
         The states of the unordered pairs, (s, t) with s < t, each pair once, sorted.
 
     Raises:
         InvalidArgumentError: If points are not finite, or FAISS refuses the index.
+        MemoryLimitError: If the pairs would not fit.
     """
     n = len(np.atleast_1d(points))
-    s, t = _proposed(points, k, index, seed, nprobe)
+    s, t = _proposed(points, k, index, seed, nprobe, memory_limit)
     return np.divmod(np.unique(np.minimum(s, t) * n + np.maximum(s, t)), n)
 
 
@@ -80,6 +90,7 @@ def retrieve_neighbours(
     index: str = "Flat",
     seed: SeedLike = None,
     nprobe: int | None = None,
+    memory_limit: int | None = None,
 ) -> IntArray:
     """The k nearest neighbours of every state, as far as an index finds them.
 
@@ -91,12 +102,16 @@ def retrieve_neighbours(
         index: FAISS factory string, as for `retrieve_pairs`.
         seed: Seed or generator.
         nprobe: Cells that an "IVF" index visits per query, 8 by default.
+        memory_limit: Bytes that may be used; what is available by default.
 
     Returns:
         (n_states, k) neighbours, nearest first; -1 where fewer were found.
+
+    Raises:
+        MemoryLimitError: If the neighbours would not fit.
     """
     n = len(np.atleast_1d(points))
-    s, t = _proposed(points, k, index, seed, nprobe)
+    s, t = _proposed(points, k, index, seed, nprobe, memory_limit)
     order = np.argsort(s, kind="stable")
     counts = np.bincount(s, minlength=n)
     place = np.arange(s.size) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -106,7 +121,12 @@ def retrieve_neighbours(
 
 
 def _proposed(
-    points: npt.ArrayLike, k: int, index: str, seed: SeedLike, nprobe: int | None
+    points: npt.ArrayLike,
+    k: int,
+    index: str,
+    seed: SeedLike,
+    nprobe: int | None,
+    memory_limit: int | None,
 ) -> list[IntArray]:
     """States and what each of them proposes, its nearest first."""
     n = len(np.atleast_1d(points))
@@ -115,7 +135,7 @@ def _proposed(
         100 * n * (k + 2),
         what=f"looking for {k:,} neighbours of {n:,} states",
         instead="ask for fewer neighbours",
-        memory_limit=None,
+        memory_limit=check_memory_limit(memory_limit),
     )
     rng = as_generator(seed)
     unique, members, sizes = _grouped(as_points(points, n), rng)
@@ -127,13 +147,16 @@ def _proposed(
     return _expanded(hits, members, sizes, k)
 
 
-def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[IntArray, IntArray]:
+def uniform_pairs(
+    n_states: int, *, per_state: int, seed: SeedLike, memory_limit: int | None = None
+) -> tuple[IntArray, IntArray]:
     """Every state with uniformly drawn partners, never itself; none for a single state.
 
     Args:
         n_states: Number of states.
         per_state: Independent draws for each state, so that partners can repeat.
         seed: Seed or generator.
+        memory_limit: Bytes that may be used; what is available by default.
 
     Returns:
         (n_states * per_state) states and their partners.
@@ -144,7 +167,7 @@ def uniform_pairs(n_states: int, *, per_state: int, seed: SeedLike) -> tuple[Int
         40 * n * u,
         what=f"{u:,} partners of {n:,} states",
         instead="ask for fewer partners per state",
-        memory_limit=None,
+        memory_limit=memory_limit,
     )
     s = np.repeat(np.arange(n), u)
     return s, (s + as_generator(seed).integers(1, max(n, 2), size=s.size)) % n
@@ -284,8 +307,8 @@ def _expanded(hits: IntArray, members: IntArray, sizes: IntArray, k: int) -> lis
 
 def _built(faiss: Any, points: Points, text: str, nprobe: int | None, seed: int) -> Any:
     """An index that holds the points."""
-    _check_factory(text)
     n, d = points.shape
+    _check_factory(text, n)
     try:
         if text.startswith("LSH"):
             index = faiss.IndexLSH(d, int(text[3:]))
@@ -311,10 +334,15 @@ def _built(faiss: Any, points: Points, text: str, nprobe: int | None, seed: int)
     return index
 
 
-def _check_factory(text: str) -> None:
+def _check_factory(text: str, n: int) -> None:
     """Refuse what would end the process inside FAISS, and LSH that could not be re-seeded."""
     for kind, size in re.findall(r"(LSH|IVF|HNSW|NSG)(\d+)", text):
-        check_int(f"the number after {kind} in index", int(size), low=LEAST_SIZES[kind])
+        count = check_int(f"the number after {kind} in index", int(size), low=LEAST_SIZES[kind])
+        check_memory(
+            INDEX_BITS[kind] * count * (1 if kind == "IVF" else n) // 8,
+            what=f"an index {text!r} of {n:,} points",
+            instead=f"choose a smaller number after {kind}",
+        )
     if "LSH" in text and not re.fullmatch(r"LSH\d{1,4}", text):
         raise InvalidArgumentError(f"index must be 'LSH<bits>', got {text!r}; try 'LSH8'")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._mdp_checks import frozen
+from bisim_abstract._memory import check_memory
 from bisim_abstract._parallel import map_chunks, thread_count
 from bisim_abstract._typing import FloatArray
 from bisim_abstract.errors import InvalidArgumentError
@@ -79,7 +81,12 @@ def solve_transport(
             "the leading axes of cost, a and b must broadcast, got "
             f"{costs.shape[:-2]}, {masses_a.shape[:-1]} and {masses_b.shape[:-1]}"
         ) from None
-    count = int(np.prod(lead))
+    count = math.prod(lead)
+    check_memory(
+        count * (32 * m * n + 56 * (m + n)),  # costs twice, flows, their product; masses
+        what=f"solving {count:,} problems of {m:,} x {n:,} masses",
+        instead="solve fewer at a time",
+    )
     flat_cost = np.ascontiguousarray(np.broadcast_to(costs, (*lead, m, n))).reshape(count, m * n)
     # Near the end of the number line potentials would overflow: scale by a power of two.
     unit = np.where(flat_cost.max(axis=1, initial=0.0) > 2.0**900, 2.0**64, 1.0)

@@ -40,11 +40,15 @@ import numpy as np
 
 from bisim_abstract._parallel import thread_count
 from bisim_abstract._typing import FloatArray, SeedLike
-from bisim_abstract._validation import as_generator, check_choice, check_int
+from bisim_abstract._validation import (
+    as_generator,
+    check_choice,
+    check_int,
+    check_memory_limit,
+)
 from bisim_abstract._verify_exact import ExactTable, check_exact_features, check_exact_radii
 from bisim_abstract._verify_float import (
     Reader,
-    Unconfirmed,
     above_float,
     check_features,
     check_intervals,
@@ -112,10 +116,12 @@ def verify(
     sample: int = 200,
     seed: SeedLike = 0,
     threads: int | None = None,
+    memory_limit: int | None = None,
 ) -> Verification:
     """Check every claim of a certificate against the model.
 
-    A certificate that is malformed in any way is rejected; it never raises an error.
+    A certificate that is malformed in any way is rejected; it never raises an error. One that
+    is too large to be checked in the memory there is is neither rejected nor verified.
 
     Args:
         certificate: What is to be checked.
@@ -128,13 +134,18 @@ def verify(
         seed: Seed or generator of the sample.
         threads: Number of threads in "float" mode; all cores by default. The result does not
             depend on it.
+        memory_limit: Bytes that may be used; what is available by default.
+
+    Raises:
+        MemoryLimitError: If the check would not fit; it says nothing about the certificate.
     """
     check_choice("mode", mode, MODES)
     sample = check_int("sample", sample, low=1)
-    check = _Check(mdp, mode, sample, as_generator(seed), thread_count(threads))
+    memory_limit = check_memory_limit(memory_limit)
+    check = _Check(mdp, mode, sample, as_generator(seed), thread_count(threads), memory_limit)
     found = check.judge(certificate)
     if check.is_open and check.cells <= SMALL:
-        return _Check(mdp, "exact", sample, as_generator(0), 1).judge(certificate)
+        return _Check(mdp, "exact", sample, as_generator(0), 1, memory_limit).judge(certificate)
     if check.is_open:
         return replace(found, problem=f'{found.problem}; mode "exact" would decide, slowly')
     return found
@@ -144,7 +155,13 @@ class _Check:
     """One run of the verifier, and how far it has come."""
 
     def __init__(
-        self, mdp: TabularMDP, mode: str, sample: int, rng: np.random.Generator, threads: int
+        self,
+        mdp: TabularMDP,
+        mode: str,
+        sample: int,
+        rng: np.random.Generator,
+        threads: int,
+        memory_limit: int | None,
     ) -> None:
         self.pairs = self.levels = self.features = self.cells = 0
         self.is_open = False  # whether rounding is all that speaks against it
@@ -153,6 +170,7 @@ class _Check:
         self._sample = sample
         self._rng = rng
         self._threads = threads
+        self._memory_limit = memory_limit
 
     def judge(self, certificate: Certificate) -> Verification:
         """Check everything; what was found."""
@@ -162,7 +180,7 @@ class _Check:
             with np.errstate(all="ignore"):
                 widening = self._run(certificate)
         except VerificationError as reason:
-            problem, self.is_open = str(reason), isinstance(reason, Unconfirmed)
+            problem, self.is_open = str(reason), reason.is_open
         verdict = "sampled" if self._mode == "sampled" else "verified"
         return Verification(
             is_valid=not problem,
@@ -177,7 +195,7 @@ class _Check:
 
     def _run(self, certificate: Certificate) -> Fraction:
         """How far bounds must be widened."""
-        claims = read_claims(certificate, self._mdp)
+        claims = read_claims(certificate, self._mdp, memory_limit=self._memory_limit)
         self.cells = _count_cells(claims, self._mdp)
         levels = [ExactTable(level, claims.gamma) for level in claims.levels]
         states = ExactTable(
@@ -223,7 +241,7 @@ class _Check:
         except VerificationError as reason:
             # Wrong already as they stand? Then rounding is not to be blamed.
             check_clusters(claims, Fraction(0), "", reader, states, self._threads)
-            raise Unconfirmed(str(reason)) from reason
+            raise VerificationError(str(reason), is_open=True) from reason
         return widening
 
     def _check_model(self, level: Table) -> FloatArray:

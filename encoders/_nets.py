@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract.encoders.transitions import Transitions
 
 LARGE_TABLE = 200_000  # rows from which on only those in a batch are updated
@@ -125,6 +126,15 @@ class Samples:
         return int(self.now.shape[0])
 
 
+def _check_room(weights: int, what: str, generator: torch.Generator | None) -> None:
+    """Refuse weights that would not fit; in training each has a slope and two moments besides."""
+    check_memory(
+        weights * (4 if generator is None else 16),
+        what=f"{what} with {weights:,} weights",
+        instead="ask for fewer dimensions (dim) or smaller layers (hidden)",
+    )
+
+
 class Table(nn.Module):
     """One learned vector per row: a linear map of one-hot vectors, without the zeros."""
 
@@ -132,6 +142,7 @@ class Table(nn.Module):
         self, n_rows: int, size: int, spread: float, generator: torch.Generator | None
     ) -> None:
         super().__init__()
+        _check_room(n_rows * size, f"a table of {n_rows:,} states", generator)
         self.weight = nn.Parameter(spread * torch.randn(n_rows, size, generator=generator))
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -145,6 +156,8 @@ class Mlp(nn.Module):
 
     def __init__(self, sizes: Sequence[int], generator: torch.Generator | None) -> None:
         super().__init__()
+        count = sum(fan_in * fan_out for fan_in, fan_out in itertools.pairwise(sizes))
+        _check_room(count, f"a network of layers {tuple(sizes)}", generator)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for fan_in, fan_out in itertools.pairwise(sizes):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._progress import shown
 from bisim_abstract._typing import BoolArray, Progress, ProgressCallback
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 FORMAT = "bisim_abstract.Encoder"
 VERSION = 1
 DRAWN = 64  # steps whose batches are drawn at once
+PAIR_BYTES = 20  # what a pair of a batch takes at least: distance, target, both errors, slope
 REPORT = 100  # steps between reports
 CHUNK = 65_536  # states or pairs evaluated at once
 MOST_LAYERS = 100  # hidden ones
@@ -210,6 +212,11 @@ class Encoder(abc.ABC):
         generator: torch.Generator,
         report: ProgressCallback | None,
     ) -> None:
+        check_memory(
+            PAIR_BYTES * self.batch_size**2 + 16 * DRAWN * self.batch_size,
+            what=f"training on {self.batch_size:,} x {self.batch_size:,} pairs at once",
+            instead="choose a smaller batch_size",
+        )
         optimiser = Optimiser(learner, self.learning_rate, self.steps)
         for step in range(self.steps):
             if step % DRAWN == 0:

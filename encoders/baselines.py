@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import SeedLike
 from bisim_abstract._validation import as_generator, check_int, check_states
 from bisim_abstract.mdp import TabularMDP, check_mdp
@@ -61,6 +62,11 @@ class RandomEmbedding:
         self.n_states = check_int("n_states", n_states, low=1)
         self.dim = check_int("dim", dim, low=1)
         shape = (self.n_states, self.dim)
+        check_memory(
+            4 * self.n_states * self.dim,
+            what=f"{self.n_states:,} points in {self.dim:,} dimensions",
+            instead="ask for fewer",
+        )
         self._points: Points = as_generator(seed).standard_normal(shape, dtype=np.float32)
 
     def encode(self, states: npt.ArrayLike, /) -> Points:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from bisim_abstract._mdp_checks import frozen
+from bisim_abstract._memory import check_memory
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_choice, check_int
@@ -27,6 +29,8 @@ __all__ = ["Policy", "Transitions", "collect_transitions", "sample_transitions"]
 FORMAT = "bisim_abstract.Transitions"
 VERSION = 1
 EPISODE = 200  # steps after which a rollout of a model starts anew
+# What a sampled step, the arrays of one step of all copies, and a copy of an environment take.
+STEP_BYTES, ARRAYS_BYTES, COPY_BYTES = 70, 800, 4_000
 ARRAYS = ("states", "actions", "rewards", "next_states", "terminated")
 SCALARS = ("n_actions", "n_states", "terminal_state")
 
@@ -170,10 +174,19 @@ def collect_transitions(
             in the action space.
     """
     n = check_int("n", n, low=1)
+    n_envs = check_int("n_envs", n_envs, low=1)
+    check_memory(
+        COPY_BYTES * n_envs,
+        what=f"{n_envs:,} copies of the environment",
+        instead="ask for a smaller n_envs",
+    )
     rng = as_generator(seed)
-    with _vectorised(env, check_int("n_envs", n_envs, low=1)) as copies:
+    with _vectorised(env, n_envs) as copies:
         space, n_actions = copies.single_observation_space, _check_actions(copies)
         n_states, kind = _check_observations(space)
+        # All is held four times: as stepped, joined, converted, and read-only.
+        own = 2 * math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize + 17
+        _check_room(n, 4 * own + ARRAYS_BYTES // copies.num_envs)
         offset = int(space.start) if isinstance(space, spaces.Discrete) else 0
         columns: list[list[npt.NDArray[Any]]] = [[], [], [], [], []]
         first = int(copies.single_action_space.start)  # type: ignore[attr-defined]
@@ -226,6 +239,7 @@ def sample_transitions(
     """
     check_mdp(mdp)
     n = check_int("n", n, low=1)
+    _check_room(n, STEP_BYTES)
     rng = as_generator(seed)
     actions = rng.integers(mdp.n_actions, size=n)
     terminal = mdp.terminal_state if mdp.n_states > 1 else None
@@ -254,6 +268,14 @@ def sample_transitions(
         n_actions=mdp.n_actions,
         n_states=mdp.n_states,
         terminal_state=terminal,
+    )
+
+
+def _check_room(n: int, each: int) -> None:
+    check_memory(
+        n * each,
+        what=f"{n:,} transitions",
+        instead="ask for fewer, and fit or estimate with those",
     )
 
 

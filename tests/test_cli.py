@@ -1146,6 +1146,12 @@ def test_memory_limits_are_kept(call: Any, world: World) -> None:
     check_refused(ended, "allowed by memory_limit", "needs")
 
 
+def test_memory_limits_of_a_check_are_kept(call: Any, world: World) -> None:
+    arguments = ("verify", world.rooms_certificate, world.rooms, "--memory-limit")
+    check_refused(call(*arguments, "1kB"), "allowed by memory_limit", "checking a certificate")
+    assert call(*arguments, "1GB").code == 0
+
+
 def test_names_that_are_no_text_are_shown_escaped(call: Any, world: World) -> None:
     """Found by fuzzing: the file was written, and telling so was a fault of this program."""
     ended = call("extract", world.lake, "-o", os.fsdecode(b"out\xff.npz"))

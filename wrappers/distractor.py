@@ -10,12 +10,16 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from bisim_abstract._mdp_checks import ROW_SUM_TOL
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray
 from bisim_abstract._validation import check_int
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.wrappers._source import plain_action, state_reader
 from bisim_abstract.wrappers.tabular import extract_mdp
+
+# What making the product takes at its peak, in bytes per transition and per state of it.
+ENTRY_BYTES, STATE_BYTES = 44, 100
 
 
 class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -67,6 +71,11 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             if support is None:
                 support = min(3, self.n_background)
             support = check_int("support", support, low=1, high=self.n_background)
+            check_memory(
+                8 * self.n_background**2,
+                what=f"the background chain of {self.n_background:,} states",
+                instead="ask for a smaller n_background",
+            )
             self.chain = _random_chain(self.n_background, support, check_int("seed", seed, low=0))
         else:
             self.chain = _checked_chain(chain)
@@ -123,6 +132,12 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if base.terminal_state not in (None, live):
             raise InvalidArgumentError("the absorbing state must be the last one")
         rows = base.indptr[live * n_actions]
+        count = int(rows) * int(np.count_nonzero(self.chain))
+        check_memory(
+            ENTRY_BYTES * count + STATE_BYTES * n_actions * live * size,
+            what=f"the product of {live:,} states and {size:,} backgrounds, {count:,} transitions,",
+            instead="choose a smaller n_background or support, or a smaller environment",
+        )
         kernel = csr_array(
             (base.probs[:rows], base.indices[:rows], base.indptr[: live * n_actions + 1]),
             shape=(live * n_actions, base.n_states),

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
+from bisim_abstract._memory import check_memory, human_bytes
 from bisim_abstract._typing import Progress, ProgressCallback
 from bisim_abstract._validation import check_choice, check_int
 from bisim_abstract.errors import (
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 RESEEDS = 8  # other seeds under which a step that drew random numbers is repeated
 REPORT_EVERY = 64  # states between two calls of the callback
+STEP_BYTES, STATE_BYTES = 120, 600  # what a step takes in the table, a state besides its snapshot
+LOOK_EVERY = 2**24  # bytes of snapshots after which memory is looked at
 COMPARED = 500  # states looked at to explain a state limit; enough to clear innocent attributes
 
 
@@ -246,6 +249,7 @@ class _Search:
         self._rewards: list[float] = []
         self._ends: list[bool] = []
         self._draws = 0
+        self._held = self._looked = 0  # bytes of states, now and when memory was looked at
 
     def run(self, callback: ProgressCallback | None) -> None:
         codec = self._codec
@@ -375,13 +379,29 @@ class _Search:
                     f"states {twin} and {number} share the id {_short_id(digest)} by "
                     "coincidence; add any constant attribute to the environment to get other ids"
                 )
-            self._snapshots.append(zlib.compress(snapshot, 1))
+            packed = zlib.compress(snapshot, 1)
+            self._check_room(len(packed) + STATE_BYTES)
+            self._snapshots.append(packed)
             self._hashes.append(hash(snapshot))
             self._digests.append(digest)
             self._parents.append(parent)
         elif number not in self._variants and hash(snapshot) != self._hashes[number]:
             self._variants[number] = zlib.compress(snapshot, 1)
         return number
+
+    def _check_room(self, more: int) -> None:
+        """Refuse states whose table, and as many bytes as come before the next look, do not fit."""
+        self._held += more
+        if self._held - self._looked < LOOK_EVERY:
+            return
+        self._looked = self._held
+        count = len(self._snapshots) + 1
+        check_memory(
+            STEP_BYTES * count * self._n_actions + LOOK_EVERY,
+            what=f"going on from {count:,} states, which hold {human_bytes(self._held)},",
+            instead="name in the freeze argument of enumerate_mdp what is not part of the state, "
+            "or choose a smaller environment",
+        )
 
     def _marks(self) -> list[tuple[int, object]]:
         streams = [random, np.random.mtrand.get_bit_generator(), *self._codec.streams()]

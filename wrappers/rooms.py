@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_choice, check_fraction, check_int, check_real
 from bisim_abstract.errors import InvalidArgumentError, MemoryLimitError
@@ -17,6 +18,7 @@ from bisim_abstract.mdp import TabularMDP
 ACTIONS = ("up", "right", "down", "left")
 STEPS = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column) of each action
 TABLE_LIMIT = 100_000  # states beyond which a Python-object P is refused
+CELL_BYTES, MODEL_BYTES = 88, 1350  # what a cell takes here and in `to_mdp`, at the peak
 
 
 class RoomsGridEnv(gym.Env[np.int64, np.int64]):
@@ -72,6 +74,7 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
             check_choice("render_mode", render_mode, tuple(self.metadata["render_modes"]))
         self.render_mode = render_mode
         n = self.side**2
+        self._check_room(CELL_BYTES, "a grid")
         self.observation_space = spaces.Discrete(n)
         self.action_space = spaces.Discrete(len(ACTIONS))
 
@@ -137,6 +140,7 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
         """
         check_choice("terminal", terminal, ("absorb", "table"))
         n, size, side = self.side**2, self.room_size, self.side
+        self._check_room(MODEL_BYTES, "the model")
         row, col = np.divmod(np.arange(n), side)
         # Slots: the cell moved to, then the neighbours in the room in the order of STEPS.
         target = np.empty((n, len(ACTIONS), 5), np.int64)
@@ -191,6 +195,13 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
                     for t, p in zip(successors.tolist(), probs.tolist(), strict=True)
                 ]
         return table
+
+    def _check_room(self, each: int, what: str) -> None:
+        check_memory(
+            each * self.side**2,
+            what=f"{what} of {self.side:,} x {self.side:,} cells",
+            instead="choose a smaller side",
+        )
 
     # -- showing ---------------------------------------------------------------------------
 
