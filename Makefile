@@ -8,6 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 NEWEST := .venv-newest
 NEWEST_GYMNASIUM := 1.4.0
+# Other versions of Python that are declared, as far as this machine has them.
+OTHERS := 3.12 3.13
+find_python = $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/$(1).*/bin/python$(1)) \
+	$(shell command -v python$(1) 2>/dev/null))
 # Nothing outside the checkout: caches of pip, matplotlib and friends live here.
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
@@ -17,12 +21,13 @@ PIP_INSTALL := -m pip install --quiet --progress-bar off -c constraints.txt
 # Tests run in as many processes as there are cores; each of them uses one thread.
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-slow check bench clean
+.PHONY: help setup demo test test-slow test-pythons check bench clean
 
 help:
 	@echo "make demo       set up, and the whole chain on a gridworld: train, certify, verify, learn, report"
 	@echo "make test       set up, check lint and types, run the tests"
 	@echo "make test-slow  agents, browser, Ray, wheel and other-version tests (needs Chromium)"
+	@echo "make test-pythons  the core on the other versions of Python that are installed"
 	@echo "make bench      benchmarks against POT, SciPy and stormpy"
 	@echo "make clean      remove everything that was built"
 
@@ -78,6 +83,25 @@ $(VENV)/.slow: $(VENV)/.dev
 test-slow: $(VENV)/.slow $(NEWEST)/.dev
 	$(BIN)/pytest -n $(WORKERS) -m slow
 	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
+
+# What does not need PyTorch, of which only one build is small.
+CORE_TESTS := tests/wrappers $(addprefix tests/test_,$(addsuffix .py,mdp files arms metric certify certificate verify runs))
+.PRECIOUS: .venv-%/.dev
+.venv-%/.dev: pyproject.toml constraints.txt
+	@echo "setting up .venv-$* for Python $*, once"
+	@test -x .venv-$*/bin/python || $(call find_python,$*) -m venv .venv-$*
+	@.venv-$*/bin/python $(PIP_INSTALL) \
+		faiss-cpu gymnasium minigrid numba numpy scipy rich matplotlib hypothesis pytest pytest-xdist
+	@.venv-$*/bin/python -m pip install --quiet --progress-bar off --no-deps -e .
+	@touch $@
+
+test-pythons: $(foreach v,$(OTHERS),$(if $(call find_python,$(v)),test-python-$(v),no-python-$(v)))
+
+test-python-%: .venv-%/.dev
+	.venv-$*/bin/pytest -n $(WORKERS) -m "not slow" $(CORE_TESTS)
+
+no-python-%:
+	@echo "Python $* is not installed here: nothing was tested with it"
 
 bench: $(VENV)/.bench
 	$(BIN)/python scripts/bench.py

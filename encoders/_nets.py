@@ -127,12 +127,16 @@ class Samples:
 
 
 def _check_room(weights: int, what: str, generator: torch.Generator | None) -> None:
-    """Refuse weights that would not fit; in training each has a slope and two moments besides."""
-    check_memory(
-        weights * (4 if generator is None else 16),
-        what=f"{what} with {weights:,} weights",
-        instead="ask for fewer dimensions (dim) or smaller layers (hidden)",
-    )
+    """Refuse weights that would not fit; in training each has a slope and two moments besides.
+
+    Without a generator nothing is set aside: weights that a file holds take their place.
+    """
+    if generator is not None:
+        check_memory(
+            16 * weights,
+            what=f"{what} with {weights:,} weights",
+            instead="ask for fewer dimensions (dim) or smaller layers (hidden)",
+        )
 
 
 class Table(nn.Module):
