@@ -1,4 +1,4 @@
-# Two commands on a fresh machine with Python >= 3.11, git and make:
+# Two commands on a fresh machine with Python 3.11 to 3.13, git and make:
 #   make demo   sets up and runs the main job
 #   make test   sets up, checks lint and types, and runs the tests
 # Everything is kept inside the checkout: .venv* and .cache.
@@ -85,7 +85,8 @@ test-slow: $(VENV)/.slow $(NEWEST)/.dev
 	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
 
 # What does not need PyTorch, of which only one build is small.
-CORE_TESTS := tests/wrappers $(addprefix tests/test_,$(addsuffix .py,mdp files arms metric certify certificate verify runs))
+CORE := mdp files arms metric certify certificate verify partition
+CORE_TESTS := tests/wrappers $(CORE:%=tests/test_%.py)
 .PRECIOUS: .venv-%/.dev
 .venv-%/.dev: pyproject.toml constraints.txt
 	@echo "setting up .venv-$* for Python $*, once"
