@@ -24,6 +24,7 @@ CELLS = 2**17  # costs that are read at once
 CONFIRMED = 1e-9  # of the diameter: a bound that is open by more was not confirmed
 SMALLEST, LARGEST = 1e-270, 1e300  # sizes between which the float bounds mean something
 EPS = 2.0**-53
+UNDERFLOW = 1e-290  # above what is lost where products of small numbers become 0
 
 
 class Reader:
@@ -377,6 +378,7 @@ def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: in
             ),
         )
     largest = Fraction(float(features.corrections.max(initial=0.0)))
+    none = Fraction(0), Fraction(0)  # models that are estimates have no witnesses
     points = features.values
     for k, witness in enumerate(features.witnesses):
         potential = np.full(mdp.n_states, np.inf)
@@ -404,34 +406,41 @@ def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: in
         have = Fraction(witness.correction) - Fraction(claims.gamma) * largest
         open_by = max(
             open_by,
-            _open_correction(f"witness {k}", spread, Fraction(0), have, witness.correction, limit),
+            _open_correction(f"witness {k}", spread, none, have, witness.correction, limit),
         )
     return open_by
 
 
 def estimation_error(
     mdp: TabularMDP, values: FloatArray, signs: IntArray, gamma: float, *, is_mean: bool
-) -> Fraction:
-    """By how much the true span of Φg - g may exceed that of the estimate, exactly enough.
+) -> tuple[Fraction, Fraction]:
+    """By how much the true span of Φg - g may exceed that of the estimate: bounds on that.
 
     Backups of the true model under one action differ by at most reward_radius +
     γ·row_radius·span(g); their maximum by the largest of these, their mean by the mean; and the
-    span by at most twice that. The worst state is located in floats; a factor covers its rounding.
+    span by at most twice that. The worst state is located in floats. With A actions, what each
+    state is compared by is off by at most (A + 6)·u of itself: span and scale by u each, two
+    products and a sum, a mean of A terms. So another state may be worse by a factor of at most
+    (1 + (A + 6)·u)/(1 - (A + 6)·u), for which 1 + (4A + 64)·u is counted, and by underflow.
     """
     if mdp.estimate is None:
-        return Fraction(0)
+        return Fraction(0), Fraction(0)
     span = Fraction(float(values.max())) - Fraction(float(values.min()))
     used = np.flatnonzero(signs)
     rewards, rows = mdp.estimate.reward_radius[:, used], mdp.estimate.row_radius[:, used]
     scale = gamma * float(span)
     errors = rewards + scale * rows
+    if not (errors < LARGEST / used.size).all():
+        raise VerificationError(
+            "features: radii are too large to be checked in float mode", is_open=True
+        )
     state = int(np.argmax(errors.mean(axis=1) if is_mean else errors.max(axis=1)))
     exact = [
         Fraction(reward) + Fraction(gamma) * span * Fraction(row)
         for reward, row in zip(rewards[state].tolist(), rows[state].tolist(), strict=True)
     ]
     most = sum(exact, Fraction(0)) / len(exact) if is_mean else max(exact)
-    return 2 * most * (1 + Fraction(1, 2**48))
+    return 2 * most, 2 * most * (1 + Fraction(4 * used.size + 64, 2**53)) + Fraction(UNDERFLOW)
 
 
 def _residual_span(
@@ -459,7 +468,7 @@ def _residual_span(
         offsets[:] = offsets[signs != 0].max()
     widest = float(np.abs(values - shift).max())
     sizes = (widest, np.abs(base - base_shift).max(), np.abs(mdp.rewards).max(), rounding)
-    if not max(map(float, sizes)) < LARGEST:  # then nothing below overflows
+    if not (np.array(sizes) < LARGEST / mdp.n_actions).all():  # then nothing below overflows
         raise VerificationError(
             "features: values are too large to be checked in float mode", is_open=True
         )
@@ -496,17 +505,16 @@ def _residual_span(
 def _open_correction(
     name: str,
     spread: tuple[Fraction, Fraction],
-    extra: Fraction,
+    extra: tuple[Fraction, Fraction],
     have: Fraction,
     stored: float,
     limit: Fraction,
 ) -> Fraction:
     """How far a correction is open, if at all; `have` is what the span may be by it."""
-    least, most = spread
-    slack = Fraction(1, 2**46) * extra
-    if least + extra - slack > have:
-        raise wrong_correction(name, stored, least + extra - have)
-    missing = most + extra - have
+    least, most = (span + more for span, more in zip(spread, extra, strict=True))
+    if least > have:
+        raise wrong_correction(name, stored, least - have)
+    missing = most - have
     if missing > Fraction(CONFIRMED) * max(limit, Fraction(SMALLEST)):
         raise VerificationError(
             f"correction of {name} is {stored!r}, which could not be confirmed: rounding leaves "

@@ -431,6 +431,8 @@ def _read_witness(witness: object, number: int, mdp: TabularMDP, room: _Room) ->
         _first_bad(np.isfinite(values), "value at state {0} must be finite")
         _first_bad(np.isfinite(potential), "potential {0} must be finite")
         _first_bad((support >= 0) & (support < mdp.n_states), "support[{0}] is no state")
+        if np.unique(support).size != support.size:  # else its work would have no limit
+            raise VerificationError("support must name different states")
         if not 0 <= action < mdp.n_actions or sign not in (-1, 1):
             raise VerificationError(f"action {action} or sign {sign} is out of range")
         if correction < 0.0:

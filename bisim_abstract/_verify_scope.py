@@ -289,7 +289,8 @@ def _doubtful_pairs(
         k = np.searchsorted(ends, number, side="right")
         row, column = np.divmod(number - (ends[k] - products[k]), sizes[two[k]])
         s, t = order[begins[one[k]] + row], order[begins[two[k]] + column]
-        open_ = np.flatnonzero(reader.read(s, t, is_safe=True)[0] <= limit)[: EXACT_LIMIT + 1]
+        below = reader.read(s, t, is_safe=True)[0]
+        open_ = np.flatnonzero(~(below > limit))[: EXACT_LIMIT + 1]  # NaN says nothing
         return np.stack([np.minimum(s[open_], t[open_]), np.maximum(s[open_], t[open_])], axis=1)
 
     # A few batches at a time: the first pair that is not apart ends the check.

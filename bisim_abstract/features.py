@@ -80,7 +80,7 @@ class Witness:
         values: (n_states) that function, up to a constant.
         action: The action.
         sign: +1 or -1, on the reward.
-        support: (m) states.
+        support: (m) different states.
         potential: (m) the potential there.
         correction: Bound on what `values` are off by: γ·c and rounding.
     """
@@ -111,6 +111,8 @@ class Witness:
                 f"support must have shape (m,) with m above 0, got {self.support.shape}"
             )
         check_states("support", self.support, self.values.size)
+        if np.unique(self.support).size != self.support.size:
+            raise InvalidArgumentError("support must name different states, got one twice")
         if self.potential.shape != self.support.shape:
             raise InvalidArgumentError(
                 f"potential must have the shape of support {self.support.shape}, "

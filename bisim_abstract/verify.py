@@ -68,7 +68,8 @@ if TYPE_CHECKING:
 __all__ = ["Verification", "VerificationError", "verify"]
 
 MODES = ("float", "exact", "sampled")
-SMALL = 50_000  # costs in all backups, up to which fractions decide what rounding leaves open
+SMALL = 1_000_000  # steps, some seconds, up to which fractions decide what rounding leaves open
+PROBLEM_STEPS = 10  # what a transport problem takes per cost besides, in the same unit
 
 
 @dataclass(frozen=True)
@@ -141,44 +142,41 @@ def verify(
     """
     check_choice("mode", mode, MODES)
     sample = check_int("sample", sample, low=1)
-    memory_limit = check_memory_limit(memory_limit)
-    check = _Check(mdp, mode, sample, as_generator(seed), thread_count(threads), memory_limit)
-    found = check.judge(certificate)
-    if check.is_open and check.cells <= SMALL:
-        return _Check(mdp, "exact", sample, as_generator(0), 1, memory_limit).judge(certificate)
-    if check.is_open:
-        return replace(found, problem=f'{found.problem}; mode "exact" would decide, slowly')
-    return found
+    rng, workers = as_generator(seed), thread_count(threads)
+    # Values beyond all floats become infinite or NaN, which no comparison accepts.
+    with np.errstate(all="ignore"):
+        try:
+            claims = read_claims(certificate, mdp, memory_limit=check_memory_limit(memory_limit))
+        except VerificationError as reason:
+            return Verification(False, "rejected", mode, str(reason), 0.0, 0)
+        check = _Check(mdp, mode, sample, rng, workers)
+        found = check.judge(claims)
+        if not check.is_open:
+            return found
+        if _exact_work(claims, mdp) <= SMALL:
+            return _Check(mdp, "exact", sample, rng, workers).judge(claims)
+    return replace(found, problem=f'{found.problem}; mode "exact" would decide, slowly')
 
 
 class _Check:
     """One run of the verifier, and how far it has come."""
 
     def __init__(
-        self,
-        mdp: TabularMDP,
-        mode: str,
-        sample: int,
-        rng: np.random.Generator,
-        threads: int,
-        memory_limit: int | None,
+        self, mdp: TabularMDP, mode: str, sample: int, rng: np.random.Generator, threads: int
     ) -> None:
-        self.pairs = self.levels = self.features = self.cells = 0
+        self.pairs = self.levels = self.features = 0
         self.is_open = False  # whether rounding is all that speaks against it
         self._mdp = mdp
         self._mode = mode
         self._sample = sample
         self._rng = rng
         self._threads = threads
-        self._memory_limit = memory_limit
 
-    def judge(self, certificate: Certificate) -> Verification:
+    def judge(self, claims: Claims) -> Verification:
         """Check everything; what was found."""
         problem, widening = "", Fraction(0)
         try:
-            # Values beyond all floats become infinite or NaN, which no comparison accepts.
-            with np.errstate(all="ignore"):
-                widening = self._run(certificate)
+            widening = self._run(claims)
         except VerificationError as reason:
             problem, self.is_open = str(reason), reason.is_open
         verdict = "sampled" if self._mode == "sampled" else "verified"
@@ -193,10 +191,8 @@ class _Check:
             features_checked=self.features,
         )
 
-    def _run(self, certificate: Certificate) -> Fraction:
+    def _run(self, claims: Claims) -> Fraction:
         """How far bounds must be widened."""
-        claims = read_claims(certificate, self._mdp, memory_limit=self._memory_limit)
-        self.cells = _count_cells(claims, self._mdp)
         levels = [ExactTable(level, claims.gamma) for level in claims.levels]
         states = ExactTable(
             claims.states,
@@ -282,17 +278,26 @@ class _Check:
             before += size
 
 
-def _count_cells(claims: Claims, mdp: TabularMDP) -> int:
-    """How many costs and entries exact mode would look at, about."""
-    cells = len(claims.levels) * mdp.probs.size
+def _exact_work(claims: Claims, mdp: TabularMDP) -> int:
+    """How many steps with fractions exact mode would take, about, and rather too many.
+
+    A transport problem of l and m masses takes at most some (l + m)·l·m steps, a cost that it
+    reads one step per feature.
+    """
+    work, functions = 0, 0
     if claims.features is not None:
-        count = claims.features.corrections.size + len(claims.features.witnesses)
-        cells += count * mdp.probs.size
+        count, witnesses = claims.features.corrections.size, claims.features.witnesses
+        functions = count + len(witnesses)
+        work += functions * mdp.probs.size
+        work += sum(mdp.n_states * max(count, 1) * w.support.size for w in witnesses)
     for table in (*claims.levels, claims.states):
         lengths = np.diff(table.indptr).reshape(table.n, -1)
+        if table.level is not None:  # every row is compared with the centre of its block
+            work += mdp.probs.size + int(lengths[table.labels].sum())
         first, second = np.divmod(table.keys, table.n)
-        cells += int(np.einsum("ka,ka->", lengths[first], lengths[second]))
-    return cells
+        one, two = lengths[first], lengths[second]
+        work += int((one * two * (one + two + functions + PROBLEM_STEPS)).sum())
+    return work
 
 
 def _check_largest(table: ExactTable) -> None:

@@ -1609,3 +1609,103 @@ def test_counts_what_was_checked(honest: dict[str, Any]) -> None:
     assert (result.levels_checked, result.features_checked) == (1, 4)
     sampled: Any = SimpleNamespace(**honest)
     assert verify(sampled, ALTER_MDP, mode="sampled", sample=3).pairs_checked == 3
+
+
+# -- found by a review -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_actions", [8, 64, 200])
+def test_the_worst_state_of_an_estimate_is_located_in_floats(n_actions: int) -> None:
+    """Two states whose mean radii floats cannot tell apart: the needed one is the larger."""
+    radius = np.zeros((2, n_actions))
+    radius[:, 0] = 1.0
+    radius[1, 1:] = 2.0**-53
+    known = Estimate(
+        counts=np.ones((2, n_actions), np.int64),
+        reward_radius=radius,
+        row_radius=np.zeros((2, n_actions)),
+        alpha=0.1,
+        reward_range=(-10.0, 10.0),
+        support_bound=2,
+    )
+    mdp = TabularMDP(
+        indptr=np.arange(2 * n_actions + 1),
+        indices=np.repeat(np.arange(2), n_actions),
+        probs=np.ones(2 * n_actions),
+        rewards=np.zeros((2, n_actions)),
+        estimate=known,
+    )
+    needed = 4 * sum(map(Fraction, radius[1].tolist())) / n_actions
+    verdicts = set()
+    for deficit in range(0, 2 * n_actions, max(1, n_actions // 16)):
+        correction = float(needed * (1 - Fraction(deficit, 2**53)))
+        content: dict[str, Any] = {
+            "fingerprint": mdp.fingerprint,
+            "n_states": 2,
+            "gamma": 0.5,
+            "rewards": mdp.rewards,
+            "reward_radius": radius,
+            "alpha": 0.1,
+            "keys": np.empty(0, np.int64),
+            "lower": np.empty(0),
+            "upper": np.empty(0),
+            "levels": (),
+            "features": SimpleNamespace(
+                values=np.zeros((1, 2)),
+                signs=np.ones((1, n_actions), np.int64),
+                kinds=np.array([1]),
+                corrections=np.array([correction]),
+                witnesses=(),
+            ),
+            "lower_start": "reward",
+            "upper_start": "reward",
+            "tau": None,
+            "scope": "covered",
+            **EMPTY,
+        }
+        result = found(content, mdp)
+        verdicts.add(result.is_valid)
+        if result.is_valid:
+            assert Fraction(correction) + Fraction(result.widening) >= needed
+    assert True in verdicts
+
+
+def test_fractions_are_asked_only_where_that_takes_seconds(honest: dict[str, Any]) -> None:
+    """Work that no pair shows: many features and witnesses, one of them too large for floats."""
+    content = deep(honest)
+    features = content["features"]
+    for name in ("values", "signs", "kinds", "corrections"):
+        line = getattr(features, name)
+        setattr(features, name, np.repeat(line, 80, axis=0))
+    huge = copy.copy(features.witnesses[0])
+    huge.values = huge.values * 1e303
+    features.witnesses = (*features.witnesses[:1] * 600, huge)
+    result = found(content, ALTER_MDP)
+    assert result.mode == "float"
+    assert result.problem.endswith('"exact" would decide, slowly')
+
+
+def test_a_support_names_different_states(honest: dict[str, Any]) -> None:
+    content = deep(honest)
+    witness = content["features"].witnesses[0]
+    witness.support = np.repeat(witness.support, 2)
+    witness.potential = np.repeat(witness.potential, 2)
+    rejected(content, ALTER_MDP, "witness 0: support must name different states")
+
+
+def test_a_certificate_is_read_once(honest: dict[str, Any]) -> None:
+    """What fractions decide about is what was read, whatever an object says later."""
+    content = deep(honest)
+    content["features"].values[:] = np.array([-1e305, 1e305] * 4)  # open in floats
+    reads: list[str] = []
+
+    class Turning:
+        def __getattr__(self, name: str) -> Any:
+            reads.append(name)
+            return content[name]
+
+    turning: Any = Turning()
+    result = verify(turning, ALTER_MDP)
+    assert result.mode == "exact"
+    assert not result.is_valid
+    assert reads.count("keys") == reads.count("levels") == reads.count("features") == 1
