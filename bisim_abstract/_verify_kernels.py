@@ -933,7 +933,7 @@ def residual_kernel(
     of its sum with the action's value are within. The maximum of upper ends is an upper end.
     A mean of A actions is off by the mean of their slacks, and by (A + 2)·u of the mean of |r| +
     V, for which (2A + 8)·u is counted. The last difference is off by u of the base's difference,
-    by u of both for itself and for moving it: 4u cover them. TINY covers underflow.
+    by u of both for itself and for moving it: 4u cover them. One TINY covers all underflow.
 
     In: rows of the model, rewards; offsets (n_actions), equal for all used actions unless
     is_mean; values, base (n_states); signs (n_actions); nothing so large that it overflows.
@@ -954,7 +954,7 @@ def residual_kernel(
             reward = signs[action] * rewards[state, action] - offsets[action]
             value = reward + gamma * (ahead / mass)
             size = abs(reward) + widest
-            slack = (3.0 * (indptr[row + 1] - indptr[row]) + 16.0) * U * size + TINY
+            slack = (3.0 * (indptr[row + 1] - indptr[row]) + 16.0) * U * size
             least, most = max(least, value - slack), max(most, value + slack)
             total += value
             slacks += slack

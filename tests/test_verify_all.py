@@ -1192,6 +1192,46 @@ def test_residuals_lie_within_their_bounds(
         assert (high - low).max() <= scale * 1e-13 + 1e-289
 
 
+@pytest.mark.parametrize("kind", ["values", "rewards", "base", "underflow"])
+def test_every_part_of_the_slack_of_residuals_is_needed(kind: str) -> None:
+    """Sums that cancel, so that one error alone decides: no other part of the slack covers it."""
+    is_mean = kind == "rewards"
+    signs = np.array([1, 1 if is_mean else 0])
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        probs = rng.dirichlet(np.ones(3))
+        values: Floats = np.zeros(3)
+        base = base_shift = 0.0
+        rewards, offsets = np.zeros((3, 2)), np.zeros(2)
+        if kind == "values":
+            values = rng.standard_normal(3)
+        elif kind == "rewards":  # their mean is about 0, but for rounding
+            rewards[:] = (1.0 + rng.random()) * np.array([1.0, -1.0])
+            offsets = 1e-17 * rng.random(2)
+        elif kind == "base":
+            base, base_shift = float(rng.random()), 1e-17 * float(rng.random())
+        else:
+            values = np.array(5e-324 * rng.integers(1, 50, size=3), np.float64)
+        # P(values - shift) is about 0, but for rounding.
+        shift = float(probs @ values) if kind == "values" else 0.0
+        mdp = TabularMDP(
+            indptr=np.array([0, 3, 6, 7, 8, 9, 10]),
+            indices=np.array([0, 1, 2, 0, 1, 2, 1, 1, 2, 2]),
+            probs=np.concatenate([probs, probs, np.ones(4)]),
+            rewards=rewards,
+        )
+        bases, widest = np.full(3, base), float(np.abs(values - shift).max())
+        low, high = np.empty(3), np.empty(3)
+        rows = (mdp.indptr, mdp.indices, mdp.probs, mdp.rewards, offsets, values, shift, widest)
+        residual_kernel(0, 3, *rows, bases, base_shift, signs, is_mean, 0.75, low, high)
+        shifts = shift, base_shift
+        exact = residual_exact(
+            mdp, values, bases, signs.tolist(), offsets, shifts, 0.75, is_mean=is_mean
+        )
+        for least, value, most in zip(low.tolist(), exact, high.tolist(), strict=True):
+            assert Fraction(least) <= value <= Fraction(most)
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e10])
 def test_rewards_that_differ_by_little_are_no_obstacle(offset: float) -> None:
     """Features of rewards around a large number, of which rounding takes a part."""
