@@ -13,7 +13,9 @@ import numpy.typing as npt
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.errors import InvalidArgumentError
+from bisim_abstract.frontier import Frontier, FrontierPoint
 from bisim_abstract.learning import Curve
+from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.partition import (
     CertifiedInterval,
     Forest,
@@ -21,6 +23,7 @@ from bisim_abstract.partition import (
     certified_merges,
     middle,
 )
+from bisim_abstract.plots import frontier_marks
 from bisim_abstract.statemap import StateMap
 
 MAX_DRAWN = 20_000  # states on the page
@@ -29,6 +32,7 @@ MAX_INTERVALS = 2_000  # certified intervals on the page
 MAX_PAIRS = 20_000  # pairs behind each histogram
 MAX_LEAVES = 60  # more would not fit on a screen
 MAX_POINTS = 500  # of a learning curve
+MAX_VALUED = 50_000  # states up to which other thresholds than the certificate's are evaluated
 BINS = 36
 DECADES = 1e-9  # thresholds below this share of the largest one count as 0 on the axes
 
@@ -194,6 +198,14 @@ def draw_steps(forest: Forest, ends: FloatArray) -> Json:
     return {"tau": tau.tolist(), "count": forest.count(tau).tolist(), "exact": is_exact}
 
 
+def joined_at(forest: Forest, end: int | None) -> float | None:
+    """The threshold from which on the end of episodes is linked to a state, if there is one."""
+    if end is None:
+        return None
+    touching = forest.weights[(forest.first == end) | (forest.second == end)]
+    return float(touching.min()) if touching.size else None
+
+
 def kept_intervals(intervals: Sequence[CertifiedInterval], tau: float) -> list[CertifiedInterval]:
     """All certified intervals, or the widest by ratio of their ends and that around tau."""
     if len(intervals) <= MAX_INTERVALS:
@@ -211,7 +223,7 @@ def first_tau(certificate: Certificate, intervals: Sequence[CertifiedInterval]) 
     """Where the slider stands at first: at the certificate's threshold or a telling one."""
     if certificate.tau is not None:
         return certificate.tau
-    best = best_interval(list(intervals), certificate.n_states)
+    best = best_interval(list(intervals), certificate.n_live)
     if best is not None:
         return middle(best)
     # Nothing useful is certified: show where the lower arm has merged half of what it merges.
@@ -232,6 +244,54 @@ def tau_range(forests: tuple[Forest, Forest], tau: float) -> list[float]:
         low = tau
     # Some room on both sides, so that the first and the last step are seen; never beyond floats.
     return [max(low / 1.5, 1e-300), min(max(high, low) * 1.5, 1e300)]
+
+
+# -- value -------------------------------------------------------------------------------------
+
+
+def is_small(certificate: Certificate) -> bool:
+    """Whether thresholds besides the certificate's own are evaluated."""
+    return certificate.n_states <= MAX_VALUED
+
+
+def trace_values(
+    certificate: Certificate, mdp: TabularMDP, intervals: Sequence[CertifiedInterval]
+) -> Frontier:
+    """What planning is worth at certified thresholds; of a large model, at its own only."""
+    if is_small(certificate):
+        return certificate.frontier(mdp)
+    own, tau = certificate.value, certificate.tau
+    points = []
+    if own is not None and tau is not None:
+        numbers = (own.loss, own.start_loss, own.kept)
+        points = [
+            FrontierPoint(found.low, found.high, found.n_clusters, *numbers)
+            for found in intervals
+            if found.low <= tau < found.high
+        ]
+    return Frontier(tuple(points), len(intervals), certificate.terminal_state is not None)
+
+
+def draw_frontier(certificate: Certificate, frontier: Frontier) -> Json:
+    """Points as `plot_frontier` draws them, from the finest clustering to the coarsest."""
+    points = []
+    for mark in frontier_marks(certificate, frontier):
+        point = mark.point
+        points.append(
+            {
+                "low": point.low,
+                "high": None if math.isinf(point.high) else point.high,
+                "clusters": point.n_clusters,
+                "percent": mark.percent,
+                "proven": mark.is_proven,
+                "own": mark.is_own,
+                "worth": point.kept >= certificate.keep and point.n_clusters < certificate.n_live,
+                "kept": mark.kept_text,
+                "loss": point.loss,
+                "loss_text": mark.loss_text,
+            }
+        )
+    return {"points": points, "keep": 100.0 * certificate.keep}
 
 
 # -- pairs, merges, curves ---------------------------------------------------------------------
@@ -290,7 +350,7 @@ def draw_tree(
         return None
     start = intervals[few[0]]
     labels = certificate.forests[1].labels(start.low)
-    k = start.n_clusters
+    k = int(labels.max()) + 1  # the end of episodes may be one of the leaves, but is not counted
     merges = certified_merges(*certificate.forests, labels)
     nodes = [
         {"low": merge.start, "high": merge.upper, "children": list(merge.children)}
@@ -300,7 +360,10 @@ def draw_tree(
     first = np.unique(labels, return_index=True)[1]
     shown = {int(label): j for j, label in reversed(list(enumerate(labels[drawn.states].tolist())))}
     sizes = np.bincount(labels, minlength=k)
+    if certificate.terminal_state is not None:
+        sizes[labels[certificate.terminal_state]] -= 1
     return {
+        "clusters": start.n_clusters,
         "low": start.low,
         "high": None if math.isinf(start.high) else start.high,
         "leaves": [

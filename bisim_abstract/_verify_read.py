@@ -114,6 +114,27 @@ class FeatureClaims:
 
 
 @dataclass(frozen=True)
+class ValueClaims:
+    """What is claimed about values; fields as in `value.ProvenValue`, the bracket's among them.
+
+    `labels` are not claimed: they follow from the certified clusters, the end set apart.
+    """
+
+    labels: IntArray
+    policy: IntArray
+    optimal_upper: FloatArray
+    optimal_lower: FloatArray
+    policy_lower: FloatArray
+    random_upper: FloatArray
+    bracket_lower: FloatArray
+    bracket_upper: FloatArray
+    bracket_policy: IntArray
+    loss: float
+    start_loss: float
+    kept: float
+
+
+@dataclass(frozen=True)
 class Claims:
     """A certificate whose fields have the right types, shapes and ranges."""
 
@@ -126,6 +147,7 @@ class Claims:
     scope: str
     labels_lower: IntArray
     labels_upper: IntArray
+    value: ValueClaims | None
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -180,6 +202,12 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
             raise VerificationError(
                 f"{name} must have {expected} entries ({why}), got {labels[name].size}"
             )
+    if _field(certificate, "terminal_state") != mdp.terminal_state:
+        raise VerificationError(
+            f"terminal_state is {short(_field(certificate, 'terminal_state'))}, but that of the "
+            f"model is {mdp.terminal_state}"
+        )
+    value = _field(certificate, "value")
     levels = _field(certificate, "levels")
     if not isinstance(levels, tuple):
         raise VerificationError(f"levels must be a tuple of block levels, got {short(levels)}")
@@ -193,7 +221,72 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
         tau=tau,
         scope=scope,
         **labels,
+        value=None if value is None else _read_value(value, mdp, room, **labels),
     )
+
+
+def _read_value(
+    value: object,
+    mdp: TabularMDP,
+    room: _Room,
+    *,
+    labels_lower: IntArray,
+    labels_upper: IntArray,
+) -> ValueClaims:
+    if labels_upper.size == 0 or not np.array_equal(labels_lower, labels_upper):
+        raise VerificationError("value: there is no certified clustering that it could speak of")
+    labels, count = _live_clusters(labels_upper, mdp.terminal_state)
+    try:
+        bracket = _field(value, "bracket")
+        per_state = {
+            name: room.copied(value, name, np.float64)
+            for name in ("optimal_upper", "optimal_lower", "policy_lower", "random_upper")
+        }
+        per_cluster = {
+            "policy": room.copied(value, "policy", np.int64),
+            "bracket_policy": room.copied(bracket, "policy", np.int64),
+            "bracket_lower": room.copied(bracket, "lower", np.float64),
+            "bracket_upper": room.copied(bracket, "upper", np.float64),
+        }
+        for arrays, size, what in (
+            (per_state, mdp.n_states, "states"),
+            (per_cluster, count, "clusters, the end among them where there is one"),
+        ):
+            for name, array in arrays.items():
+                if array.size != size:
+                    raise VerificationError(
+                        f"{name} must have {size} entries ({what}), got {array.size}"
+                    )
+                if name.endswith("policy"):
+                    _first_bad(
+                        (array >= 0) & (array < mdp.n_actions),
+                        f"{name} takes an action in cluster {{0}} that does not exist",
+                    )
+                else:
+                    _first_bad(np.isfinite(array), f"{name} must be finite at {{0}}")
+        kept = _field(value, "kept")
+        return ValueClaims(
+            labels=labels,
+            **per_state,
+            **per_cluster,
+            loss=_real(value, "loss"),
+            start_loss=_real(value, "start_loss"),
+            kept=-math.inf if kept == -math.inf else _real(value, "kept"),
+        )
+    except VerificationError as error:
+        raise VerificationError(f"value: {error}") from None
+
+
+def _live_clusters(labels: IntArray, terminal: int | None) -> tuple[IntArray, int]:
+    """Clusters numbered by their first live state, the end last and by itself."""
+    order = np.arange(labels.size)
+    live = order if terminal is None else np.delete(order, terminal)
+    _, first, inverse = np.unique(labels[live], return_index=True, return_inverse=True)
+    rank = np.empty(first.size, np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    clusters = np.full(labels.size, first.size, np.int64)
+    clusters[live] = rank[inverse]
+    return _frozen(clusters), first.size + (terminal is not None)
 
 
 def _check_estimate(certificate: object, mdp: TabularMDP) -> None:

@@ -18,7 +18,7 @@ from bisim_abstract._mdp_checks import checked_metadata, frozen
 from bisim_abstract._memory import check_memory
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._text import counted
-from bisim_abstract._typing import FloatArray, IntArray, SeedLike
+from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback, SeedLike
 from bisim_abstract._validation import (
     check_choice,
     check_gamma,
@@ -26,8 +26,9 @@ from bisim_abstract._validation import (
     check_real,
     check_states,
 )
+from bisim_abstract.aggregate import set_end_apart
 from bisim_abstract.arms import Arms
-from bisim_abstract.blocks import BlockLevel, BlockModel, interval_around
+from bisim_abstract.blocks import BlockLevel, BlockModel, as_labels, interval_around
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 from bisim_abstract.estimation import check_alpha
 from bisim_abstract.features import ValueFeatures, Witness
@@ -41,28 +42,37 @@ from bisim_abstract.partition import (
     make_profile,
     spanning_forest,
 )
+from bisim_abstract.value import BOUNDS as VALUE_BOUNDS
+from bisim_abstract.value import NUMBERS as VALUE_NUMBERS
+from bisim_abstract.value import ProvenValue, ValueBracket
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from bisim_abstract.frontier import Frontier
     from bisim_abstract.mdp import TabularMDP
+    from bisim_abstract.nearest import NearPair
     from bisim_abstract.statemap import StateMap
+    from bisim_abstract.verdict import Verdict
 
 __all__ = ["Certificate"]
 
 FORMAT = "bisim_abstract.Certificate"
-VERSION = 2
+VERSION = 3
+KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
 SCOPES = ("covered", "all")
 INTEGERS = ("keys", "labels_lower", "labels_upper")
 REALS = ("rewards", "reward_radius", "lower", "upper")
 SCALARS = (
     "fingerprint",
     "n_states",
+    "terminal_state",
     "gamma",
     "lower_start",
     "upper_start",
     "tau",
     "scope",
+    "keep",
     "alpha",
     "stop",
 )
@@ -100,8 +110,16 @@ class Certificate:
             scope "all", no two states of different clusters are within tau.
         labels_upper: (n_states) clusters of the upper arm at tau (empty without tau). With
             scope "all", the states of a cluster are linked by steps of at most tau.
+        value: What planning on the certified clusters keeps and can lose, proven; None if
+            nothing is certified at tau, or nobody has asked.
+        keep: Share of the start value that was asked to be kept, the bar that `verdict` holds
+            the abstraction against.
+        terminal_state: The model's state that stands for the end of episodes, if it has one;
+            it is none of the clusters that are counted.
         stop: Why the run ended, in words.
         run: Rounds, sweeps, seeds, versions and the like; JSON values.
+        model: The model itself, while it is at hand: `frontier` and `nearest` read it. Files do
+            not hold it.
     """
 
     fingerprint: str
@@ -121,8 +139,12 @@ class Certificate:
     scope: str = "covered"
     labels_lower: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     labels_upper: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    value: ProvenValue | None = None
+    keep: float = KEEP
+    terminal_state: int | None = None
     stop: str = ""
     run: Mapping[str, Any] = field(default_factory=dict)
+    model: TabularMDP | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -153,6 +175,14 @@ class Certificate:
                 raise InvalidArgumentError(f"{name} must lie in [0, {self.n_states})")
         if self.tau is not None:
             set_field(self, "tau", check_real("tau", self.tau))
+        set_field(self, "keep", check_share("keep", self.keep))
+        if self.terminal_state is not None:
+            top = self.n_states - 1
+            end = check_int("terminal_state", self.terminal_state, low=0, high=top)
+            set_field(self, "terminal_state", end)
+        _check_value(self)
+        if self.model is not None:
+            self._check_model(self.model)
         set_field(self, "run", MappingProxyType(checked_metadata(self.run, "run")))
 
     # -- what it says ----------------------------------------------------------------------
@@ -190,6 +220,33 @@ class Certificate:
         """
         return self.tau is not None and np.array_equal(self.labels_lower, self.labels_upper)
 
+    @property
+    def n_live(self) -> int:
+        """Number of states without the end of episodes."""
+        return self.n_states - (self.terminal_state is not None)
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters of the upper arm at `tau`, the end of episodes not counted.
+
+        Raises:
+            InvalidArgumentError: If the certificate has no threshold.
+        """
+        if self.tau is None:
+            raise InvalidArgumentError("the certificate has no threshold, so there are no clusters")
+        return self._count_live(self.labels_upper)
+
+    def _count_live(self, labels: IntArray) -> int:
+        live = labels if self.terminal_state is None else np.delete(labels, self.terminal_state)
+        return int(np.unique(live).size)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it is certified, and worth it, in one sentence."""
+        from bisim_abstract.verdict import judge
+
+        return judge(self)
+
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds on the metric of any pairs, by broadcasting index arrays."""
         s, t = np.broadcast_arrays(
@@ -218,11 +275,56 @@ class Certificate:
 
     def certified_thresholds(self) -> list[CertifiedInterval]:
         """All thresholds at which both arms agree, as half-open intervals."""
-        return certified_intervals(*self.forests)
+        return certified_intervals(*self.forests, self.terminal_state)
 
     def profile(self) -> Profile:
         """Numbers of clusters of both arms at every threshold, and where they agree."""
-        return make_profile(*self.forests)
+        return make_profile(*self.forests, self.terminal_state)
+
+    def frontier(
+        self,
+        mdp: TabularMDP | None = None,
+        *,
+        most: int | None = None,
+        callback: ProgressCallback | None = None,
+    ) -> Frontier:
+        """Clusters against proven value, over all certified thresholds.
+
+        Args:
+            mdp: The model; needed if the certificate was read from a file.
+            most: Thresholds that are looked at; by default as many as take some seconds. Where
+                there are more, those on the way to the coarsest one that keeps `keep`.
+            callback: Called after every threshold.
+        """
+        from bisim_abstract.frontier import trace_frontier
+
+        return trace_frontier(self, self._model(mdp), most=most, callback=callback)
+
+    def nearest(self, k: int = 5, mdp: TabularMDP | None = None) -> list[NearPair]:
+        """The closest pairs of different clusters, and what keeps them apart.
+
+        Args:
+            k: How many.
+            mdp: The model; needed if the certificate was read from a file.
+        """
+        from bisim_abstract.nearest import nearest_pairs
+
+        return nearest_pairs(self, self._model(mdp), check_int("k", k, low=0))
+
+    def _model(self, mdp: TabularMDP | None) -> TabularMDP:
+        if mdp is not None:
+            self._check_model(mdp)
+            return mdp
+        if self.model is None:
+            raise InvalidArgumentError(
+                "the model is not at hand, as the certificate was read from a file: give mdp, "
+                "or use certificate.with_model(mdp)"
+            )
+        return self.model
+
+    def _check_model(self, mdp: TabularMDP) -> None:
+        if mdp.fingerprint != self.fingerprint:
+            raise InvalidArgumentError("the certificate is of another model than the one given")
 
     def undecided(self, tau: float | None = None) -> Undecided | None:
         """What the arms leave open at a threshold, by default `tau`; None if they agree.
@@ -237,13 +339,20 @@ class Certificate:
         return undecided(self.labels_lower, self.labels_upper)
 
     def summary(self) -> str:
-        """A few lines for people."""
+        """A few lines for people, the verdict first."""
         n = self.n_states
-        lines = [
-            f"bisimulation certificate, gamma = {self.gamma:g}, scope: {self.scope} pairs",
-            f"  covered   {self.n_covered:,} of {n * (n - 1) // 2:,} pairs ({self.coverage:.1%})",
-            f"  width     {self.width:.4g} on covered pairs, {self.global_width:.4g} on all",
-        ]
+        lines = [self.verdict.sentence]
+        if self.value is not None:
+            lines.append(f"  value     {self.value.summary()}")
+        if self.tau is not None:
+            lines.append(f"  tau       {self.tau:g} at gamma = {self.gamma:g}")
+        else:
+            found = counted(len(self.certified_thresholds()), "certified interval")
+            lines.append(f"  tau       none at gamma = {self.gamma:g}; there are {found}")
+        lines.append(
+            f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} looked at "
+            f"({self.coverage:.1%}), width {self.width:.4g} there, {self.global_width:.4g} on all"
+        )
         for k, level in enumerate(self.levels):
             lines.append(
                 f"  level {k + 1:<3} {counted(level.model.n_blocks, 'block')}, "
@@ -251,34 +360,33 @@ class Certificate:
             )
         if self.features is not None:
             lines.append(f"  features  {self.features.points().shape[1]:,} value functions")
-        if self.tau is None:
-            found = counted(len(self.certified_thresholds()), "certified interval")
-            lines.append(f"  tau       none; there are {found} of thresholds")
-        else:
-            lines += self._verdict(self.tau)
+        if self.tau is not None and not self.is_certified:
+            lines.append(f"  undecided {self._what_is_open()}")
         if self.alpha is not None:
             lines.append(f"  holds     for the true model with probability {1.0 - self.alpha:g}")
         lines.append(f"  stopped   {self.stop or 'not said'}")
+        # Explaining a pair takes a transport problem per action: not where rows are long.
+        if self.merges_little and self.model is not None and self.model.max_support <= 64:
+            lines += [f"  closest   {pair}" for pair in self.nearest(3)]
         return "\n".join(lines)
 
-    def _verdict(self, tau: float) -> list[str]:
-        low, high = (len(set(x.tolist())) for x in (self.labels_lower, self.labels_upper))
-        if self.is_certified:
-            remark = ", merging nothing" if high == self.n_states > 1 else ""
-            found = counted(high, "cluster")
-            return [f"  tau       {tau:g}: {found}, certified over {self.scope} pairs{remark}"]
-        lines = [f"  tau       {tau:g}: NOT certified: between {low:,} and {high:,} clusters"]
+    @property
+    def merges_little(self) -> bool:
+        """Whether more than half of the states stay apart at `tau`, or it is not certified."""
+        return self.tau is not None and self.n_live > 1 and 2 * self.n_clusters > self.n_live
+
+    def _what_is_open(self) -> str:
+        """What the arms leave undecided at `tau`, in words."""
         open_ = self.undecided()
-        if open_ is not None:
-            s, t = open_.example
-            below, above = self.bounds(s, t)
-            lines.append(
-                f"  undecided {counted(open_.clusters, 'cluster')} in "
-                f"{counted(open_.groups, 'group')}, {counted(open_.pairs, 'pair')}; "
-                f"states {s} and {t}, for instance, are between "
-                f"{float(below):.4g} and {float(above):.4g} apart"
-            )
-        return lines
+        if open_ is None:
+            return "nothing"
+        s, t = open_.example
+        below, above = self.bounds(s, t)
+        return (
+            f"{counted(open_.clusters, 'cluster')} in {counted(open_.groups, 'group')}, "
+            f"{counted(open_.pairs, 'pair')}; states {s} and {t}, for instance, are between "
+            f"{float(below):.4g} and {float(above):.4g} apart"
+        )
 
     def __repr__(self) -> str:
         verdict = (
@@ -290,13 +398,23 @@ class Certificate:
         )
 
     def __reduce__(self) -> tuple[Callable[..., Certificate], tuple[dict[str, Any]]]:
+        return _rebuild, (self._fields() | {"model": None},)
+
+    def _fields(self) -> dict[str, Any]:
+        """What the constructor takes."""
         fields = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
-        return _rebuild, (fields | {"run": dict(self.run)},)
+        return fields | {"run": dict(self.run)}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Certificate:
         return self  # nothing in it can change
 
     # -- pictures, which need the extra "plots" ----------------------------------------------
+
+    def plot_frontier(self, mdp: TabularMDP | None = None, *, ax: Axes | None = None) -> Axes:
+        """Draw clusters against proven value: `bisim_abstract.plot_frontier`."""
+        from bisim_abstract import plots
+
+        return plots.plot_frontier(self, mdp=mdp, ax=ax)
 
     def plot_profile(self, *, ax: Axes | None = None) -> Axes:
         """Draw the numbers of clusters by threshold: `bisim_abstract.plot_profile`."""
@@ -342,6 +460,7 @@ class Certificate:
         stop: str,
         run: Mapping[str, Any],
         scope: str = "covered",
+        keep: float = KEEP,
     ) -> Certificate:
         """The certificate of two arms over pairs of states as they stand."""
         mdp, estimate = arms.mdp, arms.mdp.estimate
@@ -360,18 +479,56 @@ class Certificate:
             lower_start=arms.starts.lower,
             upper_start=arms.starts.upper,
             scope=scope,
+            keep=keep,
+            terminal_state=mdp.terminal_state,
             stop=stop,
             run=run,
+            model=mdp,
         )
         return plain if tau is None else plain.at(tau)
 
     def at(self, tau: float) -> Certificate:
-        """The same bounds with another threshold."""
+        """The same bounds with another threshold, and without a proven value: see `with_value`."""
         tau = check_real("tau", tau)
         lower, upper = self.partitions(tau)
-        fields = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
-        fields |= {"tau": tau, "labels_lower": lower, "labels_upper": upper, "run": dict(self.run)}
-        return type(self)(**fields)
+        fields = {"tau": tau, "labels_lower": lower, "labels_upper": upper, "value": None}
+        return self._changed(**fields)
+
+    def with_value(self, mdp: TabularMDP | None = None) -> Certificate:
+        """The same with a proof of what planning on its clusters keeps, where it is certified.
+
+        Args:
+            mdp: The model; needed if the certificate was read from a file.
+        """
+        from bisim_abstract.value_proof import prove_value
+
+        mdp = self._model(mdp)
+        value = prove_value(mdp, self.labels_upper, self.gamma) if self.is_certified else None
+        return self._changed(value=value, model=mdp)
+
+    def with_proven(self, value: ProvenValue) -> Certificate:
+        """The same with a proof that was made elsewhere.
+
+        Args:
+            value: For the certified clusters, as `prove_value` gives it; `verify` checks it.
+        """
+        return self._changed(value=value)
+
+    def with_model(self, mdp: TabularMDP) -> Certificate:
+        """The same with its model at hand.
+
+        Args:
+            mdp: The model; no other is taken.
+        """
+        return self._changed(model=mdp)
+
+    def _changed(self, **fields: Any) -> Certificate:
+        changed = type(self)(**self._fields() | fields)
+        # What does not depend on the threshold need not be found again.
+        for name in ("ground", "forests", "global_width"):
+            if name in self.__dict__:
+                changed.__dict__[name] = self.__dict__[name]
+        return changed
 
     def save(self, path: str | Path) -> None:
         """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
@@ -380,6 +537,7 @@ class Certificate:
         header = {name: getattr(self, name) for name in SCALARS} | {"run": dict(self.run)}
         header |= {"format": FORMAT, "version": VERSION}
         header["levels"] = len(self.levels)
+        header["value"] = _value_numbers(self.value)
         text = json.dumps(header, sort_keys=True)
         digest = _digest(text, arrays)
         arrays["header"] = np.frombuffer(text.encode(), np.uint8)
@@ -410,6 +568,7 @@ class Certificate:
             if stored != _digest(text, arrays):
                 raise FileFormatError(f"{path} was changed after it was written")
             components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
+            components["value"] = _read_value(arrays, header)
             if set(arrays) != {*INTEGERS, *REALS} or set(header) != {*SCALARS, "run"}:
                 raise FileFormatError(f"{path} has parts missing or too many")
             fields: dict[str, Any] = {**arrays, **header, **components}
@@ -504,6 +663,61 @@ def _check_components(certificate: Certificate) -> None:
     _ = certificate.ground  # refuses rewards whose metric would overflow
 
 
+def check_share(name: str, share: float) -> float:
+    """A share as a float in [0, 1]."""
+    value = check_real(name, share)
+    if not 0.0 <= value <= 1.0:
+        raise InvalidArgumentError(f"{name} must lie in [0, 1], a share, got {value!r}")
+    return value
+
+
+def _check_value(certificate: Certificate) -> None:
+    """A proven value must speak of the certified clusters; whether it holds, `verify` decides."""
+    value = certificate.value
+    if value is None:
+        return
+    if not isinstance(value, ProvenValue):
+        raise InvalidArgumentError(f"value must be a ProvenValue, got {value!r}")
+    if not certificate.is_certified:
+        raise InvalidArgumentError("value must be None where nothing is certified")
+    labels, count = set_end_apart(certificate.labels_upper, certificate.terminal_state)
+    if not np.array_equal(value.labels, labels) or value.policy.size != count:
+        raise InvalidArgumentError("value speaks of other clusters than the certified ones")
+    if value.policy.min() < 0 or value.policy.max() >= certificate.rewards.shape[1]:
+        raise InvalidArgumentError("value takes an action that does not exist")
+
+
+def _value_numbers(value: ProvenValue | None) -> dict[str, float | None] | None:
+    """The numbers of a proven value as JSON values."""
+    if value is None:
+        return None
+    numbers = {name: getattr(value, name) for name in VALUE_NUMBERS}
+    return {name: x if np.isfinite(x) else None for name, x in numbers.items()}
+
+
+def _read_value(arrays: dict[str, npt.NDArray[Any]], header: dict[str, Any]) -> ProvenValue | None:
+    """A proven value from such numbers and arrays, which are taken out of the dictionaries."""
+    numbers = header.pop("value")
+    if numbers is None:
+        return None
+    fields: dict[str, Any] = {
+        name: arrays.pop(f"value.{name}") for name in ("policy", *VALUE_BOUNDS)
+    }
+    bracket = {name: arrays.pop(f"bracket.{name}") for name in BRACKET_ARRAYS}
+    upper = np.asarray(arrays["labels_upper"])
+    labels, _ = set_end_apart(as_labels(upper, upper.size), header["terminal_state"])
+    kept = numbers.pop("kept")
+    if set(numbers) != {"loss", "start_loss"}:
+        raise InvalidArgumentError(f"value has numbers missing or too many: {sorted(numbers)}")
+    return ProvenValue(
+        **fields | numbers,
+        kept=-np.inf if kept is None else kept,
+        labels=labels,
+        bracket=ValueBracket(**bracket),
+    )
+
+
+BRACKET_ARRAYS = ("lower", "upper", "policy")
 MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius")
 LEVEL_ARRAYS = ("keys", "lower", "upper")
 FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections")
@@ -527,6 +741,12 @@ def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
             arrays[f"witness{k}.potential"] = witness.potential
             arrays[f"witness{k}.action_sign"] = np.array([witness.action, witness.sign], np.int64)
             arrays[f"witness{k}.correction"] = np.array([witness.correction])
+    value = certificate.value
+    if value is not None:
+        for name in ("policy", *VALUE_BOUNDS):
+            arrays[f"value.{name}"] = getattr(value, name)
+        for name in BRACKET_ARRAYS:
+            arrays[f"bracket.{name}"] = getattr(value.bracket, name)
     return arrays
 
 

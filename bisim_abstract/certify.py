@@ -34,7 +34,7 @@ from bisim_abstract._validation import (
 from bisim_abstract.approximate import index_side_run
 from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import as_labels
-from bisim_abstract.certificate import Certificate
+from bisim_abstract.certificate import KEEP, Certificate, check_share
 from bisim_abstract.covering import Settings, retrieve, run_rounds
 from bisim_abstract.embedding import Embedding, as_points
 from bisim_abstract.errors import InvalidArgumentError
@@ -48,6 +48,7 @@ SCOPES = ("all", "covered")
 RESOLUTION = 1e-9  # of the diameter: thresholds below are numerical noise
 SMALLEST = 1e-300  # where the diameter is 0, so that ratios mean something
 BACKENDS = ("local", "ray")
+UNFINISHED = "unfinished"  # the `stop` of a checkpoint
 ARMS = ("both", "lower", "upper")
 BACKUPS = ("exact", "index")
 
@@ -168,6 +169,8 @@ def certify(
     mdp: TabularMDP,
     gamma: float,
     *,
+    keep: float = KEEP,
+    max_loss: float | None = None,
     tau: float | str | None = None,
     n_clusters: int | None = None,
     tol: float | None = None,
@@ -194,7 +197,11 @@ def certify(
     checkpoint: str | Path | None = None,
     callback: ProgressCallback | None = None,
 ) -> Certificate:
-    """Bounds on the metric until the clusterings of both arms agree.
+    """Bounds on the metric until both arms agree on clusters that are worth having.
+
+    If nothing else is asked for, the threshold is chosen by value: the coarsest certified one on
+    whose clusters planning is *proven* to keep `keep` of the start value. The certificate's
+    `value` holds the proof, its `verdict` says what it amounts to.
 
     With scope "all" (the default) the certified clustering is that of the metric itself, over
     all pairs of states. Blocks of similar states are proposed, by bisimulation classes, by the
@@ -215,10 +222,14 @@ def certify(
         mdp: The model. If it was estimated from samples, its confidence radii enter all bounds,
             which then hold for the true model with probability 1 - alpha.
         gamma: The discount, in [0, 1).
+        keep: Share of the optimal start value, above that of random actions, that planning on
+            the clusters must keep. Decides about the threshold unless one of the next four is
+            given or the scope is "covered"; `verdict` holds the result against it in any case.
+        max_loss: Look for the fewest clusters on which no state is proven to lose more.
         tau: Threshold at which the clusterings of both arms should agree. "auto" looks for the
-            most useful one, in the certified interval whose ends have the largest ratio; this
-            is also what scope "all" does if no goal is given.
-        n_clusters: Look for a threshold that gives this many clusters.
+            certified interval whose ends have the largest ratio, whatever it is worth.
+        n_clusters: Look for a threshold that gives this many clusters, the end of episodes not
+            counted.
         tol: Width of the bounds over all pairs to reach.
         scope: "all" or "covered".
         blocks: (n_states) a partition of the states to try first. Scope "all" only.
@@ -259,8 +270,10 @@ def certify(
         >>> from bisim_abstract import grouped_mdp
         >>> mdp, groups = grouped_mdp(60, 5, noise=0.01, seed=0)
         >>> certificate = certify(mdp, 0.9)
-        >>> certificate.is_certified, certificate.scope, int(certificate.labels_upper.max()) + 1
+        >>> certificate.is_certified, certificate.scope, certificate.n_clusters
         (True, 'all', 5)
+        >>> certificate.value.kept > 0.95
+        True
     """
     check_mdp(mdp)
     gamma = check_gamma(gamma)
@@ -269,12 +282,15 @@ def certify(
     threshold = check_tau(tau)
     if isinstance(propose, str):
         raise InvalidArgumentError(f"propose must be a list of names, got {propose!r}")
+    keep = check_share("keep", keep)
+    check_one_goal(tau=tau, n_clusters=n_clusters, max_loss=max_loss)
+    n_live = mdp.n_states - (mdp.terminal_state is not None)
     if n_clusters is not None:
-        n_clusters = check_int("n_clusters", n_clusters, low=1, high=mdp.n_states)
-        if threshold is not None:
-            raise InvalidArgumentError("give tau or n_clusters, not both")
+        n_clusters = check_int("n_clusters", n_clusters, low=1, high=max(n_live, 1))
     if tol is not None:
         tol = check_positive("tol", tol)
+    if max_loss is not None:
+        max_loss = check_loss(max_loss)
     points = None if embedding is None else as_points(embedding, mdp.n_states)
     settings = Settings(
         fingerprint=mdp.fingerprint,
@@ -298,8 +314,9 @@ def certify(
     if checkpoint is not None:  # before any work that could not be kept
         check_writable(checkpoint)
         remove_unfinished(checkpoint)
-    if blocks is not None and scope != "all":
-        raise InvalidArgumentError("blocks are for scope 'all'; the paper's rounds have none")
+    for name, given in (("blocks", blocks), ("max_loss", max_loss)):
+        if given is not None and scope != "all":
+            raise InvalidArgumentError(f"{name} is for scope 'all'; the paper's rounds have none")
     with _workers(backend, address, threads, callback) as workers:
         table = Arms(
             mdp,
@@ -315,7 +332,10 @@ def certify(
                 tau=threshold,
                 n_clusters=n_clusters,
                 tol=tol,
-                n_states=mdp.n_states,
+                is_widest=is_auto,
+                max_loss=max_loss,
+                keep=keep,
+                n_states=n_live,
                 resolution=max(RESOLUTION * table.starts.diameter, SMALLEST),
             )
             labels = None if blocks is None else as_labels(blocks, mdp.n_states, name="blocks")
@@ -351,15 +371,15 @@ def certify(
             seconds=round(budget.elapsed(), 3),
             settings=asdict(settings),
         )
-        found = Certificate.of(table, tau=threshold, stop=made.stop, run=run)
+        found = Certificate.of(table, tau=threshold, stop=made.stop, run=run, keep=keep)
         if is_auto or n_clusters is not None:
             floor = RESOLUTION * table.starts.diameter
             best = best_interval(
-                found.certified_thresholds(), mdp.n_states, n_clusters=n_clusters, floor=floor
+                found.certified_thresholds(), n_live, n_clusters=n_clusters, floor=floor
             )
             if best is not None:
-                return found.at(middle(best, floor=floor))
-        return found
+                found = found.at(middle(best, floor=floor))
+        return found.with_value() if found.is_certified else found
 
 
 @contextmanager
@@ -385,6 +405,21 @@ def _workers(
         if callback is not None:
             cluster.listener = lambda done, total: tell(callback, "shards", done, total, "on Ray")
         yield cluster
+
+
+def check_one_goal(**goals: object) -> None:
+    """Refuse more than one way to choose a threshold."""
+    given = [name for name, value in goals.items() if value is not None]
+    if len(given) > 1:
+        raise InvalidArgumentError(f"give {' or '.join(given)}, not both")
+
+
+def check_loss(max_loss: float) -> float:
+    """A loss as a float of at least 0."""
+    value = check_real("max_loss", max_loss)
+    if value < 0.0:
+        raise InvalidArgumentError(f"max_loss must be at least 0, got {value!r}")
+    return value
 
 
 def check_tau(tau: float | str | None) -> float | None:
@@ -422,7 +457,7 @@ def _refined(
             seconds=round(budget.elapsed(), 3),
             settings=record,
         )
-        return work.certificate(stop=stop, run=run)
+        return work.certificate(stop=stop, run=run, is_final=stop != UNFINISHED)
 
     if checkpoint is not None and Path(checkpoint).exists():
         _resume(work, record, checkpoint)
@@ -442,7 +477,7 @@ def _refined(
                 if not stop and not work.step(pause):
                     stop = work.leftover()
                 if checkpoint is not None and not stop:
-                    certificate("unfinished").save(checkpoint)
+                    certificate(UNFINISHED).save(checkpoint)
         except TimeoutError as ended:
             stop = str(ended)
         except KeyboardInterrupt:

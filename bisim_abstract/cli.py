@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-OK, FAULT, BAD_INPUT, NOT_CERTIFIED, REJECTED, STOPPED = 0, 1, 2, 3, 4, 130
+OK, FAULT, BAD_INPUT, NOT_CERTIFIED, REJECTED, POOR, STOPPED = 0, 1, 2, 3, 4, 5, 130
 EXIT_CODES = """exit codes:
-  0  done: certified, verified, written
+  0  done: certified and worth it, verified, written
   1  a fault of this program
   2  bad input: an argument, an environment, a file
-  3  not certified: the two clusterings differ at the threshold
+  3  not certified: no threshold, or the two clusterings differ there
   4  rejected: the certificate does not hold
+  5  certified, but planning on it keeps less than --keep, or nothing is merged
   130  interrupted
 """
 EXAMPLES = """examples:
@@ -165,7 +166,14 @@ class Out:
         width = None if sys.stdout.isatty() else 200  # never wrap what a file or pipe gets
         return Pipe(highlight=False, soft_wrap=True, width=width, quiet=self.is_quiet)
 
-    def finish(self, result: dict[str, Any], rows: Sequence[tuple[str, str]], title: str) -> None:
+    def finish(
+        self,
+        result: dict[str, Any],
+        rows: Sequence[tuple[str, str]],
+        title: str,
+        *,
+        colour: str = "",
+    ) -> None:
         """Show a result: the object, or the rows under a title."""
         if self.is_json:
             from bisim_abstract.runs import plain
@@ -173,7 +181,7 @@ class Out:
             print(json.dumps(plain(result), allow_nan=False), flush=True)  # noqa: T201
             return
         console = self.console()
-        console.print(title, style="bold", markup=False)
+        console.print(title, style=f"bold {colour}".strip(), markup=False)
         width = max((len(name) for name, _ in rows), default=0)
         for name, text in rows:
             console.print(f"  {name:<{width}}  {text}", markup=False)
@@ -274,7 +282,7 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
     seconds = time.perf_counter() - begin
     result = _described(found) | {"file": options.out, "seconds": round(seconds, 3)}
     rows = [*_lines(found.summary()), ("took", f"{seconds:.1f} s"), ("written", options.out)]
-    out.finish(result, rows, found.summary().splitlines()[0])
+    out.finish(result, rows, found.verdict.sentence, colour=found.verdict.colour)
     if found.stop.startswith(INTERRUPTED):
         return STOPPED
     return _judged(found)
@@ -282,7 +290,7 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
 
 def _verify(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract.certificate import Certificate
-    from bisim_abstract.runs import verdict
+    from bisim_abstract.verdict import judge
     from bisim_abstract.verify import verify
 
     certificate = Certificate.load(options.certificate)
@@ -306,14 +314,18 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
         "problem": found.problem,
         "widening": found.widening,
         "pairs_checked": found.pairs_checked,
+        "values_checked": found.values_checked,
         "seconds": round(seconds, 3),
     }
     checked = (
         f"{found.pairs_checked:,} pairs, {found.levels_checked:,} levels, "
-        f"{found.features_checked:,} features, {found.mode} arithmetic, {seconds:.1f} s"
+        f"{found.features_checked:,} features, {found.values_checked:,} value bounds, "
+        f"{found.mode} arithmetic, {seconds:.1f} s"
     )
-    rows = [("checked", checked), ("verdict", verdict(certificate, found))]
-    out.finish(result, rows, f"check of {options.certificate} against {options.source}")
+    judged = judge(certificate, found)
+    rows = [("checked", checked), ("verdict", judged.sentence)]
+    title = f"{found.verdict}: {options.certificate} against {options.source}"
+    out.finish(result, rows, title, colour=judged.colour)
     return OK if found.is_valid else REJECTED
 
 
@@ -321,7 +333,7 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
     import numpy as np
 
     from bisim_abstract._npz import write_npz
-    from bisim_abstract.aggregate import lift_policy, value_loss
+    from bisim_abstract.aggregate import value_loss
     from bisim_abstract.certificate import Certificate
     from bisim_abstract.certify import check_tau
     from bisim_abstract.errors import InvalidArgumentError
@@ -333,16 +345,17 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
     if options.tau is not None and options.certificate is None:
         raise InvalidArgumentError("--tau goes with --certificate")
     mdp = _source(options).model(callback=out.callback)
-    gamma, policy = options.gamma, None
+    gamma = options.gamma
+    policy: Any = None
     rows: list[tuple[str, str]] = []
     result: dict[str, Any] = {}
     if options.certificate is not None:
-        certificate = Certificate.load(options.certificate)
-        small = _abstraction(certificate, mdp, options)
-        gamma = certificate.gamma
-        policy = lift_policy(small, value_iteration(small.mdp, gamma).policy)
-        rows.append(("clusters", f"{small.n_clusters:,} of {mdp.n_states:,} states"))
-        result["clusters"] = small.n_clusters
+        certificate = _abstraction(Certificate.load(options.certificate), mdp, options)
+        gamma, value = certificate.gamma, certificate.value
+        assert value is not None
+        policy = value.lifted_policy
+        rows.append(("clusters", certificate.verdict.sentence))
+        result |= certificate.verdict.header()
     elif gamma is None:
         gamma = 0.9
     best = value_iteration(mdp, gamma)
@@ -372,8 +385,9 @@ def _report(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract.comparison import compare_abstractions
     from bisim_abstract.errors import InvalidArgumentError
     from bisim_abstract.report import write_report
-    from bisim_abstract.runs import learning_curves, verdict, versions
+    from bisim_abstract.runs import learning_curves, versions
     from bisim_abstract.statemap import state_map
+    from bisim_abstract.verdict import judge
     from bisim_abstract.verify import verify
 
     _check_target(options.out)
@@ -406,9 +420,9 @@ def _report(options: argparse.Namespace, out: Out) -> int:
         record={"versions": versions()},
         commands=["bisim-abstract " + _quoted(options.words)],
     )
-    text = verdict(certificate, found)
-    result = _described(certificate) | {"file": options.out, "verdict": text}
-    out.finish(result, [("verdict", text), ("written", options.out)], "report")
+    judged = judge(certificate, found)
+    result = _described(certificate) | {"file": options.out, "verdict": judged.sentence}
+    out.finish(result, [("written", options.out)], judged.sentence, colour=judged.colour)
     return OK if found.is_valid else REJECTED
 
 
@@ -459,10 +473,14 @@ def _run(options: argparse.Namespace, out: Out) -> int:
         "is_valid": found.verification.is_valid,
         "folder": found.folder,
         "report": found.report,
-        "verdict": found.verdict,
+        "verdict": found.verdict.sentence,
         "stages": [vars(done) for done in found.stages],
     }
-    out.finish(result, [("report", str(found.report))], found.verdict)
+    judged = found.verdict
+    rows = [("report", str(found.report))]
+    if found.certificate.merges_little:
+        rows += [("closest", str(pair)) for pair in found.certificate.nearest(3)]
+    out.finish(result, rows, judged.sentence, colour=judged.colour)
     return _judged(found.certificate) if found.verification.is_valid else REJECTED
 
 
@@ -472,16 +490,15 @@ def _run(options: argparse.Namespace, out: Out) -> int:
 def _described(certificate: Certificate) -> dict[str, Any]:
     """A certificate as JSON values."""
     best = [vars(interval) for interval in certificate.certified_thresholds()]
-    labels = (certificate.labels_lower, certificate.labels_upper)
-    has_tau = certificate.tau is not None
+    judged, value = certificate.verdict.header(), certificate.value
     return {
-        "states": certificate.n_states,
+        **judged,
+        "start_loss": None if value is None else value.start_loss,
+        "keep": certificate.keep,
+        "states": certificate.n_live,
         "gamma": certificate.gamma,
         "scope": certificate.scope,
         "tau": certificate.tau,
-        "is_certified": certificate.is_certified,
-        "clusters_lower": int(labels[0].max()) + 1 if has_tau else None,
-        "clusters_upper": int(labels[1].max()) + 1 if has_tau else None,
         "certified_thresholds": best,
         "coverage": certificate.coverage,
         "width": certificate.width,
@@ -493,8 +510,11 @@ def _described(certificate: Certificate) -> dict[str, Any]:
 
 
 def _judged(certificate: Certificate) -> int:
-    """The exit code of a valid certificate: without a threshold there is nothing to agree on."""
-    return OK if certificate.tau is None or certificate.is_certified else NOT_CERTIFIED
+    """The exit code of a valid certificate."""
+    has_width = certificate.run.get("settings", {}).get("tol") is not None
+    if has_width and certificate.tau is None:  # a width was asked for, and no clusters
+        return OK
+    return {"useful": OK, "poor": POOR, "open": NOT_CERTIFIED}[certificate.verdict.level]
 
 
 def _lines(summary: str) -> list[tuple[str, str]]:
@@ -571,6 +591,8 @@ def _goal(options: argparse.Namespace) -> dict[str, Any]:
     tau = options.tau
     propose = None if options.propose is None else options.propose.split(",")
     given = {
+        "keep": options.keep,
+        "max_loss": options.max_loss,
         "tau": tau if tau in (None, "auto") else check_real("tau", tau),
         "n_clusters": options.clusters,
         "tol": options.tol,
@@ -601,10 +623,8 @@ def _encoder(options: argparse.Namespace, n_states: int) -> Any:
     return encoder
 
 
-def _abstraction(certificate: Certificate, mdp: Any, options: argparse.Namespace) -> Any:
-    import numpy as np
-
-    from bisim_abstract.aggregate import aggregate
+def _abstraction(certificate: Certificate, mdp: Any, options: argparse.Namespace) -> Certificate:
+    """The certificate, verified, at the threshold asked for, with its value."""
     from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
     from bisim_abstract.verify import verify
 
@@ -616,13 +636,12 @@ def _abstraction(certificate: Certificate, mdp: Any, options: argparse.Namespace
     tau = certificate.tau if options.tau is None else options.tau
     if tau is None:
         raise InvalidArgumentError("the certificate has no threshold of its own: give --tau")
-    lower, upper = certificate.partitions(tau)
-    if not np.array_equal(lower, upper):
+    found = certificate if tau == certificate.tau else certificate.at(tau)
+    if not found.is_certified:
         raise NotCertifiedError(
-            f"not certified at tau {tau:g}: between {lower.max() + 1:,} and {upper.max() + 1:,} "
-            "clusters; bisim-abstract report shows all certified thresholds"
+            f"{found.verdict.sentence}; bisim-abstract report shows all certified thresholds"
         )
-    return aggregate(mdp, upper)
+    return found.with_value(mdp) if found.value is None else found
 
 
 def _check_target(path: str) -> None:
@@ -786,8 +805,19 @@ def _add_gamma(command: Any) -> None:
 
 def _add_goal(command: Any) -> None:
     group = command.add_argument_group("the certificate")
-    group.add_argument("--tau", metavar="X", help="threshold, or auto (the default)")
-    group.add_argument("--clusters", metavar="N", type=int, help="look for so many clusters")
+    group.add_argument(
+        "--keep",
+        metavar="SHARE",
+        type=float,
+        help="of the start value, to be kept by proof: the fewest clusters that do (0.95)",
+    )
+    group.add_argument(
+        "--max-loss", metavar="X", type=float, help="instead: no state may lose more, by proof"
+    )
+    group.add_argument(
+        "--tau", metavar="X", help="instead: this threshold, or auto for the widest interval"
+    )
+    group.add_argument("--clusters", metavar="N", type=int, help="instead: so many clusters")
     group.add_argument("--tol", metavar="W", type=float, help="width of all bounds to reach")
     group.add_argument("--scope", choices=("all", "covered"), help="which pairs are proven (all)")
     group.add_argument(

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._typing import IntArray
 from bisim_abstract._validation import check_gamma, check_int, check_real
-from bisim_abstract.aggregate import ValueLoss, aggregate, lift_policy, loss_bounds, value_loss
+from bisim_abstract.aggregate import (
+    ValueLoss,
+    aggregate,
+    lift_policy,
+    random_values,
+    value_loss,
+)
 from bisim_abstract.certificate import Certificate
-from bisim_abstract.clustering import cluster_by_embedding, cluster_by_rewards, cluster_diameters
+from bisim_abstract.clustering import cluster_by_embedding, cluster_by_rewards
 from bisim_abstract.embedding import Embedding, as_points
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
 from bisim_abstract.planning import Values, value_iteration
 from bisim_abstract.retrieval import k_means
+from bisim_abstract.value_proof import prove_value
 
 __all__ = ["AbstractionLoss", "compare_abstractions", "compare_clusterings"]
 
@@ -28,11 +35,11 @@ class AbstractionLoss:
 
     Attributes:
         name: What it is.
-        n_clusters: Number of its clusters, the end of episodes counted where it is apart.
-        loss: Of the policy planned on the clusters and lifted to the states.
+        n_clusters: Number of its clusters, the end of episodes not counted.
+        loss: Of the policy planned on the clusters and lifted to the states; for the certified
+            clustering, of the policy that is handed out with it.
         is_certified: Whether it is the certified clustering.
-        bound: What a policy so planned is proven to lose at most, without the optimal values;
-            None where nothing is proven.
+        bound: What that policy is proven to lose at most in any state; None where nothing is.
     """
 
     name: str
@@ -60,12 +67,14 @@ def compare_clusterings(
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     best = value_iteration(mdp, gamma) if optimal is None else optimal
+    random = random_values(mdp, gamma)
     rows = []
     for name, labels in clusterings.items():
         small = aggregate(mdp, labels)
         policy = value_iteration(small.mdp, gamma).policy
-        loss = value_loss(mdp, gamma, lift_policy(small, policy), optimal=best)
-        rows.append(AbstractionLoss(name, small.mdp.n_states, loss))
+        lifted = lift_policy(small, policy)
+        loss = value_loss(mdp, gamma, lifted, optimal=best, random=random)
+        rows.append(AbstractionLoss(name, small.n_clusters, loss))
     return rows
 
 
@@ -114,13 +123,10 @@ def compare_abstractions(
     # Every cluster gets a state, so that there are k of them.
     chance = np.concatenate([np.arange(k), rng.integers(k, size=n - k)])
     others["chance"] = rng.permutation(chance)
-    best = value_iteration(mdp, gamma)
-    rows = compare_clusterings(mdp, gamma, own | others, optimal=best)
+    rows = compare_clusterings(mdp, gamma, own | others)
     if is_certified:
-        small = aggregate(mdp, upper)
-        bounds = loss_bounds(mdp, small, gamma, cluster_diameters(certificate, small.labels))
-        first = rows[0]
-        rows[0] = AbstractionLoss(
-            first.name, first.n_clusters, first.loss, is_certified=True, bound=bounds.best
-        )
+        value = certificate.value if tau == certificate.tau else None
+        proven = prove_value(mdp, upper, gamma) if value is None else value
+        loss = value_loss(mdp, gamma, proven.lifted_policy)
+        rows[0] = replace(rows[0], loss=loss, is_certified=True, bound=proven.loss)
     return rows

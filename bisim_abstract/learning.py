@@ -17,7 +17,7 @@ import numpy as np
 from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_gamma, check_int, check_real
-from bisim_abstract.aggregate import value_loss
+from bisim_abstract.aggregate import random_values, value_loss
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.planning import Values, value_iteration
@@ -192,11 +192,12 @@ def score_above_random(
     """
     best = value_iteration(mdp, gamma) if optimal is None else optimal
     uniform = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
-    span = value_loss(mdp, gamma, uniform, optimal=best)
+    random = random_values(mdp, gamma)
+    span = value_loss(mdp, gamma, uniform, optimal=best, random=random)
     is_flat = span.start_lower <= 0.0  # random actions are not proven worse than the best
 
     def score(policy: Any) -> float:
-        loss = value_loss(mdp, gamma, policy, optimal=best).start
+        loss = value_loss(mdp, gamma, policy, optimal=best, random=random).start
         return 1.0 if is_flat else 1.0 - loss / span.start
 
     return score

@@ -38,6 +38,15 @@ class Forest:
         """Number of clusters at each threshold."""
         return np.asarray(self.n_states - np.searchsorted(self.weights, tau, side="right"))
 
+    def count_live(self, tau: npt.ArrayLike, end: int | None) -> IntArray:
+        """The same without a state that stands for the end of episodes, if it is alone."""
+        counts = self.count(tau)
+        if end is None:
+            return counts
+        touching = self.weights[(self.first == end) | (self.second == end)]
+        joined = float(touching.min(initial=np.inf))
+        return np.asarray(counts - (np.asarray(tau) < joined))
+
     def labels(self, tau: float) -> IntArray:
         """(n_states) clusters at a threshold, numbered by first appearance."""
         from scipy.sparse import coo_array
@@ -101,7 +110,7 @@ class CertifiedInterval:
     Attributes:
         low: Smallest threshold.
         high: First threshold beyond, or infinity.
-        n_clusters: Number of clusters there.
+        n_clusters: Number of clusters there, the end of episodes not counted.
     """
 
     low: float
@@ -109,11 +118,14 @@ class CertifiedInterval:
     n_clusters: int
 
 
-def certified_intervals(lower: Forest, upper: Forest) -> list[CertifiedInterval]:
+def certified_intervals(
+    lower: Forest, upper: Forest, end: int | None = None
+) -> list[CertifiedInterval]:
     """All thresholds tau >= 0 at which two arms over the same links agree.
 
-    `lower` and `upper` are the forests of the two arms. Between two breakpoints both counts
-    are constant; neighbouring intervals with the same count are joined.
+    `lower` and `upper` are the forests of the two arms, `end` is the state that stands for the
+    end of episodes and is not counted where it is alone. Between two breakpoints both counts
+    are constant; neighbouring intervals with the same clustering are joined.
     """
     if lower.n_states != upper.n_states:
         raise InvalidArgumentError(
@@ -122,15 +134,18 @@ def certified_intervals(lower: Forest, upper: Forest) -> list[CertifiedInterval]
     breaks = np.unique(np.concatenate([[0.0], lower.weights, upper.weights]))
     breaks = breaks[breaks >= 0.0]
     counts = upper.count(breaks)
+    live = upper.count_live(breaks, end)
     agree = lower.count(breaks) == counts
     ends = np.append(breaks[1:], np.inf)
     found: list[CertifiedInterval] = []
+    before = -1
     for k in np.flatnonzero(agree):
-        low, high, count = float(breaks[k]), float(ends[k]), int(counts[k])
-        if found and found[-1].high == low and found[-1].n_clusters == count:
+        low, high, count = float(breaks[k]), float(ends[k]), int(live[k])
+        if found and found[-1].high == low and counts[k] == before:
             found[-1] = CertifiedInterval(found[-1].low, high, count)
         else:
             found.append(CertifiedInterval(low, high, count))
+        before = int(counts[k])
     return found
 
 
@@ -140,8 +155,8 @@ class Profile:
 
     Attributes:
         tau: (breaks) thresholds, rising from 0, at which a number changes.
-        lower: (breaks) clusters of the lower arm from there on.
-        upper: (breaks) clusters of the upper arm from there on.
+        lower: (breaks) clusters of the lower arm from there on, the end not counted.
+        upper: (breaks) clusters of the upper arm from there on, the end not counted.
         intervals: Where both agree.
     """
 
@@ -151,12 +166,13 @@ class Profile:
     intervals: tuple[CertifiedInterval, ...]
 
 
-def make_profile(lower: Forest, upper: Forest) -> Profile:
+def make_profile(lower: Forest, upper: Forest, end: int | None = None) -> Profile:
     """The profile of two arms, by their forests."""
     breaks = np.unique(np.concatenate([[0.0], lower.weights, upper.weights]))
     breaks = breaks[breaks >= 0.0]
-    intervals = tuple(certified_intervals(lower, upper))
-    return Profile(breaks, lower.count(breaks), upper.count(breaks), intervals)
+    intervals = tuple(certified_intervals(lower, upper, end))
+    counts = (lower.count_live(breaks, end), upper.count_live(breaks, end))
+    return Profile(breaks, *counts, intervals)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def value_iteration(
     *,
     tol: float | None = None,
     max_sweeps: int = 100_000,
+    guess: npt.ArrayLike | None = None,
     callback: ProgressCallback | None = None,
 ) -> Values:
     """Optimal values between certified bounds.
@@ -95,6 +96,7 @@ def value_iteration(
         gamma: The discount, in [0, 1).
         tol: Largest gap between the bounds; 1e-9 of the largest possible value by default.
         max_sweeps: Limit on backups of all states.
+        guess: (n_states) values to begin with; 0 by default.
         callback: Called after every sweep.
 
     Example:
@@ -112,7 +114,7 @@ def value_iteration(
     goal = _goal(mdp, gamma, tol)
     n, n_actions = mdp.n_states, mdp.n_actions
     kernel = mdp.kernel()
-    values, solved = np.zeros(n), np.empty(0, np.int64)
+    values, solved = _guessed(mdp, guess), np.empty(0, np.int64)
     for sweeps in range(1, max_sweeps + 1):
         q = mdp.rewards + gamma * (kernel @ values).reshape(n, n_actions)
         policy = q.argmax(axis=1)
@@ -132,7 +134,12 @@ def value_iteration(
 
 
 def evaluate_policy(
-    mdp: TabularMDP, policy: npt.ArrayLike, gamma: float, *, tol: float | None = None
+    mdp: TabularMDP,
+    policy: npt.ArrayLike,
+    gamma: float,
+    *,
+    tol: float | None = None,
+    guess: npt.ArrayLike | None = None,
 ) -> Values:
     """Values of following a policy for ever, between certified bounds.
 
@@ -144,13 +151,15 @@ def evaluate_policy(
         policy: (n_states) actions, or (n_states, n_actions) probabilities.
         gamma: The discount, in [0, 1).
         tol: What the gap is compared with; 1e-9 of the largest possible value by default.
+        guess: (n_states) values to begin sweeps with; rewards by default.
     """
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     goal = _goal(mdp, gamma, tol)
     weights = _policy_matrix(mdp, policy)
     rewards, kernel = _chain(mdp, weights)
-    values = _solve_chain(rewards, kernel, gamma, goal)
+    first = rewards if guess is None else _guessed(mdp, guess)
+    values = _solve_chain(rewards, kernel, gamma, goal, first)
     backup = rewards + gamma * (kernel @ values)
     # A row of the chain mixes up to n_actions rows: that many more terms, normalised weights.
     terms = int(np.diff(kernel.indptr).max()) + 2 * mdp.n_actions + 8
@@ -212,7 +221,7 @@ def _follow(mdp: TabularMDP, gamma: float, policy: IntArray, backup: FloatArray)
     kernel = mdp.kernel()[rows]
     rewards = mdp.rewards[np.arange(n), policy]
     if n <= DIRECT_LIMIT:
-        return _solve_chain(rewards, kernel, gamma, 0.0)
+        return _solve_chain(rewards, kernel, gamma, 0.0, rewards)
     values = backup
     for _ in range(20):
         values = rewards + gamma * (kernel @ values)
@@ -259,8 +268,22 @@ def _chain(mdp: TabularMDP, weights: FloatArray):  # type: ignore[no-untyped-def
     return (weights * mdp.rewards).sum(axis=1), (mixer @ mdp.kernel()).tocsr()
 
 
-def _solve_chain(rewards: FloatArray, kernel, gamma: float, goal: float) -> FloatArray:  # type: ignore[no-untyped-def]
-    """Solve V = r + gamma·P V."""
+def _guessed(mdp: TabularMDP, guess: npt.ArrayLike | None) -> FloatArray:
+    """Values to begin with."""
+    if guess is None:
+        return np.zeros(mdp.n_states)
+    values = np.asarray(guess, dtype=np.float64)
+    if values.shape != (mdp.n_states,) or not np.isfinite(values).all():
+        raise InvalidArgumentError(
+            f"guess must be {mdp.n_states} finite numbers, got shape {values.shape}"
+        )
+    return values
+
+
+def _solve_chain(  # type: ignore[no-untyped-def]
+    rewards: FloatArray, kernel, gamma: float, goal: float, values: FloatArray
+) -> FloatArray:
+    """Solve V = r + gamma·P V, beginning with `values` where it is done by sweeps."""
     from scipy.sparse import eye_array
     from scipy.sparse.linalg import splu
 
@@ -270,11 +293,11 @@ def _solve_chain(rewards: FloatArray, kernel, gamma: float, goal: float) -> Floa
         return np.asarray(splu(system.tocsc()).solve(rewards))
     # Each sweep contracts the error by gamma: after this many only rounding is left. Krylov
     # solvers were tried: on chains, which are far from normal, they overflow or stagnate.
-    values = rewards
     for _ in range(1 + (math.ceil(40.0 / -math.log(gamma)) if gamma > 0.0 else 1)):
         backup = rewards + gamma * (kernel @ values)
         residual = float(np.abs(backup - values).max())
         values = backup
-        if residual <= goal * (1.0 - gamma) / 8.0:
+        # Or nothing but rounding is left of it.
+        if residual <= max(goal * (1.0 - gamma) / 8.0, 4.0 * EPS * float(np.abs(values).max())):
             break
     return np.asarray(values)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import colorsys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._memory import check_memory
+from bisim_abstract._text import clusters_text, counted
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_choice, check_int, check_real, require
 from bisim_abstract.certificate import Certificate
@@ -24,14 +26,19 @@ from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.partition import CertifiedInterval, Merge, certified_merges, numbered
 from bisim_abstract.statemap import StateMap, state_map, two_widest
+from bisim_abstract.value import amount_text, share_text
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+
+    from bisim_abstract.frontier import Frontier, FrontierPoint
 
 __all__ = [
     "plot_curves",
     "plot_dendrogram",
     "plot_embedding",
+    "plot_frontier",
     "plot_losses",
     "plot_map",
     "plot_profile",
@@ -48,6 +55,7 @@ SPANS = 500  # certified intervals drawn one by one
 POINTS = 50_000  # points of a scatter plot
 CELLS = 4_000_000  # cells of an image
 BORDERS = 40_000  # cells up to which borders between clusters are drawn
+WIDE = 20.0  # times the fewest clusters: where numbers of clusters are drawn logarithmically
 NARROWEST = 1e-12  # share of the largest threshold below which axes are linear
 BINS = 40
 SHADE = 0.2
@@ -154,14 +162,14 @@ def plot_profile(certificate: Certificate, *, ax: Axes | None = None) -> Axes:
             clip_on=False,
             label=_verdict(certificate),
         )
-    _count_scale(ax, certificate.n_states)
-    title = f"Clusters of {_states(certificate.n_states)}, over {certificate.scope} pairs"
+    _count_scale(ax, certificate.n_live)
+    title = f"Clusters of {_states(certificate.n_live)}, over {certificate.scope} pairs"
     ax.set_title(title + _reservation(certificate), pad=22)
     dropped = [] if kept.all() else [f"{kept.sum():,} of {kept.size:,} steps drawn"]
     if not is_each:
         dropped.append(f"shaded by the share of {len(profile.intervals):,} certified intervals")
     ax.set_xlabel("threshold τ" + (f" ({'; '.join(dropped)})" if dropped else ""))
-    ax.set_ylabel("clusters")
+    ax.set_ylabel(_counted_axis(certificate.terminal_state is not None))
     handles, _ = ax.get_legend_handles_labels()
     handles.append(Patch(color=GREEN, alpha=SHADE, linewidth=0, label="arms agree: certified"))
     ax.legend(handles=handles, frameon=True, framealpha=0.9, fontsize="small")
@@ -263,18 +271,19 @@ def plot_dendrogram(
     """
     max_leaves = check_int("max_leaves", max_leaves, low=1)
     require("matplotlib", extra="plots")
-    from matplotlib.artist import Artist
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Patch, Rectangle
-    from matplotlib.transforms import ScaledTranslation
 
     intervals = certificate.certified_thresholds()
     fitting = [interval for interval in intervals if interval.n_clusters <= max_leaves]
     leaf = fitting[0] if fitting else intervals[-1]
     labels = certificate.forests[1].labels(leaf.low)
     sizes = np.bincount(labels)
+    if certificate.terminal_state is not None:  # it is no member of a cluster
+        sizes[labels[certificate.terminal_state]] -= 1
     # Clusters of the last interval never merge, so that any of them may be left out.
-    shown = np.sort(np.argsort(-sizes, kind="stable")[:max_leaves])
+    most = sizes.size if fitting else max_leaves
+    shown = np.sort(np.argsort(-sizes, kind="stable")[:most])
     nodes = certified_merges(*certificate.forests, labels) if fitting else _unmerged(shown)
     order = _leaf_order(nodes)
     ax = _axes(ax, size=(7.0, max(3.2, 1.8 + 0.16 * len(order))))
@@ -303,7 +312,10 @@ def plot_dendrogram(
     ax.set_xlim(left, right)
     ax.set_ylim(len(order) - 0.4, -0.6)
     font = float(np.clip(420.0 / len(order), 5.5, 9.0))
-    names = [f"{shown[k]}: {_states(int(sizes[shown[k]]))}" for k in order]
+    names = [
+        f"{shown[k]}: {_states(int(sizes[shown[k]]))}" if sizes[shown[k]] else "the end"
+        for k in order
+    ]
     ax.set_yticks(range(len(order)), names, fontsize=font)
     ax.tick_params(axis="y", length=0)
     for side in ("left", "right", "top"):
@@ -321,22 +333,130 @@ def plot_dendrogram(
         verdict = _verdict(certificate)
         handles.append(ax.axvline(tau, color=VERMILION, linestyle="--", label=verdict))
     if handles:
-        # Below the axes, by so many points, where no leaf is.
-        below = ScaledTranslation(0.0, -38.0 / 72.0, ax.figure.dpi_scale_trans)
-        ax.legend(
-            handles=handles,
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0.0),
-            bbox_transform=ax.transAxes + below,
-            borderaxespad=0.0,
-            ncols=1 if len(handles) > 2 else len(handles),
-            frameon=False,
-            fontsize="small",
-        )
+        _legend_below(ax, handles)
     finer = [interval.n_clusters for interval in intervals if interval.low < leaf.low]
     remark = f" (the next finer certified clustering has {finer[-1]:,})" if finer else ""
     ax.set_xlabel("threshold τ" + remark)
-    ax.set_title(_dendrogram_title(certificate, leaf, len(order)))
+    is_cut = len(order) < sizes.size
+    ax.set_title(_dendrogram_title(certificate, leaf, len(order) if is_cut else None))
+    return ax
+
+
+@dataclass(frozen=True)
+class FrontierMark:
+    """A point of a frontier as it is drawn, here and in the report.
+
+    Attributes:
+        point: What it shows.
+        percent: Share of the start value that is kept, in percent; 0 if nothing is proven.
+        is_proven: Whether anything is.
+        is_own: Whether it is the certificate's choice.
+        kept_text: The share in words, rounded down.
+        loss_text: The loss of the worst state in words, rounded up.
+    """
+
+    point: FrontierPoint
+    percent: float
+    is_proven: bool
+    is_own: bool
+    kept_text: str
+    loss_text: str
+
+
+def frontier_marks(certificate: Certificate, frontier: Frontier) -> list[FrontierMark]:
+    """What is drawn of a frontier, from the finest clustering to the coarsest."""
+    marks = []
+    tau = certificate.tau
+    for point in frontier.points:
+        is_proven = point.kept > 0.0
+        marks.append(
+            FrontierMark(
+                point,
+                100.0 * min(point.kept, 1.0) if is_proven else 0.0,
+                is_proven,
+                tau is not None and point.low <= tau < point.high,
+                share_text(point.kept) if is_proven else "nothing proven",
+                amount_text(point.loss),
+            )
+        )
+    return marks
+
+
+def plot_frontier(
+    certificate: Certificate,
+    *,
+    mdp: TabularMDP | None = None,
+    frontier: Frontier | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """What planning on clusters is proven to keep and to lose, against their number.
+
+    One point for every certified clustering that was evaluated; nothing is drawn in between.
+    Clusterings that are proven to keep nothing stand at the bottom. The share of the start value
+    that was asked for is a line, the certificate's own choice a star.
+
+    Args:
+        certificate: The certificate.
+        mdp: The model; needed if the certificate was read from a file and no frontier is given.
+        frontier: `certificate.frontier()`, if known already.
+        ax: Axes to draw on; those of a new figure by default.
+
+    Returns:
+        The axes of the share that is kept; those of the loss are their twin.
+    """
+    require("matplotlib", extra="plots")
+    found = certificate.frontier(mdp) if frontier is None else frontier
+    marks = frontier_marks(certificate, found)
+    ax = _axes(ax, size=(7.0, 5.0))
+    _cluster_scale(ax, [mark.point.n_clusters for mark in marks])
+    handles: list[Artist] = []
+    for is_proven, shape, label in (
+        (True, "o", "start value kept, at least"),
+        (False, "v", "nothing proven to be kept"),
+    ):
+        some = [mark for mark in marks if mark.is_proven is is_proven]
+        if some:
+            handles += ax.plot(
+                [mark.point.n_clusters for mark in some],
+                [mark.percent for mark in some],
+                shape,
+                color=BLUE,
+                markerfacecolor=BLUE if is_proven else "white",
+                markersize=5.5,
+                clip_on=False,
+                zorder=3,
+                label=label,
+            )
+    bar = 100.0 * certificate.keep
+    handles.append(
+        ax.axhline(bar, color=DARK, linewidth=1.0, linestyle="--", label=f"asked for: {bar:g}%")
+    )
+    for mark in marks:
+        if mark.is_own:
+            clusters = clusters_text(mark.point.n_clusters, has_end=found.has_end)
+            handles += ax.plot(
+                [mark.point.n_clusters],
+                [mark.percent],
+                "*",
+                color=GREEN if mark.point.kept >= certificate.keep else ORANGE,
+                markeredgecolor=DARK,
+                markersize=16.0,
+                clip_on=False,
+                zorder=4,
+                label=f"chosen: {clusters}, keeps {mark.kept_text}, loses at most {mark.loss_text}",
+            )
+    ax.set_ylim(0.0, 104.0)
+    ax.set_yticks(range(0, 101, 20))
+    ax.set_xlabel(_counted_axis(found.has_end))
+    ax.set_ylabel("start value kept, %", color=BLUE)
+    handles[1:1] = _draw_frontier_losses(ax, marks)
+    _legend_below(ax, handles)
+    title = f"What clusters of {_states(certificate.n_live)} are proven to be worth"
+    if not found.is_complete:
+        title += f"\n{len(marks):,} of {counted(found.n_thresholds, 'certified range')} evaluated"
+    ax.set_title(title + _reservation(certificate))
+    if not marks:
+        ax.text(0.5, 0.5, "no clustering was evaluated", ha="center", transform=ax.transAxes)
     return ax
 
 
@@ -397,12 +517,13 @@ def plot_map(
             notes.append(f"{drawn:,} states are drawn.")
     ax.set(xticks=[], yticks=[])
     ax.set_xlabel(textwrap.fill(" ".join(notes), 90), fontsize="small")
-    n_lower, n_upper = (int(np.unique(x).size) for x in (lower, upper))
+    n_lower, n_upper = (_count_live(certificate, x) for x in (lower, upper))
+    clusters = _live_clusters(certificate, n_upper)
     if np.array_equal(numbered(lower), numbered(upper)):
-        title = f"{_clusters(n_upper)} at τ = {tau:.4g}, certified over {certificate.scope} pairs"
+        title = f"{clusters} at τ = {tau:.4g}, certified over {certificate.scope} pairs"
     else:
         title = (
-            f"NOT certified at τ = {tau:.4g}: between {n_lower:,} and {_clusters(n_upper)}\n"
+            f"NOT certified at τ = {tau:.4g}: between {n_lower:,} and {clusters}\n"
             f"drawn: the {arm} arm's"
         )
     ax.set_title(title + _reservation(certificate))
@@ -574,11 +695,25 @@ def _axes(ax: Axes | None, *, size: tuple[float, float] = (7.0, 4.4)) -> Axes:
 
 
 def _states(count: int) -> str:
-    return f"{count:,} state{'' if count == 1 else 's'}"
+    return counted(count, "state")
 
 
 def _clusters(count: int) -> str:
-    return f"{count:,} cluster{'' if count == 1 else 's'}"
+    return clusters_text(count, has_end=False)
+
+
+def _live_clusters(certificate: Certificate, count: int) -> str:
+    return clusters_text(count, has_end=certificate.terminal_state is not None)
+
+
+def _count_live(certificate: Certificate, labels: IntArray) -> int:
+    """Number of clusters, the end of episodes not counted."""
+    end = certificate.terminal_state
+    return int(np.unique(labels if end is None else np.delete(labels, end)).size)
+
+
+def _counted_axis(has_end: bool) -> str:
+    return "clusters, besides the end" if has_end else "clusters"
 
 
 def _reservation(certificate: Certificate) -> str:
@@ -589,11 +724,29 @@ def _reservation(certificate: Certificate) -> str:
 
 def _verdict(certificate: Certificate) -> str:
     low, high = (
-        int(np.unique(x).size) for x in (certificate.labels_lower, certificate.labels_upper)
+        _count_live(certificate, x) for x in (certificate.labels_lower, certificate.labels_upper)
     )
+    clusters = _live_clusters(certificate, high)
     if certificate.is_certified:
-        return f"τ = {certificate.tau:.4g}: {_clusters(high)}, certified"
-    return f"τ = {certificate.tau:.4g}: NOT certified, {low:,} to {_clusters(high)}"
+        return f"τ = {certificate.tau:.4g}: {clusters}, certified"
+    return f"τ = {certificate.tau:.4g}: NOT certified, {low:,} to {clusters}"
+
+
+def _legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
+    """A legend below the axes, by so many points, where nothing is drawn."""
+    from matplotlib.transforms import ScaledTranslation
+
+    below = ScaledTranslation(0.0, -38.0 / 72.0, ax.figure.dpi_scale_trans)
+    ax.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=ax.transAxes + below,
+        borderaxespad=0.0,
+        ncols=1 if len(handles) > 2 else len(handles),
+        frameon=False,
+        fontsize="small",
+    )
 
 
 def _n_pairs(n_states: int) -> int:
@@ -623,6 +776,48 @@ def _count_scale(ax: Axes, n_states: int) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=subs))
     ax.yaxis.set_major_formatter(lambda y, _: f"{y:,.0f}" if y >= 1.0 else "")
     ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _cluster_scale(ax: Axes, counts: Sequence[int]) -> None:
+    """An axis of numbers of clusters: logarithmic where they are wide apart."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = min(counts, default=1), max(counts, default=1)
+    if high > WIDE * low:
+        ax.set_xscale("log")
+        ax.set_xlim(low / 1.25, high * 1.25)
+        subs = (1.0, 2.0, 5.0) if high < 500 * low else (1.0,)
+        ax.xaxis.set_major_locator(LogLocator(subs=subs))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        room = max(0.06 * (high - low), 0.5)
+        ax.set_xlim(low - room, high + room)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+
+
+def _draw_frontier_losses(ax: Axes, marks: Sequence[FrontierMark]) -> list[Artist]:
+    """Losses of worst states on an axis of their own, at the right."""
+    if not marks:
+        return []
+    losses = [mark.point.loss for mark in marks]
+    right = ax.twinx()
+    points = right.plot(
+        [mark.point.n_clusters for mark in marks],
+        losses,
+        "s",
+        color=VERMILION,
+        markerfacecolor="none",
+        markersize=4.0,
+        clip_on=False,
+        label="loss of the worst state, at most",
+    )
+    # What is less is 0 to any eye, and breaks the axis.
+    right.set_ylim(0.0, 1.04 * max(losses) if max(losses) > 1e-290 else 1.0)
+    right.set_ylabel("loss of the worst state", color=VERMILION)
+    ax.set_zorder(right.get_zorder() + 1)  # the choice stays on top
+    ax.patch.set_visible(False)
+    return list(points)
 
 
 def _kept(ax: Axes, x: FloatArray, right: float) -> BoolArray:
@@ -751,16 +946,18 @@ def _dendrogram_range(
     return max(left - margin, leaf.low), right + margin
 
 
-def _dendrogram_title(certificate: Certificate, leaf: CertifiedInterval, drawn: int) -> str:
-    title = (
-        f"Certified hierarchy of {_states(certificate.n_states)}, over {certificate.scope} pairs"
-    )
-    if drawn < leaf.n_clusters:
-        title += f"\nthe {drawn:,} largest of {_clusters(leaf.n_clusters)}, which nothing merges"
+def _dendrogram_title(
+    certificate: Certificate, leaf: CertifiedInterval, largest: int | None
+) -> str:
+    """The title, where only so many of the clusters are drawn, or all of them."""
+    title = f"Certified hierarchy of {_states(certificate.n_live)}, over {certificate.scope} pairs"
+    clusters = _live_clusters(certificate, leaf.n_clusters)
+    if largest is not None:
+        title += f"\nthe {largest:,} largest of {clusters}, which nothing merges"
     else:
         digits = 4 if f"{leaf.low:.4g}" != f"{leaf.high:.4g}" else 12
         until = "" if leaf.high == np.inf else f" < {leaf.high:.{digits}g}"
-        title += f"\nleaves: {_clusters(drawn)}, certified for {leaf.low:.{digits}g} ≤ τ{until}"
+        title += f"\nleaves: {clusters}, certified for {leaf.low:.{digits}g} ≤ τ{until}"
     return title + _reservation(certificate)
 
 

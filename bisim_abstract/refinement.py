@@ -3,7 +3,8 @@
 One step after another tightens the bounds, and none loosens them:
 
 1. blocks: partitions are proposed, repaired and bounded as block pairs; the best one is kept
-   (if there are few states, all pairs follow at once);
+   (if there are few states, all pairs follow at once, or come first where they are quick and
+   values decide, so that there are many thresholds to choose from);
 2. features: value functions keep states apart that blocks do not;
 3. inside: pairs within blocks that are too wide are covered, and swept;
 4. across: pairs between blocks that may be too close are covered, and swept;
@@ -12,7 +13,10 @@ One step after another tightens the bounds, and none loosens them:
 7. all pairs, if these are few enough.
 
 After every step the clusterings of both arms are compared. What they still disagree about at the
-threshold decides where the next step looks.
+threshold decides where the next step looks. If the threshold is to be found, it is chosen by
+what planning on its clusters is proven to be worth: the coarsest certified one that is worth
+enough; and while a clearly coarser one seems to be, though it is not certified yet, that is
+where the next step looks.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import numpy.typing as npt
 
 from bisim_abstract._memory import available_bytes, human_bytes
 from bisim_abstract._parallel import Backend
+from bisim_abstract._text import counted
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_int
 from bisim_abstract.arms import PAIR_BYTES, Arms
@@ -34,6 +39,7 @@ from bisim_abstract.blocks import build_blocks
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.embedding import scaled_points
 from bisim_abstract.features import make_witness, value_features
+from bisim_abstract.frontier import Numbers, ValueSearch, first_good, is_worth
 from bisim_abstract.ground import Ground
 from bisim_abstract.linking import (
     Cells,
@@ -43,6 +49,7 @@ from bisim_abstract.linking import (
     row_reader,
     upper_forest,
 )
+from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.metric import bisimulation_metric
 from bisim_abstract.partition import (
     CertifiedInterval,
@@ -58,6 +65,8 @@ from bisim_abstract.proposals import (
     repair_labels,
     split_labels,
 )
+from bisim_abstract.value import amount_text, share_text
+from bisim_abstract.verdict import NOTHING_FOUND, NOTHING_MERGES
 
 MOST_BLOCKS = 20_000  # of one level
 MOST_BLOCK_PAIRS = 200_000  # up to which all pairs of blocks are covered
@@ -69,30 +78,60 @@ SOURCES = ("classes", "embedding", "rewards", "features")  # of proposed blocks
 WITNESSES = 16  # at most, per step
 SPLITS = 2  # rounds of splitting
 FEW_PAIRS = 150_000  # pairs that are solved for at once rather than narrowed down to
+QUICK_CELLS = 10_000_000  # ground costs of all pairs up to which these come first
 MOST_CELLS = 2_000_000_000  # ground costs that one sweep over all pairs may read
+WORTH = 0.8  # clusters that others must have fewer than, times these, to be worth more work
+VALUE_CHECKS = frozenset(5 * 2**k for k in range(12))  # sweeps after which values are looked at
+FINER = 3  # finer thresholds that are tried where one was promising only
 HOPELESS = 20.0  # blocks wider than this many times their distances are not worth more work
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a run is for.
+    """What a run is for. One of the first five decides, in this order.
 
     Attributes:
-        tau: Threshold at which the clusterings should agree; None to look for one.
+        tau: Threshold at which the clusterings should agree.
         n_clusters: Number of clusters that the threshold to look for should give.
         tol: Width of the bounds over all pairs to reach, in place of a threshold.
-        n_states: Number of states.
+        is_widest: Whether to look for the certified interval whose ends have the largest ratio.
+        max_loss: What no state may lose, by proof, when clusters are planned on; the fewest
+            clusters count.
+        keep: Share of the start value that must be kept, by proof; likewise, if `max_loss` is
+            None.
+        n_states: Number of states, the end of episodes not counted.
         resolution: Thresholds below this are numerical noise.
     """
 
     tau: float | None
     n_clusters: int | None
     tol: float | None
+    is_widest: bool
+    max_loss: float | None
+    keep: float
     n_states: int
     resolution: float
 
+    @property
+    def is_by_value(self) -> bool:
+        """Whether proven values decide."""
+        others = (self.tau, self.n_clusters, self.tol)
+        return not self.is_widest and all(other is None for other in others)
+
+    def is_worth(self, found: Numbers, blind: Numbers) -> bool:
+        """Whether a clustering with these proven values will do."""
+        if self.max_loss is not None:
+            return found.loss <= self.max_loss
+        return is_worth(found, blind, self.keep)
+
+    def in_words(self) -> str:
+        """What value is asked for."""
+        if self.max_loss is None:
+            return f"to keep {100.0 * self.keep:.4g}%"
+        return f"to lose at most {self.max_loss:g}"
+
     def chosen(self, intervals: list[CertifiedInterval]) -> CertifiedInterval | None:
-        """The certified interval that serves best, if any does."""
+        """The certified interval that serves best, if any does and values do not decide."""
         if self.tau is not None:
             return next((x for x in intervals if x.low <= self.tau < x.high), None)
         return best_interval(
@@ -108,12 +147,19 @@ class Goal:
             return True
         return found.high >= USEFUL * max(found.low, self.resolution)
 
-    def threshold(self, intervals: list[CertifiedInterval]) -> float | None:
-        """The threshold to put into the certificate."""
-        if self.tau is not None:
-            return self.tau
-        found = self.chosen(intervals)
-        return None if found is None else middle(found, floor=self.resolution)
+
+@dataclass(frozen=True)
+class Prospect:
+    """What values say about two arms.
+
+    Attributes:
+        best: The coarsest certified interval that is worth enough.
+        target: A threshold above it that seems to be as well, with clearly fewer clusters, and
+            is not certified; None if there is none.
+    """
+
+    best: CertifiedInterval | None
+    target: float | None
 
 
 Pause: TypeAlias = Callable[[str, str], None]
@@ -175,8 +221,12 @@ class Refinement:
         self._candidate: tuple[float, Arms, str] | None = None  # blocks not yet in the table
         self._intervals: list[CertifiedInterval] | None = None
         self._forests: tuple[Forest, Forest] | None = None
+        self._prospect: Prospect | None = None
+        by = "start" if goal.max_loss is None else "worst"
+        self.search = ValueSearch(table.mdp, table.gamma, by=by)
         pairs = (self._inside, self._across, self._witnesses)
         self._plan: tuple[Callable[[], str], ...] = (
+            self._quick_pairs,
             self._blocks,
             self._few_pairs,
             self._features,
@@ -195,7 +245,7 @@ class Refinement:
             return False
         self._pause = pause
         text = self._plan[self.done]()
-        self._forests = self._intervals = None
+        self._forget()
         self.done += 1
         if text:
             self.log.append(text)
@@ -208,7 +258,11 @@ class Refinement:
             self._candidate = None
             self.table.add_level(arms.level())
             self.log.append(f"{arms.n:,} blocks by {name}")
-        self._forests = self._intervals = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Bounds have moved."""
+        self._forests = self._intervals = self._prospect = None
 
     def resume(self, found: Certificate) -> None:
         """Go on from the certificate of an unfinished run."""
@@ -242,36 +296,183 @@ class Refinement:
     def intervals(self) -> list[CertifiedInterval]:
         """Thresholds that are certified now."""
         if self._intervals is None:
-            self._intervals = certified_intervals(*self.forests)
+            self._intervals = certified_intervals(*self.forests, self._end)
         return self._intervals
+
+    @property
+    def _end(self) -> int | None:
+        return self.table.mdp.terminal_state
+
+    @property
+    def prospect(self) -> Prospect:
+        """What values say about the present bounds."""
+        if self._prospect is None:
+            self._pause("looking for a threshold worth having", "")
+            self._prospect = self._look(self.intervals, self.forests[1], np.arange(self.table.n))
+        return self._prospect
+
+    def _look(self, intervals: list[CertifiedInterval], upper: Forest, nodes: IntArray) -> Prospect:
+        """The coarsest interval that is worth enough, and what may be better.
+
+        Args:
+            intervals: Certified ones.
+            upper: Forest of the upper arm, over blocks.
+            nodes: (n_states) the block of each state.
+        """
+        floor = self.goal.resolution
+        open_ = [x for x in intervals if x.high > floor][::-1]
+
+        def is_enough(tau: float) -> bool:
+            return self._is_worth(upper.labels(tau)[nodes])
+
+        most = self.search.most
+        at = first_good(len(open_), lambda k: is_enough(middle(open_[k], floor=floor)), most)
+        best = None if at is None else open_[at]
+        if best is not None and not self._is_worth_chasing():
+            return Prospect(best, None)
+        # Every clustering of the upper arm that is clearly coarser than that.
+        limit = self.table.n if best is None else int(WORTH * best.n_clusters)
+        cuts = np.unique(upper.weights)[::-1]
+        cuts = cuts[(upper.count(cuts) <= limit) & (cuts < self.table.starts.diameter)]
+        seen = first_good(cuts.size, lambda k: is_enough(float(cuts[k])), most)
+        target = None if seen is None else float(cuts[seen])
+        if target is not None and any(x.low <= target < x.high for x in intervals):
+            target = None  # certified after all: it was among those above
+        return Prospect(best, target)
+
+    def _is_worth(self, labels: IntArray) -> bool:
+        return self.goal.is_worth(self.search.numbers(labels), self.search.blind())
+
+    def _fallback(self) -> CertifiedInterval | None:
+        """Where nothing certified is worth enough: what is worth most, of more than one cluster."""
+        floor, upper = self.goal.resolution, self.forests[1]
+        some = [x for x in self.intervals if x.high > floor and x.n_clusters > 1]
+        if len(some) > self.search.most:
+            picked = np.linspace(0, len(some) - 1, self.search.most).astype(np.int64)
+            some = [some[k] for k in np.unique(picked)]
+
+        def worth(interval: CertifiedInterval) -> tuple[float, int]:
+            found = self.search.numbers(upper.labels(middle(interval, floor=floor)))
+            return (found.kept if self.goal.max_loss is None else -found.loss), -interval.n_clusters
+
+        return max(some, key=worth, default=None)
+
+    def interval(self) -> CertifiedInterval | None:
+        """The certified interval to take the threshold from."""
+        if not self.goal.is_by_value:
+            return self.goal.chosen(self.intervals)
+        return self._confirmed(self.prospect.best) or self._fallback()
+
+    def _confirmed(self, best: CertifiedInterval | None) -> CertifiedInterval | None:
+        """The interval, or the next finer one that is worth enough, by the model itself."""
+        if best is None:
+            return None
+        floor, upper, blind = self.goal.resolution, self.forests[1], self.search.blind()
+        finer = [x for x in self.intervals if x.high > floor and x.n_clusters > best.n_clusters]
+        for interval in [best, *finer[::-1][:FINER]]:
+            value = self.search.prove(upper.labels(middle(interval, floor=floor)))
+            found = Numbers(value.kept, value.loss, value.start_loss)
+            if self.goal.is_worth(found, blind):
+                return interval
+        return None
+
+    def threshold(self) -> float | None:
+        """The threshold to put into the certificate."""
+        if self.goal.tau is not None:
+            return self.goal.tau
+        found = self.interval()
+        return None if found is None else middle(found, floor=self.goal.resolution)
 
     def reason(self) -> str:
         """Why the goal is reached; empty if it is not."""
-        tol = self.goal.tol
+        tol, table = self.goal.tol, self.table
         if tol is not None:
-            table = self.table
             width = float((table.upper - table.lower).max(initial=0.0))
             if table.coverage == 1.0 and width <= tol:
                 return f"width {width:.3g} is within {tol:g}"
             return ""
+        if self.goal.is_by_value:
+            if not table.ground.levels and table.n_covered == 0:
+                # Nothing is known yet but that no distance exceeds D: one cluster, from there on.
+                blind = self.search.blind()
+                if not (self.goal.is_worth(blind, blind) or self.goal.n_states <= 1):
+                    return ""
+            best, target = self.prospect.best, self.prospect.target
+            if best is None or table.n_covered == self._n_pairs:
+                return "" if best is None else self._found(best)
+            is_open = target is not None or self._merges_nothing(best)
+            return "" if is_open else self._found(best)
         if not self.goal.is_met(self.intervals):
             return ""
-        return f"both clusterings agree at {self.goal.threshold(self.intervals):.6g}"
+        return f"both clusterings agree at {self.threshold():.6g}"
 
-    def certificate(self, *, stop: str, run: dict[str, Any]) -> Certificate:
-        """What is proven now."""
-        tau = self.goal.threshold(self.intervals)
-        return Certificate.of(self.table, tau=tau, stop=stop, run=run, scope="all")
+    def _is_worth_chasing(self) -> bool:
+        """Whether a coarser clustering that seems worth enough can be certified for certain.
+
+        Where not all pairs can be looked at, that may take long and come to nothing.
+        """
+        return not self._too_many()
+
+    def _merges_nothing(self, best: CertifiedInterval) -> bool:
+        return best.n_clusters == self.goal.n_states > 1
+
+    def _found(self, best: CertifiedInterval) -> str:
+        """What the search for a threshold by value came to."""
+        n, wish = self.goal.n_states, self.goal.in_words()
+        if not self._merges_nothing(best):
+            return f"the fewest clusters found {wish}: {best.n_clusters:,} of {counted(n, 'state')}"
+        is_all = self.table.n_covered == self._n_pairs
+        text = NOTHING_MERGES if is_all else NOTHING_FOUND
+        text += f": {n:,} of {counted(n, 'state')} are needed {wish}"
+        floor = self.goal.resolution
+        coarser = [x for x in self.intervals if 0 < x.n_clusters < n and x.high > floor]
+        if not coarser:
+            return text
+        labels = self.forests[1].labels(middle(coarser[0], floor=floor))
+        found = self.search.numbers(labels)
+        if self.goal.max_loss is None:
+            would = f"keep {share_text(found.kept)}"
+        else:
+            would = f"lose up to {amount_text(found.loss)}"
+        return f"{text}; {counted(coarser[0].n_clusters, 'cluster')} would {would}"
+
+    def certificate(self, *, stop: str, run: dict[str, Any], is_final: bool = True) -> Certificate:
+        """What is proven now; with a threshold and its value if there is nothing to follow."""
+        tau = self.threshold() if is_final else None
+        found = Certificate.of(
+            self.table, tau=tau, stop=stop, run=run, scope="all", keep=self.goal.keep
+        )
+        if not found.is_certified:
+            return found
+        return found.with_proven(self.search.prove(found.labels_upper))
 
     # -- the steps -------------------------------------------------------------------------
 
     def leftover(self) -> str:
         """Why there was nothing more to try."""
+        if self.goal.is_by_value and self.prospect.best is not None:
+            return self._found(self.prospect.best)
         if self.table.n_covered == self._n_pairs:
             return "all pairs are covered as tightly as this goes"
+        if self.goal.is_by_value and self.table.ground.levels:
+            return self._unproven()
         blocks = ", ".join(f"{x.model.n_blocks:,}" for x in self.table.ground.levels)
         found = f"blocks tried ({blocks}) are too coarse" if blocks else "no block structure found"
         return f"nothing left to try: {found}, and {self._too_many() or 'no pair is open'}"
+
+    def _unproven(self) -> str:
+        """What would be worth enough, and is not certified."""
+        level = min(self.table.ground.levels, key=lambda level: level.model.n_blocks)
+        count = level.model.n_blocks
+        found = self.search.prove(level.model.labels)
+        first, second = np.divmod(level.keys, count)
+        wide = float(level.upper[first == second].max(initial=0.0))
+        near = float(level.lower[first != second].min(initial=np.inf))
+        return (
+            f"no clustering {self.goal.in_words()} could be certified; the {count:,} blocks found "
+            f"would keep {share_text(found.kept)} and lose at most {amount_text(found.loss)}, but "
+            f"their members may differ by {wide:.3g}, and blocks by no more than {near:.3g}"
+        )
 
     # -- blocks ----------------------------------------------------------------------------
 
@@ -279,7 +480,7 @@ class Refinement:
         """Bound the block pairs of proposals until one of them will do; keep the best."""
         for name, labels in self._proposals():
             arms = self._bounded(labels, name)
-            if arms is not None and self.goal.is_met(block_intervals(arms)):
+            if arms is not None and self._is_enough(arms):
                 break
         if self._candidate is None:
             return ""
@@ -287,6 +488,19 @@ class Refinement:
         self._candidate = None
         self.table.add_level(arms.level())
         return f"{arms.n:,} blocks by {name}"
+
+    def _is_enough(self, arms: Arms) -> bool:
+        """Whether the bounds of a level would do by themselves."""
+        if not self.goal.is_by_value:
+            return self.goal.is_met(self._block_intervals(arms)[0])
+        found = self._block_prospect(arms)
+        return found.best is not None and found.target is None
+
+    def _block_intervals(self, arms: Arms) -> tuple[list[CertifiedInterval], Forest]:
+        return block_intervals(arms, self._end)
+
+    def _block_prospect(self, arms: Arms) -> Prospect:
+        return self._look(*self._block_intervals(arms), arms.model.labels)
 
     def _proposals(self) -> Iterator[tuple[str, IntArray]]:
         mdp, n = self.table.mdp, self.table.n
@@ -344,6 +558,10 @@ class Refinement:
         count = int(labels.max()) + 1
         if count == table.n or count > MOST_BLOCKS or (count == 1 and table.n > 1):
             return None
+        if self.goal.is_by_value:
+            self.search.stand_in(labels)
+            if not self._is_worth(labels):
+                return None  # nor are clusters of these blocks, most likely
         model = build_blocks(table.mdp, labels, threads=self._threads)
         arms = Arms(
             table.mdp,
@@ -362,43 +580,96 @@ class Refinement:
             # What diameters read, and blocks whose rewards do not keep them apart.
             arms.cover(*arms.ground_pairs())
             arms.cover(*_close_blocks(arms, MOST_BLOCK_PAIRS))
-        before = self._block_backups
-        limit = _sweeps_needed(table.gamma)
-        width = -math.inf
         self._propose(arms, name)
-        for sweep in range(1, limit + 1):
-            moved = arms.sweep()
+        if self.goal.is_by_value:
+            self._sweep_by_value(arms, name)
+        else:
+            self._sweep_for_width(arms, name)
+        self._propose(arms, name)
+        return arms
+
+    def _sweeps(self, arms: Arms, name: str) -> Iterator[tuple[int, float]]:
+        """Sweep the arms of blocks: numbers of sweeps, and by how much bounds moved."""
+        before = self._block_backups
+        for sweep in range(1, _sweeps_needed(self.table.gamma) + 1):
+            moved = max(arms.sweep())
             self._block_backups = before + arms.backups
             self._pause(
-                f"bounding {count:,} blocks by {name}", f"sweep {sweep}, moved {max(moved):.2g}"
+                f"bounding {arms.n:,} blocks by {name}", f"sweep {sweep}, moved {moved:.2g}"
             )
-            if max(moved) <= 1e-12 * arms.starts.diameter:
+            yield sweep, moved
+
+    def _sweep_by_value(self, arms: Arms, name: str) -> None:
+        """Until the fewest clusters that seem worth enough are certified, or nothing moves."""
+        if _is_quotient(arms):
+            self._pause(f"solving for {arms.n:,} blocks by {name}", "")
+            self._solve_quotient(arms)
+            return
+        for sweep, moved in self._sweeps(arms, name):
+            # Looked at ever more rarely: it takes longer than sweeping.
+            if sweep in VALUE_CHECKS:
+                found = self._block_prospect(arms)
+                if found.best is not None and (found.target is None or arms.n > MANY_BLOCKS):
+                    break
+            if moved <= 1e-7 * arms.starts.diameter:
                 break
-            if sweep % (CHECK_EVERY if count <= MANY_BLOCKS else 4 * CHECK_EVERY):
+
+    def _solve_quotient(self, arms: Arms) -> None:
+        """The exact metric of blocks whose members are exactly alike.
+
+        Their block inequalities are those of a model with one state per block.
+        """
+        model = arms.model
+        quotient = TabularMDP(
+            indptr=model.indptr, indices=model.indices, probs=model.probs, rewards=model.low
+        )
+        found = bisimulation_metric(
+            quotient, arms.gamma, threads=self._threads, memory_limit=arms.memory_limit
+        )
+        first, second = arms.pairs()
+        lower, upper = _outward(arms, *found.bounds(first, second))
+        is_pair = first != second  # diameters are 0 already
+        arms.tighten(np.where(is_pair, lower, 0.0), np.where(is_pair, upper, np.inf))
+        self._block_backups += arms.keys.size
+
+    def _sweep_for_width(self, arms: Arms, name: str) -> None:
+        """Until the threshold asked for is certified, or what is proven grows no more."""
+        width = -math.inf
+        for sweep, moved in self._sweeps(arms, name):
+            if moved <= 1e-12 * arms.starts.diameter:
+                break
+            if sweep % (CHECK_EVERY if arms.n <= MANY_BLOCKS else 4 * CHECK_EVERY):
                 continue
-            intervals = block_intervals(arms)
-            if self.goal.chosen(intervals) is None:
+            intervals, _ = self._block_intervals(arms)
+            found = self.goal.chosen(intervals)
+            if found is None:
                 # Nothing yet: go on while the bounds still move noticeably.
-                if max(moved) <= 1e-3 * max(
-                    self.goal.tau or arms.starts.diameter, self.goal.resolution
-                ):
+                if moved <= 1e-3 * max(self.goal.tau or arms.starts.diameter, self.goal.resolution):
                     break
                 continue
             if self.goal.tau is not None:
                 break
             # Looking for a threshold: go on while what is proven still grows.
-            wider = _score(self.goal, arms, intervals)
+            wider = _width_score(arms, found, self.goal.resolution)
             if wider <= width + 0.01:
                 break
             width = wider
-        self._propose(arms, name)
-        return arms
 
     def _propose(self, arms: Arms, name: str) -> None:
         """Remember these blocks if they are the best so far."""
-        score = _score(self.goal, arms, block_intervals(arms))
+        score = self._score(arms)
         if self._candidate is None or score >= self._candidate[0] or arms is self._candidate[1]:
             self._candidate = (score, arms, name)
+
+    def _score(self, arms: Arms) -> float:
+        """How good the bounds of a level are; above 0 if they give what is looked for."""
+        intervals, _ = self._block_intervals(arms)
+        if not self.goal.is_by_value:
+            return _width_score(arms, self.goal.chosen(intervals), self.goal.resolution)
+        best = self._block_prospect(arms).best if arms.backups else None
+        if best is not None:
+            return 1.0 + self.table.n / max(best.n_clusters, 1)  # the fewer the better
+        return _width_score(arms, None, self.goal.resolution)
 
     # -- features and pairs ----------------------------------------------------------------
 
@@ -445,6 +716,8 @@ class Refinement:
             return None
         if goal.tau is not None:
             return goal.tau
+        if goal.is_by_value:
+            return self.prospect.target
         lower = self.forests[0]
         weights = np.maximum(lower.weights, self.goal.resolution)
         if weights.size == 0:
@@ -541,8 +814,11 @@ class Refinement:
             if max(moved) <= 1e-4 * max(tau, self.goal.resolution):
                 break
             if sweep % CHECK_EVERY == 0 and self.goal.tol is None:
-                self._forests = self._intervals = None
-                if self.goal.is_met(self.intervals):
+                self._forget()
+                if self.goal.is_by_value:
+                    if any(x.low <= tau < x.high for x in self.intervals):
+                        break
+                elif self.goal.is_met(self.intervals):
                     break
 
     def _witnesses(self) -> str:
@@ -594,10 +870,14 @@ class Refinement:
         table.add_level(arms.level())
         return f"{arms.n:,} blocks by splitting"
 
+    def _quick_pairs(self) -> str:
+        """All pairs at once, if that is quick and all thresholds are of interest."""
+        is_quick = self._pair_costs() <= QUICK_CELLS
+        return self._all_pairs() if self.goal.is_by_value and is_quick else ""
+
     def _few_pairs(self) -> str:
         """All pairs already, if they are few."""
-        n = self.table.n
-        return self._all_pairs() if n * (n - 1) // 2 <= FEW_PAIRS else ""
+        return self._all_pairs() if self._n_pairs <= FEW_PAIRS else ""
 
     def _all_pairs(self) -> str:
         """Every pair by itself: the exact metric."""
@@ -618,6 +898,11 @@ class Refinement:
             table.tighten(*_outward(table, *found.bounds(*table.pairs())))
         return f"all {table.n_covered:,} pairs"
 
+    def _pair_costs(self) -> float:
+        """Ground costs that a sweep over all pairs reads: for each action, two rows' product."""
+        mdp = self.table.mdp
+        return self._n_pairs * mdp.n_actions * (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
+
     @property
     def _n_pairs(self) -> int:
         return self.table.n * (self.table.n - 1) // 2
@@ -627,8 +912,7 @@ class Refinement:
         pairs, mdp = self._n_pairs, self.table.mdp
         if pairs > self.max_pairs:
             return f"all {pairs:,} pairs are more than max_pairs = {self.max_pairs:,}"
-        # Each pair reads the product of two rows, for every action.
-        cells = pairs * mdp.n_actions * (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
+        cells = self._pair_costs()
         if cells > MOST_CELLS:
             return f"all {pairs:,} pairs have too dense rows: {cells:.1e} ground costs per sweep"
         # The metric's tables, and what covering takes.
@@ -643,8 +927,16 @@ class Refinement:
         return ""
 
 
-def block_intervals(arms: Arms) -> list[CertifiedInterval]:
-    """Thresholds that a block level certifies by itself, as far as all its blocks hold together."""
+def block_intervals(arms: Arms, end: int | None = None) -> tuple[list[CertifiedInterval], Forest]:
+    """Thresholds that a block level certifies by itself, as far as all its blocks hold together.
+
+    Args:
+        arms: Over pairs of blocks.
+        end: The state that stands for the end of episodes, which is not counted.
+
+    Returns:
+        The thresholds, and the forest of the upper arm over blocks.
+    """
     first, second = arms.pairs()
     nearest = np.where(arms.model.is_point, 0.0, np.inf)
     np.minimum.at(nearest, first, arms.upper)
@@ -654,28 +946,39 @@ def block_intervals(arms: Arms) -> list[CertifiedInterval]:
     differ = first != second
     keys = arms.keys[differ]
     ground = Ground(arms.starts)
+    upper = upper_forest(arms.n, ground, keys, arms.upper[differ])
+    block = None if end is None else int(arms.model.labels[end])
     found = certified_intervals(
         lower_forest(arms.n, ground, keys, arms.lower[differ]),
-        upper_forest(arms.n, ground, keys, arms.upper[differ]),
+        upper,
+        block if block is not None and arms.model.is_point[block] else None,
     )
     return [
         CertifiedInterval(max(x.low, floor), x.high, x.n_clusters) for x in found if x.high > floor
-    ]
+    ], upper
 
 
-def _score(goal: Goal, arms: Arms, intervals: list[CertifiedInterval]) -> float:
-    """How good the bounds of a level are: the log width of the interval to choose.
+def _is_quotient(arms: Arms) -> bool:
+    """Whether all pairs of blocks are covered, and the members of each are exactly alike."""
+    model = arms.model
+    is_exact = not model.is_estimate and not model.radius.any() and model.low is model.high
+    first, second = arms.pairs()
+    is_flat = not arms.upper[first == second].any()
+    return is_exact and is_flat and arms.keys.size >= arms.n_pairs
+
+
+def _width_score(arms: Arms, found: CertifiedInterval | None, resolution: float) -> float:
+    """The log width of the interval to choose.
 
     Below 0 if there is none: then how far its widest block is beyond its closest blocks.
     """
-    found = goal.chosen(intervals)
     if found is not None and found.high < math.inf:
         # Logarithms first: the quotient of small numbers may be 0.
-        return math.log(found.high) - math.log(max(found.low, goal.resolution)) + 1e-9
+        return math.log(found.high) - math.log(max(found.low, resolution)) + 1e-9
     first, second = arms.pairs()
     same = first == second
-    wide = max(float(arms.upper[same].max(initial=0.0)), goal.resolution)
-    close = max(float(arms.lower[~same].min(initial=np.inf)), 1e-3 * goal.resolution)
+    wide = max(float(arms.upper[same].max(initial=0.0)), resolution)
+    close = max(float(arms.lower[~same].min(initial=np.inf)), 1e-3 * resolution)
     return min(math.log(close) - math.log(wide), -1e-9) if math.isfinite(close) else -1e9
 
 

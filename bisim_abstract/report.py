@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -27,31 +27,43 @@ from bisim_abstract._report_data import (
     choose_drawn,
     draw_curves,
     draw_forest,
+    draw_frontier,
     draw_map,
     draw_steps,
     draw_tree,
     draw_widths,
     first_tau,
+    is_small,
+    joined_at,
     kept_intervals,
     restrict,
     scatter,
     tau_range,
+    trace_values,
 )
+from bisim_abstract._text import clusters_text, counted
 from bisim_abstract._version import __version__
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.comparison import AbstractionLoss
 from bisim_abstract.embedding import Embedding, as_points
 from bisim_abstract.errors import InvalidArgumentError
+from bisim_abstract.frontier import Frontier, FrontierPoint
 from bisim_abstract.learning import Curve
 from bisim_abstract.mdp import TabularMDP, check_mdp
-from bisim_abstract.partition import CertifiedInterval
+from bisim_abstract.nearest import NearPair
+from bisim_abstract.partition import CertifiedInterval, middle, numbered
 from bisim_abstract.statemap import StateMap, state_map, two_widest
+from bisim_abstract.value import amount_text, share_text
+from bisim_abstract.verdict import Verdict, judge
 from bisim_abstract.verify import Verification
 
 __all__ = ["write_report"]
 
 MAX_RECORD = 300  # rows of the record
 MAX_TEXT = 2_000  # characters of one of its values
+NEAREST = 5  # pairs of states that are shown where little is merged
+MAX_COSTS = 8_000_000  # pairs of successors that are compared for that, some seconds
+MARKS = {"useful": "✓", "poor": "!", "open": "✗"}  # of verdicts
 
 
 def write_report(
@@ -71,7 +83,8 @@ def write_report(
     """Write a certificate and what belongs to it as one HTML file without outside parts.
 
     The file replaces an older one in one step. Of large models, an even sample of the states is
-    drawn, and the page says so; numbers of clusters and verdicts are those of all states.
+    drawn, and only the certificate's own threshold comes with a value; the page says so. Numbers
+    of clusters and verdicts are those of all states.
 
     Args:
         path: The file; its folder must exist.
@@ -138,21 +151,25 @@ class _Page:
         comparison: tuple[AbstractionLoss, ...],
         curves: tuple[Curve, ...],
     ) -> None:
+        certificate = _by_bounds(certificate)
         self.certificate, self.mdp, self.verification = certificate, mdp, verification
+        self.verdict: Verdict = judge(certificate, verification)
         self.places, self.points = places, points
         self.comparison, self.curves = comparison, curves
         self.drawn: Drawn = choose_drawn(places, mdp.n_states)
         self.intervals: list[CertifiedInterval] = certificate.certified_thresholds()
         self.tau = first_tau(certificate, self.intervals)
-        # Counts follow from the bounds; labels in a file might say something else.
-        self.n_lower, self.n_upper = (int(f.count(self.tau)) for f in certificate.forests)
+        self.frontier: Frontier = trace_values(certificate, mdp, self.intervals)
+        end = certificate.terminal_state
+        self.n_lower, self.n_upper = (
+            int(forest.count_live(self.tau, end)) for forest in certificate.forests
+        )
 
     # -- the page --------------------------------------------------------------------------
 
     def render(self, title: str, record: Mapping[str, Any] | None, commands: Sequence[str]) -> str:
         """The whole file."""
         tree = draw_tree(self.certificate, self.intervals, self.drawn)
-        kind, verdict = self.verdict()
         check, checked = self.check()
         tiles = list(self.tiles())
         return Template(_asset("page.html")).substitute(
@@ -161,18 +178,19 @@ class _Page:
             script=_asset("report.js"),
             data=embed(self.data(tree)),
             about=_text(self.about(title)),
-            kind="bad" if check == "bad" else kind,
-            mark={"good": "✓", "bad": "✗"}.get("bad" if check == "bad" else kind, "!"),
-            verdict=_text(verdict),
+            level=self.verdict.level,
+            mark=MARKS[self.verdict.level],
+            verdict=_text(self.verdict.sentence),
+            conditions=_text(self.conditions()),
             check=check,
             checked=_text(checked),
-            columns="5" if len(tiles) <= 10 else "6",  # two rows, both nearly full
-            tiles="".join(
-                f'<div class="tile"><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>'
-                for name, value in tiles
-            ),
+            leading=_tiles(self.leading()),
+            columns="4" if len(tiles) <= 8 else "5",  # two rows, both nearly full
+            tiles=_tiles(tiles),
             caption=_text(self.caption()),
             profile=_text(self.profile_note()),
+            frontier=_text(self.frontier_note()),
+            little=self.little(),
             coverage=_text(self.coverage()),
             merges=self.merges(tree),
             comparison=self.table(),
@@ -194,13 +212,19 @@ class _Page:
         for name, forest in zip(("lower", "upper"), certificate.forests, strict=True):
             # The forest of all states gives the counts too.
             steps = None if is_whole else draw_steps(forest, ends)
-            arms[name] = {"forest": draw_forest(restrict(forest, drawn.states)), "steps": steps}
+            arms[name] = {
+                "forest": draw_forest(restrict(forest, drawn.states)),
+                "steps": steps,
+                "joined": joined_at(forest, certificate.terminal_state),
+            }
         cloud = None
         if self.points is not None:
             x, y = two_widest(np.asarray(self.points, dtype=np.float64))
             cloud = scatter(x[drawn.states], -y[drawn.states])
         return {
             "n_states": certificate.n_states,
+            "n_live": certificate.n_live,
+            "end": certificate.terminal_state,
             "scope": certificate.scope,
             "tau": self.tau,
             "range": tau_range(certificate.forests, self.tau),
@@ -209,6 +233,7 @@ class _Page:
                 [i.low, None if math.isinf(i.high) else i.high, i.n_clusters] for i in intervals
             ],
             "intervals_complete": len(intervals) == len(self.intervals),
+            "frontier": draw_frontier(certificate, self.frontier),
             "map": draw_map(self.places, drawn, self.mdp.state_ids),
             "widths": draw_widths(certificate),
             "tree": tree,
@@ -218,30 +243,21 @@ class _Page:
 
     # -- words -----------------------------------------------------------------------------
 
-    def verdict(self) -> tuple[str, str]:
-        """Good, open or bad, and one line that claims no more than is proven."""
-        certificate, n = self.certificate, self.certificate.n_states
-        low, high = self.n_lower, self.n_upper
-        if certificate.tau is None:
-            useful = sum(1 < interval.n_clusters < n for interval in self.intervals)
-            if not useful:
-                return "open", "Not certified: no threshold found at which states are merged"
-            return "open", f"No threshold chosen; {_plural(useful, 'range')} of tau certified"
-        at = f"at tau {_number(certificate.tau)}"
-        if low != high:
-            return "open", f"Not certified {at}: between {low:,} and {_plural(high, 'cluster')}"
-        clusters = f"{_plural(high, 'cluster')} of {_plural(n, 'state')} {at}"
-        if high == n > 1:
-            clusters += ", merging nothing"
+    def conditions(self) -> str:
+        """Under what conditions the verdict holds."""
+        certificate = self.certificate
+        parts = []
+        if certificate.tau is not None:
+            parts.append(f"Threshold tau {_number(certificate.tau)}")
         if certificate.scope == "covered":
             share = _percent(certificate.coverage)
-            text = f"Certified over covered pairs only ({share} of all): {clusters}"
-            kind = "open"
+            parts.append(f"covered pairs only, {share} of all: others may still link clusters")
         else:
-            text, kind = f"Certified over all pairs: {clusters}", "good"
+            parts.append("all pairs of states")
         if certificate.alpha is not None:
-            text += f", with probability at least {1.0 - certificate.alpha:.6g}"
-        return kind, text
+            parts.append(f"with probability at least {1.0 - certificate.alpha:.6g}")
+        text = "; ".join(parts)
+        return text[0].upper() + text[1:]
 
     def check(self) -> tuple[str, str]:
         """The same for what the independent checker said."""
@@ -255,8 +271,10 @@ class _Page:
             parts.append(_plural(found.levels_checked, "block level"))
         if found.features_checked:
             parts.append(_plural(found.features_checked, "feature"))
+        if found.values_checked:
+            parts.append(_plural(found.values_checked, "bound") + " on values")
         word = "spot-checked" if found.verdict == "sampled" else "verified"
-        return "good", f"Bounds {word} by independent code ({', '.join(parts)})"
+        return "good", f"All claims {word} by independent code ({', '.join(parts)})"
 
     def about(self, title: str) -> str:
         """The model in one line."""
@@ -271,30 +289,42 @@ class _Page:
         parts.append(f"model {mdp.fingerprint[:12]}")
         return " · ".join(parts)
 
+    def clusters(self, count: int) -> str:
+        """Clusters as they are counted everywhere."""
+        return clusters_text(count, has_end=self.certificate.terminal_state is not None)
+
+    def leading(self) -> Iterator[tuple[str, str]]:
+        """The figures that matter most: what is kept, what is lost, with how many clusters."""
+        certificate = self.certificate
+        value, tau = certificate.value, certificate.tau
+        unknown = "not asked" if certificate.is_certified else "not certified"
+        kept, loss = unknown, unknown
+        if value is not None:
+            kept, loss = _kept(value.kept), f"≤\N{NO-BREAK SPACE}{amount_text(value.loss)}"
+        yield "start value kept, proven", kept
+        yield "loss in any state, proven", loss
+        number, _, words = self.clusters(self.n_upper).partition(" ")
+        words += f" of {counted(certificate.n_live, 'state')}"
+        if tau is None:
+            number = "undecided"
+        elif self.n_lower != self.n_upper:
+            number = f"{_short(self.n_lower)} to {_short(self.n_upper)}"
+        yield words, number
+
     def tiles(self) -> Iterator[tuple[str, str]]:
-        """Key figures."""
+        """Further figures."""
         certificate, mdp, n = self.certificate, self.mdp, self.certificate.n_states
-        yield "states", f"{n:,}"
+        if certificate.is_certified:
+            yield "compression", f"{_number(certificate.n_live / self.n_upper)}×"
         yield "actions", f"{mdp.n_actions:,}"
         yield "transitions", f"{mdp.nnz:,}"
         yield "pairs of states", _short(n * (n - 1) // 2)
-        if certificate.tau is None:
-            yield "clusters", "undecided"
-        elif self.n_lower == self.n_upper:
-            yield "clusters", f"{self.n_upper:,}"
-            yield "compression", f"{_number(n / self.n_upper)}×"
-        else:
-            yield "clusters", f"{_short(self.n_lower)} to {_short(self.n_upper)}"
         yield "pairs covered", _percent(certificate.coverage)
         yield "widest bound gap", _number(certificate.global_width)
         yield "discount γ", f"{certificate.gamma:g}"
         seconds = certificate.run.get("seconds")
         if isinstance(seconds, int | float):
             yield "time to certify", f"{_number(float(seconds))} s"
-        for row in self.comparison:
-            if row.is_certified and math.isfinite(row.loss.start_share):
-                yield "optimal value kept", _percent(row.loss.start_share)
-                break
 
     def caption(self) -> str:
         """What the map shows."""
@@ -329,6 +359,65 @@ class _Page:
             text += f" This page lists {kept:,}: the widest, and the one chosen."
         return text
 
+    def frontier_note(self) -> str:
+        """What the points of the frontier are, and what was left out."""
+        done, every = len(self.frontier.points), self.frontier.n_thresholds
+        if not done:
+            text = "No certified clustering was evaluated."
+        elif self.frontier.is_complete:
+            text = "All certified ranges of tau were evaluated."
+        else:
+            text = f"{done:,} of {_plural(every, 'certified range')} of tau evaluated."
+        if not is_small(self.certificate):
+            text += " In a model of this size, no other than the certificate's own is."
+        elif done:
+            text += " Each point is proven; the certificate holds the proof of its own only."
+        return text
+
+    def little(self) -> str:
+        """The section of the closest states that stay apart, where little is merged."""
+        if not self.certificate.merges_little:
+            return ""
+        costs = self.mdp.n_actions * self.mdp.max_support**2  # of one pair, at most
+        most = min(NEAREST, MAX_COSTS // costs)
+        pairs = self.certificate.nearest(most, self.mdp)
+        if not pairs:
+            text = "Too many successors to compare them here: ask certificate.nearest(5, mdp)."
+            return Template(_TOO_MUCH).substitute(text=_text(text)) if not most else ""
+        rows = "".join(self.near_row(pair) for pair in pairs)
+        clusters = self.clusters(self.certificate.n_clusters)
+        text = f"{clusters} of {counted(self.certificate.n_live, 'state')}: most states stay apart."
+        return Template(_LITTLE).substitute(text=_text(text), rows=rows)
+
+    def near_row(self, pair: NearPair) -> str:
+        """One row of that section."""
+        low, high = _number(pair.lower), _number(pair.upper)
+        total = pair.reward + pair.future
+        reward = f"{pair.reward / total:.0%}" if total > 0.0 else "–"
+        future = f"{pair.future / total:.0%}" if total > 0.0 else "–"
+        successors = "; ".join(
+            f"{self.state(s)} and {self.state(t)} ({share:.0%})"
+            for s, t, share in pair.successors
+            if share >= 0.005
+        )
+        return (
+            f'<tr><th scope="row">{_text(self.state(pair.first))} and '
+            f"{_text(self.state(pair.second))}</th>"
+            + _cell("distance", low if low == high else f"{low} to {high}")
+            + _cell("by action", f"{pair.action}")
+            + _cell("from reward", reward)
+            + _cell("from future", future)
+            + _cell("successors", successors or "–")
+            + "</tr>"
+        )
+
+    def state(self, state: int) -> str:
+        """A state for people: its number, and its id where that is another one."""
+        if state == self.mdp.terminal_state:
+            return "the end"
+        own = int(self.mdp.state_ids[state])
+        return f"{state}" if own == state else f"{state} (id {own})"
+
     def coverage(self) -> str:
         """What the histogram is over."""
         certificate = self.certificate
@@ -348,7 +437,7 @@ class _Page:
             return f'<p class="empty">{text}</p>'
         leaves = len(tree["leaves"])
         text = (
-            f"Leaves are the {leaves:,} clusters certified at tau "
+            f"Leaves are the {self.clusters(tree['clusters'])} certified at tau "
             f"{_number(tree['low'])}. Lines are certified clusters; a band spans the thresholds "
             "between which the lines on its left are proven to merge."
         )
@@ -372,26 +461,27 @@ class _Page:
             )
             for name in columns
         }
+        # Here, too, the end of episodes is none of the clusters.
+        head = self.clusters(2).partition(" ")[2]
         body = []
         for row in self.comparison:
             mark = '<span class="chip">certified</span>' if row.is_certified else ""
             name = "" if row.is_certified and row.name == "certified" else _text(row.name)
             cells = [
                 f'<th scope="row">{name} {mark}</th>',
-                _cell("clusters", f"{row.n_clusters:,}"),
+                _cell(head, f"{row.n_clusters:,}"),
             ]
-            for column, head in zip(
-                columns, ("largest loss", "mean loss", "loss at start"), strict=True
-            ):
+            names = ("largest loss", "mean loss", "loss at start")
+            for column, label in zip(columns, names, strict=True):
                 value = getattr(row.loss, column)
                 share = value / tops[column] if tops[column] > 0.0 and math.isfinite(value) else 0.0
-                cells.append(_cell(head, _number(value), bar=share))
-            cells.append(_cell("value kept", _percent(row.loss.start_share)))
-            bound = "none" if row.bound is None else _number(row.bound)
-            cells.append(_cell("proven bound", bound))
+                cells.append(_cell(label, _number(value), bar=share))
+            cells.append(_cell("value kept", _kept(row.loss.kept)))
+            bound = "–" if row.bound is None else amount_text(row.bound)
+            cells.append(_cell("certified bound", bound))
             kind = ' class="certified"' if row.is_certified else ""
             body.append(f"<tr{kind}>{''.join(cells)}</tr>")
-        return Template(_COMPARISON).substitute(rows="".join(body))
+        return Template(_COMPARISON).substitute(rows="".join(body), clusters=_text(head))
 
     def pair(self) -> str:
         """Learning curves and the embedding, side by side if there are both."""
@@ -428,24 +518,39 @@ class _Page:
                 "true model."
             )
         yield (
-            "Certified means that the clustering is right, not that it is useful: what planning on "
-            "clusters loses is measured separately."
+            "Certified means that the clustering is right, not that it is useful. What it is worth "
+            "has a proof of its own: a policy planned on the clusters, and bounds on what it is "
+            "worth in every state. Of the start value, that of acting at random counts as 0% and "
+            "the best there is as 100%; the largest loss is over all states, starts or not."
         )
+        if certificate.terminal_state is not None:
+            yield "The end of episodes is no cluster and is not counted as one."
 
     def remedies(self) -> str:
         """What to do where nothing useful is certified; nothing otherwise."""
-        certificate, n = self.certificate, self.certificate.n_states
-        is_useful = certificate.tau is not None and self.n_lower == self.n_upper < n
+        certificate, n = self.certificate, self.certificate.n_live
         is_all = certificate.scope == "all"
-        if is_useful:
+        if self.verdict.level == "useful":
             text = "To hear of all pairs, run certify with scope &quot;all&quot;."
             return "" if is_all else f"<h3>What to try</h3><p>{text}</p>"
         lines = []
-        if any(1 < interval.n_clusters < n for interval in self.intervals):
+        if self.verification is not None and not self.verification.is_valid:
+            lines.append("Do not use this certificate: what it claims does not follow.")
+        good = self.frontier.coarsest(certificate.keep)
+        if good is not None and good.n_clusters < n:
+            lines.append(
+                f"Take tau {_inside(good)}: {self.clusters(good.n_clusters)}, "
+                f"which keep {share_text(good.kept)} of the start value."
+            )
+        elif any(1 < interval.n_clusters < n for interval in self.intervals):
             lines.append(
                 "Choose a threshold in a shaded range: the buttons above go from one to the next."
             )
-        if certificate.tau is not None and self.n_lower != self.n_upper:
+        if certificate.value is None and certificate.is_certified:
+            lines.append("Ask what it is worth: certificate.with_value(mdp).")
+        elif certificate.value is not None and certificate.value.kept < certificate.keep:
+            lines.append("Be content with less: certify(mdp, gamma, keep=...) takes any share.")
+        if certificate.tau is not None and not certificate.is_certified:
             lines.append("Leave out the threshold: certify then looks for a useful one itself.")
         if not is_all:
             lines.append('Certify over all pairs: certify(mdp, gamma, scope="all").')
@@ -492,12 +597,28 @@ class _Page:
 _COMPARISON = """
 <section class="card" id="comparison"><h2>What planning on clusters loses</h2>
 <p class="note">A policy is planned on the clusters, carried back to the states, and compared with
-the optimum there. Losses are proven upper bounds. Only the certified clustering comes with a
-bound that needs no look at the optimum.</p>
+the optimum there. Losses are at most as given, the value kept at least. The last column is what
+the certificate itself proves.</p>
 <div class="scroll"><table class="losses"><thead><tr><th scope="col">clustering</th>
-<th scope="col">clusters</th><th scope="col">largest loss</th><th scope="col">mean loss</th>
+<th scope="col">$clusters</th><th scope="col">largest loss</th><th scope="col">mean loss</th>
 <th scope="col">loss at start</th><th scope="col">value kept</th>
-<th scope="col">proven bound</th></tr></thead><tbody>$rows</tbody></table></div></section>
+<th scope="col">certified bound</th></tr></thead><tbody>$rows</tbody></table></div></section>
+"""
+
+_LITTLE = """
+<section class="card" id="little"><h2>Why little is merged</h2>
+<p class="note">$text Here are the closest states of different clusters: how far they are apart,
+under which action, and how much of that is a difference of rewards at once and how much comes
+from the states that follow, with the pairs of successors that matter most.</p>
+<div class="scroll"><table class="losses near"><thead><tr><th scope="col">states</th>
+<th scope="col">distance</th><th scope="col">by action</th><th scope="col">from reward</th>
+<th scope="col">from future</th><th scope="col">successors</th></tr></thead>
+<tbody>$rows</tbody></table></div></section>
+"""
+
+_TOO_MUCH = """
+<section class="card" id="little"><h2>Why little is merged</h2>
+<p class="note">$text</p></section>
 """
 
 _CURVES = """
@@ -514,6 +635,17 @@ An embedding proposes; it proves nothing.</p>
 <div class="canvas"><canvas id="embedding" role="img" aria-label="Embedded states in the colours
 of their clusters"></canvas></div></section>
 """
+
+
+def _by_bounds(certificate: Certificate) -> Certificate:
+    """The same with the clusters that its bounds give; labels in a file may be others."""
+    tau = certificate.tau
+    if tau is None:
+        return certificate
+    given = (certificate.labels_lower, certificate.labels_upper)
+    own = zip(given, certificate.partitions(tau), strict=True)
+    is_same = all(np.array_equal(numbered(x), numbered(y)) for x, y in own)
+    return certificate if is_same else certificate.at(tau)
 
 
 def embed(data: Json) -> str:
@@ -542,6 +674,13 @@ def _text(value: str) -> str:
 def _cell(head: str, text: str, *, bar: float | None = None) -> str:
     style = "" if bar is None else f' class="bar" style="--share:{min(max(bar, 0.0), 1.0):.4f}"'
     return f'<td data-head="{_text(head)}"{style}>{_text(text)}</td>'
+
+
+def _tiles(tiles: Iterable[tuple[str, str]]) -> str:
+    return "".join(
+        f'<div class="tile"><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>'
+        for name, value in tiles
+    )
 
 
 def _commands(commands: Sequence[str]) -> str:
@@ -580,6 +719,22 @@ def _percent(share: float) -> str:
     if 0.0 < share < 0.001:
         return "under 0.1%"
     return f"{math.floor(share * 1000.0 + 1e-9) / 1000.0:.1%}"
+
+
+def _kept(share: float) -> str:
+    """A share that is proven to be kept, rounded down; what is not above 0 proves nothing."""
+    if not share > 0.0:
+        return "nothing proven"
+    return (
+        "100%" if share >= 1.0 else f"≥\N{NO-BREAK SPACE}{math.floor(share * 1000.0) / 10.0:.1f}%"
+    )
+
+
+def _inside(point: FrontierPoint) -> str:
+    """A threshold that gives a clustering, in as few digits as will do."""
+    tau = middle(CertifiedInterval(point.low, point.high, point.n_clusters))
+    text = f"{tau:.6g}"
+    return text if point.low <= float(text) < point.high else repr(tau)
 
 
 def _short(count: int) -> str:

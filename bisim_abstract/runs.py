@@ -22,13 +22,13 @@ import numpy as np
 from bisim_abstract._atomic import remove_unfinished, write_json
 from bisim_abstract._parallel import Backend, thread_count
 from bisim_abstract._run import INTERRUPTED
-from bisim_abstract._text import counted
+from bisim_abstract._text import clusters_text
 from bisim_abstract._typing import FloatArray, ProgressCallback
 from bisim_abstract._validation import check_choice, check_gamma, check_int, check_positive
 from bisim_abstract._version import __version__
 from bisim_abstract.aggregate import ValueLoss, lift_policy
-from bisim_abstract.certificate import Certificate
-from bisim_abstract.certify import SCOPES, certify, check_tau
+from bisim_abstract.certificate import Certificate, check_share
+from bisim_abstract.certify import SCOPES, certify, check_loss, check_one_goal, check_tau
 from bisim_abstract.comparison import AbstractionLoss, compare_abstractions
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 from bisim_abstract.learning import Curve, QLearning, learning_curve, score_above_random
@@ -38,6 +38,8 @@ from bisim_abstract.refinement import SOURCES
 from bisim_abstract.report import write_report
 from bisim_abstract.sources import Source
 from bisim_abstract.statemap import state_map
+from bisim_abstract.value import amount_text, share_text
+from bisim_abstract.verdict import Verdict, judge
 from bisim_abstract.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -207,6 +209,8 @@ def check_goal(given: Mapping[str, Any]) -> None:
         given: Arguments of `certify` by name, of those that a run may set.
     """
     checks: dict[str, Callable[[Any], object]] = {
+        "keep": lambda value: check_share("keep", value),
+        "max_loss": check_loss,
         "tau": check_tau,
         "n_clusters": lambda value: check_int("n_clusters", value, low=1),
         "tol": lambda value: check_positive("tol", value),
@@ -221,8 +225,7 @@ def check_goal(given: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(f"certify takes {', '.join(checks)} in a run, got {given!r}")
     for name, value in given.items():
         checks[name](value)
-    if check_tau(given.get("tau")) is not None and given.get("n_clusters") is not None:
-        raise InvalidArgumentError("give tau or n_clusters, not both")
+    check_one_goal(**{name: given.get(name) for name in ("tau", "n_clusters", "max_loss")})
 
 
 def _check_sources(given: Any) -> None:
@@ -268,30 +271,9 @@ class RunResult:
     stages: tuple[Done, ...]
 
     @property
-    def verdict(self) -> str:
-        """One line."""
-        return verdict(self.certificate, self.verification)
-
-
-def verdict(certificate: Certificate, verification: Verification | None = None) -> str:
-    """What a certificate says, in one line.
-
-    Args:
-        certificate: The certificate.
-        verification: What a check found, if there was one.
-    """
-    n = certificate.n_states
-    if verification is not None and not verification.is_valid:
-        return f"REJECTED: {verification.problem}"
-    checked = "" if verification is None else f", {verification.verdict}"
-    if certificate.tau is None:
-        return f"bounds on all pairs of {n:,} states, no threshold{checked}"
-    low, high = (int(x.max()) + 1 for x in (certificate.labels_lower, certificate.labels_upper))
-    at = f"at tau {certificate.tau:.4g}"
-    if certificate.is_certified:
-        scope = "all pairs" if certificate.scope == "all" else "covered pairs only"
-        return f"CERTIFIED over {scope}: {counted(high, 'cluster')} of {n:,} states {at}{checked}"
-    return f"NOT CERTIFIED: between {low:,} and {high:,} clusters of {n:,} states {at}{checked}"
+    def verdict(self) -> Verdict:
+        """What it amounts to."""
+        return judge(self.certificate, self.verification)
 
 
 # -- single stages, also for the command line --------------------------------------------------
@@ -392,7 +374,8 @@ def learning_curves(
         def lifted(policy: Any, small: Any = small) -> float:
             return score(lift_policy(small, policy))
 
-        label = f"{counted(small.n_clusters, 'cluster')}, {name}"
+        has_end = mdp.terminal_state is not None
+        label = f"{clusters_text(small.n_clusters, has_end=has_end)}, {name}"
         curves.append(learning_curve(label, agent(env), lifted, points, seeds=seeds))
         env.close()
     if mdp.n_states * mdp.n_actions <= RAW_LIMIT:
@@ -402,7 +385,7 @@ def learning_curves(
             reachable_only=source.reachable_only,
             **common,
         )
-        label = f"{mdp.n_states:,} raw states"
+        label = f"{certificate.n_live:,} raw states"
         curves.append(learning_curve(label, agent(raw, mdp.n_states), score, points, seeds=seeds))
         raw.close()
     return curves
@@ -500,12 +483,17 @@ class Run:
                     f"has {mdp.n_states}"
                 )
         certificate = self._file(
-            "certify", "certificate.npz", self._certify(mdp, encoder), Certificate.load, verdict
+            "certify",
+            "certificate.npz",
+            self._certify(mdp, encoder),
+            Certificate.load,
+            lambda found: judge(found).sentence,
         )
         if certificate.fingerprint != mdp.fingerprint or certificate.gamma != config.gamma:
             raise FileFormatError(
                 f"{self.folder / 'certificate.npz'} is not of this run's model and discount"
             )
+        certificate = certificate.with_model(mdp)
         verification = self._verify(certificate, mdp)
         comparison: list[AbstractionLoss] = []
         curves: list[Curve] = []
@@ -515,7 +503,7 @@ class Run:
                 "comparison.json",
                 lambda: compare_abstractions(mdp, certificate, embedding=encoder, seed=config.seed),
                 _losses,
-                lambda found: f"{len(found)} clusterings, the first loses {found[0].loss.sup:.3g}",
+                _loss_detail,
             )
         is_usable = certificate.is_certified and config.source.can_be_abstracted
         if config.learn and verification.is_valid and is_usable:
@@ -552,7 +540,8 @@ class Run:
         mdp = self.config.source.model(callback=self.callback)
         wanted = self.config.certify.get("n_clusters")
         if wanted is not None:
-            check_int("n_clusters", wanted, low=1, high=mdp.n_states)
+            live = mdp.n_states - (mdp.terminal_state is not None)
+            check_int("n_clusters", wanted, low=1, high=max(live, 1))
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.json"
         if not config.exists():
@@ -706,8 +695,14 @@ def _losses(rows: Any) -> list[AbstractionLoss]:
 
 
 def _loss(row: dict[str, Any]) -> AbstractionLoss:
-    numbers = {name: float("nan") if x is None else x for name, x in row["loss"].items()}
+    numbers = {name: -np.inf if x is None else x for name, x in row["loss"].items()}
     return AbstractionLoss(**row | {"loss": ValueLoss(**numbers)})
+
+
+def _loss_detail(rows: list[AbstractionLoss]) -> str:
+    first = rows[0]
+    kept, lost = share_text(first.loss.kept), amount_text(first.loss.sup)
+    return f"{first.name}: keeps {kept}, loses {lost} at most; {len(rows) - 1} others beside it"
 
 
 def _curve(row: dict[str, Any]) -> Curve:

@@ -24,6 +24,9 @@ not 0) need not. A feature whose span is missed by ε is off by w, a witness by 
 and V⁺ are off by w, and in the argument for pairs m <= max(w, ε + γm), that is m <= w: all
 components moved outward by one w enclose d, though they read each other as they are.
 
+What is claimed about values does not rest on any of this: `_verify_value` checks it by one
+backup of each of its functions.
+
 Float mode proves all this with one-sided bounds and widens by what rounding leaves open. Exact
 mode computes with whole numbers and fractions and leaves nothing open; where rounding is the only
 objection and the certificate is small, it decides. This module shares the model and the
@@ -59,6 +62,7 @@ from bisim_abstract._verify_float import (
 )
 from bisim_abstract._verify_read import Claims, Table, read_claims
 from bisim_abstract._verify_scope import check_clusters
+from bisim_abstract._verify_value import check_exact_value, check_value
 from bisim_abstract.errors import VerificationError
 from bisim_abstract.mdp import TabularMDP
 
@@ -88,6 +92,7 @@ class Verification:
             checked.
         levels_checked: Number of block levels whose intervals, centres and radii were checked.
         features_checked: Number of value features and witnesses that were checked.
+        values_checked: Number of functions that were checked of those which bound values.
     """
 
     is_valid: bool
@@ -98,6 +103,7 @@ class Verification:
     pairs_checked: int
     levels_checked: int = 0
     features_checked: int = 0
+    values_checked: int = 0
 
     def raise_if_rejected(self) -> None:
         """Do nothing if the certificate is valid.
@@ -164,7 +170,7 @@ class _Check:
     def __init__(
         self, mdp: TabularMDP, mode: str, sample: int, rng: np.random.Generator, threads: int
     ) -> None:
-        self.pairs = self.levels = self.features = 0
+        self.pairs = self.levels = self.features = self.values = 0
         self.is_open = False  # whether rounding is all that speaks against it
         self._mdp = mdp
         self._mode = mode
@@ -189,6 +195,7 @@ class _Check:
             pairs_checked=self.pairs,
             levels_checked=self.levels,
             features_checked=self.features,
+            values_checked=self.values,
         )
 
     def _run(self, claims: Claims) -> Fraction:
@@ -206,6 +213,8 @@ class _Check:
             if is_float and table.table.keys.size:
                 check_limit(table.limit)
             _check_largest(table)
+        check_values = check_exact_value if self._mode == "exact" else check_value
+        self.values = check_values(claims, self._mdp)
         open_by = Fraction(0)
         radii = []
         for level in levels:
@@ -284,7 +293,7 @@ def _exact_work(claims: Claims, mdp: TabularMDP) -> int:
     A transport problem of l and m masses takes at most some (l + m)·l·m steps, a cost that it
     reads one step per feature.
     """
-    work, functions = 0, 0
+    work, functions = (0 if claims.value is None else 6 * mdp.probs.size), 0
     if claims.features is not None:
         count, witnesses = claims.features.corrections.size, claims.features.witnesses
         functions = count + len(witnesses)

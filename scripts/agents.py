@@ -1,8 +1,8 @@
 """Agents on certified abstractions: learning curves against the same agent on raw states.
 
 Every policy is lifted to the ground states and evaluated there exactly; nothing is estimated
-from episodes. Scores are shares of the optimal start value; where rewards can be negative, of
-what it has above random actions.
+from episodes. Scores are shares of the start value that is kept, as everywhere: of what the
+optimal one has above that of random actions.
 
     python scripts/agents.py                     everything, with pictures in agents/
     python scripts/agents.py --quick             short runs, to see that it works
@@ -26,26 +26,21 @@ from rich.console import Console
 from rich.table import Table
 
 from bisim_abstract import (
-    Certificate,
     Curve,
     NotCertifiedError,
     QLearning,
-    TabularMDP,
-    Values,
     certify,
-    cluster_diameters,
     learning_curve,
     lift_policy,
-    loss_bounds,
     plot_curves,
     score_above_random,
-    value_iteration,
     value_loss,
 )
 from bisim_abstract.wrappers import AbstractedEnv, Distractor, TabularEnv, extract_mdp, make_env
 
 GAMMA = 0.9
 ROOMS = "bisim_abstract/RoomsGrid-v0"
+LABEL = "share of the start value that is kept"
 console = Console(width=110, highlight=False)
 
 
@@ -56,11 +51,6 @@ class Options:
     quick: bool
     seeds: int
     out: Path
-
-
-def share(mdp: TabularMDP, policy: Any, best: Values) -> float:
-    """The start value of a policy as a share of the optimal one: a proven lower bound."""
-    return value_loss(mdp, GAMMA, policy, optimal=best).start_share
 
 
 def checkpoints(last: int, count: int) -> list[int]:
@@ -97,17 +87,13 @@ def show(title: str, curves: list[Curve], marks: list[int]) -> None:
     console.print(table)
 
 
-def prove(certificate: Certificate, env: AbstractedEnv) -> None:
-    """What the certificate promises for the greedy policy of the aggregated model."""
-    diameters = cluster_diameters(certificate, env.labels)
-    bounds = loss_bounds(env.mdp, env.aggregation, GAMMA, diameters)
-    policy = value_iteration(env.abstract_mdp, GAMMA).policy
-    loss = value_loss(env.mdp, GAMMA, lift_policy(env.aggregation, policy))
+def prove(env: AbstractedEnv) -> None:
+    """What is proven of the policy that comes with the clusters, beside what it really loses."""
+    loss = value_loss(env.mdp, GAMMA, env.value.lifted_policy)
     console.print(env.summary())
     console.print(
-        f"  diameter  {bounds.diameter:.4g} at most\n"
-        f"  planned   loses {loss.sup:.4g} at most, {loss.start:.4g} from the start; proven "
-        f"without V*: {bounds.a_posteriori:.4g}, beforehand: {bounds.a_priori:.4g}"
+        f"  loss      {env.value.loss:.4g} in any state by proof, {loss.sup_lower:.4g} at least "
+        f"in truth; from the start {env.value.start_loss:.4g} and {loss.start_lower:.4g}"
     )
 
 
@@ -120,8 +106,8 @@ def run_rooms(options: Options) -> None:
     mdp = extract_mdp(ground)
     certificate = certify(mdp, GAMMA)
     env = AbstractedEnv(ground, certificate)
-    prove(certificate, env)
-    best = value_iteration(mdp, GAMMA)
+    prove(env)
+    score = score_above_random(mdp, GAMMA)
     last = 8_000 if options.quick else 20_000
     marks = checkpoints(last, 16 if options.quick else 40)
     top = float(mdp.rewards.max()) / (1.0 - GAMMA)
@@ -132,7 +118,7 @@ def run_rooms(options: Options) -> None:
         )
 
     def lifted(policy: Any) -> float:
-        return share(mdp, lift_policy(env.aggregation, policy), best)
+        return score(lift_policy(env.aggregation, policy))
 
     below = AbstractedEnv(ground, certificate, dynamics="ground")
     curves = [
@@ -143,7 +129,7 @@ def run_rooms(options: Options) -> None:
         learning_curve(
             "2,500 raw states",
             agent(ground),
-            lambda policy: share(mdp, policy, best),
+            score,
             marks,
             seeds=options.seeds,
         ),
@@ -156,16 +142,15 @@ def run_rooms(options: Options) -> None:
     else:
         raw = float(curves[2].at(reached).max())
         console.print(
-            f"  95% of V* on the abstraction, in all seeds, from {reached:,} steps on; raw states "
+            f"  95% kept on the abstraction, in all seeds, from {reached:,} steps on; raw states "
             f"are then at {raw:.1%} at best",
             style="green" if raw < 0.8 else "red",
         )
-    label = "share of the optimal start value"
-    draw("RoomsGrid, Q-learning", label, curves, options.out / "rooms.png", level=0.95)
+    draw("RoomsGrid, Q-learning", LABEL, curves, options.out / "rooms.png", level=0.95)
 
 
 def run_taxi(options: Options) -> None:
-    """Taxi with a background: 501 clusters against 50,001 states (smaller if quick)."""
+    """Taxi with a background: 500 clusters against 50,000 states (fewer if quick)."""
     size = 10 if options.quick else 100
     ground = Distractor(_quiet("Taxi-v3", disable_env_checker=True), n_background=size)
     mdp = extract_mdp(ground)
@@ -173,9 +158,8 @@ def run_taxi(options: Options) -> None:
     certificate = certify(mdp, GAMMA, tau=1e-6)
     console.print(f"Taxi x {size} backgrounds: certified in {time.perf_counter() - begin:.1f} s")
     env = AbstractedEnv(ground, certificate)
-    prove(certificate, env)
-    best = value_iteration(mdp, GAMMA)
-    score = score_above_random(mdp, GAMMA, optimal=best)
+    prove(env)
+    score = score_above_random(mdp, GAMMA)
     marks = checkpoints(20_000 if options.quick else 300_000, 4 if options.quick else 12)
     below, raw = AbstractedEnv(ground, certificate, dynamics="ground"), TabularEnv(ground)
     curves = [
@@ -187,7 +171,7 @@ def run_taxi(options: Options) -> None:
             seeds=options.seeds,
         ),
         learning_curve(
-            f"{mdp.n_states:,} raw states",
+            f"{certificate.n_live:,} raw states",
             lambda seed: QLearning(raw, gamma=GAMMA, start=0.0, n_states=mdp.n_states, seed=seed),
             score,
             marks,
@@ -196,18 +180,17 @@ def run_taxi(options: Options) -> None:
     ]
     title = f"Taxi with a background of {size} states, Q-learning"
     show(title, curves, [marks[0], marks[len(marks) // 2 - 1], marks[-1]])
-    label = "share of V* above random actions"
-    draw(title, label, curves, options.out / "taxi.png", level=1.0)
+    draw(title, LABEL, curves, options.out / "taxi.png", level=1.0)
 
 
 def run_ends(options: Options) -> None:
     """From `gym.make` to a trained agent, in one go, on four environments."""
     steps = 20_000 if options.quick else 400_000
     table = Table(
-        title=f"From gym.make to an agent of {steps:,} steps (share of V* above random)",
+        title=f"From gym.make to an agent of {steps:,} steps: start value kept",
         title_justify="left",
     )
-    for column in ("environment", "states", "clusters", "tau", "learned", "planned"):
+    for column in ("environment", "states", "clusters", "tau", "learned", "proven", "worst loss"):
         table.add_column(column, justify="left" if column == "environment" else "right")
     worlds: list[tuple[str, dict[str, Any]]] = [
         ("FrozenLake-v1", {"map_name": "8x8"}),
@@ -222,25 +205,24 @@ def run_ends(options: Options) -> None:
             console.print(f"[yellow]{name} left out: {error}[/yellow]")
             continue
         mdp = extract_mdp(ground)
-        certificate = certify(mdp, GAMMA, tau=1e-9 * float(np.ptp(mdp.rewards)))
+        certificate = certify(mdp, GAMMA)
         try:
             env = AbstractedEnv(ground, certificate, require="all")
         except NotCertifiedError as refusal:
             console.print(f"[yellow]{name} refused: {refusal}[/yellow]")
             continue
-        best = value_iteration(mdp, GAMMA)
-        score = score_above_random(mdp, GAMMA, optimal=best)
+        score = score_above_random(mdp, GAMMA)
         top = max(0.0, float(mdp.rewards.max()))  # optimistic: it is paid once in these worlds
         agent = QLearning(env, gamma=GAMMA, start=top, seed=0)
         agent.learn(steps)
-        planned = value_iteration(env.abstract_mdp, GAMMA).policy
         table.add_row(
             name,
-            f"{mdp.n_states:,}",
-            f"{env.aggregation.n_clusters:,}",
+            f"{certificate.n_live:,}",
+            f"{certificate.n_clusters:,}",
             f"{env.tau:.2g}",
             f"{score(lift_policy(env.aggregation, agent.policy())):.1%}",
-            f"{score(lift_policy(env.aggregation, planned)):.1%}",
+            f"{env.value.kept:.1%}",
+            f"{env.value.loss:.2g}",
         )
     console.print(table)
 
@@ -257,7 +239,7 @@ def run_deep(options: Options) -> None:
     torch.set_num_threads(1)
     ground = gym.make(ROOMS, disable_env_checker=True)
     mdp = extract_mdp(ground)
-    best = value_iteration(mdp, GAMMA)
+    score = score_above_random(mdp, GAMMA)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rooms.npz"
         certify(mdp, GAMMA).save(path)
@@ -290,7 +272,7 @@ def run_deep(options: Options) -> None:
                 "MlpPolicy", e, gamma=GAMMA, seed=s, n_steps=32, learning_rate=3e-3, device="cpu"
             ),
         }
-        console.print(f"RoomsGrid, {steps:,} steps each: share of V* by seed, and margins")
+        console.print(f"RoomsGrid, {steps:,} steps each: start value kept, by seed, and margins")
         worlds: list[tuple[Any, Callable[[Any], Any]]] = [
             (env, lambda policy: lift_policy(env.aggregation, policy)),
             (ground, lambda policy: policy),
@@ -303,7 +285,7 @@ def run_deep(options: Options) -> None:
                     model.learn(steps)
                     size = model.observation_space.n
                     policy = model.predict(np.arange(size), deterministic=True)[0]
-                    scores[k].append(share(mdp, lift(np.asarray(policy, np.int64)), best))
+                    scores[k].append(score(lift(np.asarray(policy, np.int64))))
             margins = np.array(scores[0]) - np.array(scores[1])
             shown = (" ".join(f"{x:6.1%}" for x in row) for row in scores)
             margin = " ".join(f"{100.0 * x:+5.1f}" for x in margins)

@@ -32,7 +32,7 @@ def certified(side: int, room_size: int) -> Task:
     mdp = RoomsGridEnv(side=side, room_size=room_size).to_mdp()
 
     def task(backend: Backend) -> tuple[np.ndarray[Any, Any], ...]:
-        found = certify(mdp, GAMMA, backend=backend)
+        found = certify(mdp, GAMMA, tau="auto", backend=backend)
         levels = [array for x in found.levels for array in (x.keys, x.lower, x.upper)]
         return (found.keys, found.lower, found.upper, found.labels_upper, *levels)
 

@@ -77,7 +77,7 @@ def compare_rooms(options: Options) -> None:
     """Every embedding as the only source of blocks on RoomsGrid."""
     env = RoomsGridEnv()
     mdp = env.to_mdp()
-    truth = certify(mdp, GAMMA)
+    truth = certify(mdp, GAMMA, tau="auto")
     verify(truth, mdp).raise_if_rejected()
     begin = time.perf_counter()
     data = collect_transitions(
@@ -113,10 +113,11 @@ def compare_rooms(options: Options) -> None:
         points = encoder.encode(np.arange(mdp.n_states))
         s, t = retrieve_pairs(points, k=10, seed=options.seed)
         quality = evaluate_embedding(truth, encoder, seed=options.seed)
-        found = certify(mdp, GAMMA, embedding=points, propose=["embedding"], seed=options.seed)
+        goal: dict[str, Any] = {"tau": "auto", "embedding": points, "seed": options.seed}
+        found = certify(mdp, GAMMA, propose=["embedding"], **goal)
         verify(found, mdp).raise_if_rejected()
-        count = int(found.labels_upper.max()) + 1 if found.is_certified else 0
-        helped = certify(mdp, GAMMA, embedding=points, seed=options.seed)
+        count = found.n_clusters if found.is_certified else 0
+        helped = certify(mdp, GAMMA, **goal)
         table.add_row(
             name,
             f"{trained:.1f} s" if isinstance(encoder, Encoder) else "-",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import json
 import shutil
 import time
@@ -22,6 +23,7 @@ from bisim_abstract import (
     verify,
     write_report,
 )
+from bisim_abstract.value import amount_text, share_text
 from bisim_abstract.wrappers import extract_mdp
 
 pytestmark = pytest.mark.slow
@@ -88,6 +90,9 @@ class Page:
     def state(self) -> str:
         return str(self.run("return document.getElementById('now').dataset.state"))
 
+    def worth(self) -> str:
+        return str(self.run("return document.getElementById('now').dataset.worth"))
+
     def counts(self) -> tuple[int, int]:
         low, high = (int(self.text(f"count-{arm}").replace(",", "")) for arm in ("lower", "upper"))
         return low, high
@@ -147,7 +152,7 @@ Report = tuple[Path, TabularMDP, Certificate]
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory: pytest.TempPathFactory) -> Report:
     mdp = extract_mdp("bisim_abstract/RoomsGrid-v0")
-    certificate = certify(mdp, 0.9)
+    certificate = certify(mdp, 0.9, tau="auto")
     rng = np.random.default_rng(0)
     points = certificate.labels_upper[:, None] % [5, 25] + 0.2 * rng.normal(size=(mdp.n_states, 2))
     curves = [
@@ -173,10 +178,30 @@ def taxi(tmp_path_factory: pytest.TempPathFactory) -> Report:
 @pytest.fixture(scope="module")
 def abstained(tmp_path_factory: pytest.TempPathFactory) -> Report:
     mdp = random_mdp(200, seed=1)
-    certificate = certify(mdp, 0.9, max_pairs=500)
+    certificate = certify(mdp, 0.9, tau=0.15, max_pairs=500)
     assert not certificate.is_certified
     path = write_report(tmp_path_factory.mktemp("random") / "report.html", certificate, mdp)
     return path, mdp, certificate
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Certified at some thresholds, worth it at few: and this is none of these."""
+    mdp = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    certificate = certify(mdp, 0.9, tau=0.07)
+    assert certificate.verdict.level == "poor"
+    path = write_report(tmp_path_factory.mktemp("lake") / "report.html", certificate, mdp)
+    return path, mdp, certificate
+
+
+def live(certificate: Certificate, tau: float) -> tuple[int, int]:
+    """Numbers of clusters of both arms, the end of episodes not counted."""
+    end = certificate.terminal_state
+    lower, upper = (
+        len({int(label) for s, label in enumerate(labels) if s != end})
+        for labels in certificate.partitions(tau)
+    )
+    return lower, upper
 
 
 def check_against_certificate(page: Page, certificate: Certificate, count: int = 15) -> None:
@@ -190,16 +215,19 @@ def check_against_certificate(page: Page, certificate: Certificate, count: int =
         page.set_tau(tau)
         assert page.tau() == tau
         lower, upper = certificate.partitions(tau)
-        assert page.counts() == (int(lower.max()) + 1, int(upper.max()) + 1), tau
+        assert page.counts() == live(certificate, tau), tau
         expected = "certified" if np.array_equal(lower, upper) else "undecided"
         assert page.state() == expected, tau
-        assert page.text("now-word").lower().startswith(expected), tau
+        word = "Certified" if expected == "certified" else "Not certified"
+        assert page.text("now-word").startswith(word), tau
+        ending = " and the end" if certificate.terminal_state is not None else "cluster"
+        assert page.text("now-word").removesuffix("s").endswith(ending), tau
 
 
 def test_nothing_is_requested_and_nothing_goes_wrong(
-    page: Page, rooms: Report, taxi: Report, abstained: Report
+    page: Page, rooms: Report, taxi: Report, lake: Report, abstained: Report
 ) -> None:
-    for path, _, _ in (rooms, taxi, abstained):
+    for path, _, _ in (rooms, taxi, lake, abstained):
         page.open(path)
         for position in (0, 1, 300, 700, 1000):
             page.slide(position)
@@ -210,11 +238,145 @@ def test_nothing_is_requested_and_nothing_goes_wrong(
 
 
 def test_counts_and_verdicts_are_the_certificates(
-    page: Page, rooms: Report, taxi: Report, abstained: Report
+    page: Page, rooms: Report, taxi: Report, lake: Report, abstained: Report
 ) -> None:
-    for path, _, certificate in (rooms, taxi, abstained):
+    for path, _, certificate in (rooms, taxi, lake, abstained):
         page.open(path)
         check_against_certificate(page, certificate)
+
+
+def test_the_slider_tells_what_is_kept_and_lost(
+    page: Page, rooms: Report, taxi: Report, lake: Report, abstained: Report
+) -> None:
+    seen = set()
+    for path, mdp, certificate in (rooms, taxi, lake, abstained):
+        page.open(path)
+        points = certificate.frontier(mdp).points
+        weights = np.unique(np.concatenate([forest.weights for forest in certificate.forests]))
+        some = weights[np.unique(np.linspace(0, weights.size - 1, 40).astype(np.int64))]
+        inner = [point.low for point in points]
+        for tau in np.unique(np.concatenate([some, inner, [0.0, certificate.tau or 0.0]])).tolist():
+            page.set_tau(tau)
+            shown = page.text("kept"), page.text("loss"), page.worth()
+            here = [point for point in points if point.low <= tau < point.high]
+            if page.state() == "undecided":
+                expected = ("not certified", "not certified", "none")
+            elif not here:
+                expected = ("not evaluated", "not evaluated", "none")
+            else:
+                (point,) = here
+                kept = share_text(point.kept) if point.kept > 0.0 else "nothing proven"
+                is_worth = point.kept >= certificate.keep and point.n_clusters < certificate.n_live
+                worth = "useful" if is_worth else "poor"
+                expected = (kept, f"at most {amount_text(point.loss)}", worth)
+            assert shown == expected, tau
+            seen.add(expected[0] if expected[2] == "none" else expected[2])
+        assert page.complaints() == []
+    assert seen == {"not certified", "useful", "poor"}
+
+
+def test_what_was_not_evaluated_says_so(
+    page: Page, taxi: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bisim_abstract._report_data as report_data
+
+    monkeypatch.setattr(report_data, "MAX_VALUED", 100)
+    _, mdp, certificate = taxi
+    value, tau = certificate.value, certificate.tau
+    assert value is not None
+    assert tau is not None
+    page.open(write_report(tmp_path / "report.html", certificate, mdp))
+    assert page.text("kept") == share_text(value.kept)
+    page.set_tau(certificate.certified_thresholds()[0].low)
+    assert page.state() == "certified"
+    assert (page.text("kept"), page.text("loss")) == ("not evaluated", "not evaluated")
+    assert page.worth() == "none"
+    page.open(write_report(tmp_path / "report.html", certificate.at(tau), mdp))
+    assert page.text("kept") == "not evaluated"
+    assert page.run("return document.querySelectorAll('#frontier *').length") == 0
+    assert page.complaints() == []
+
+
+RING = (
+    "const r = document.querySelector('#frontier .ring');"
+    "return [r.getAttribute('visibility'), Number(r.getAttribute('cx')),"
+    " Number(r.getAttribute('cy'))];"
+)
+PLACE = (
+    "return [...document.querySelectorAll(arguments[0])].map((e) => {"
+    " const [x, y] = e.getAttribute('transform').match(/-?[0-9.]+/g); return [+x, +y]; });"
+)
+
+
+def test_the_frontier_follows_the_slider(page: Page, taxi: Report, lake: Report) -> None:
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.by import By
+
+    path, mdp, certificate = taxi
+    page.open(path)
+    points = certificate.frontier(mdp).points
+    (star,) = page.run(PLACE, "#frontier .own")
+    assert page.run(RING) == ["visible", *star]  # the own choice comes first
+    others = page.run(PLACE, "#frontier .kept")
+    assert len(others) == len(points) - 1
+    assert len(page.run(PLACE, "#frontier .lost")) == len(points)
+    places = []
+    for point in points:
+        page.set_tau(point.low)
+        shown, x, y = page.run(RING)
+        assert shown == "visible"
+        assert [x, y] in [*others, star]
+        places.append((x, y))
+    across = [x for x, _ in places]
+    assert across == sorted(across, reverse=True)  # from fine to coarse
+    best, worst = points[0], min(points, key=lambda point: point.kept)
+    high, low = (places[points.index(point)][1] for point in (best, worst))
+    bar = page.run("return Number(document.querySelector('#frontier .keep').getAttribute('y1'))")
+    assert high < bar < low
+    # A click goes to the point that is nearest.
+    chart = page.driver.find_element(By.CSS_SELECTOR, "#frontier svg")
+    box = chart.size
+    x, y = places[-1]
+    move = (round(x - box["width"] / 2), round(y - box["height"] / 2))
+    ActionChains(page.driver).move_to_element_with_offset(chart, *move).click().perform()
+    assert points[-1].low <= page.tau()
+    assert page.counts() == (1, 1)
+    path, _, certificate = lake
+    page.open(path)
+    assert page.run("return document.querySelector('#frontier .own').matches('.poor')")
+    assert page.run(RING)[0] == "visible"
+    page.set_tau(0.003)
+    assert page.state() == "undecided"
+    assert page.run(RING)[0] == "hidden"
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_three_colours(
+    page: Page, rooms: Report, lake: Report, abstained: Report, scheme: str
+) -> None:
+    hues = []
+    for (path, _, certificate), level in (
+        (rooms, "useful"),
+        (lake, "poor"),
+        (abstained, "open"),
+    ):
+        page.open(path, scheme=scheme)
+        banner, ink, first = page.run(
+            "const b = document.getElementById('verdict'); const s = getComputedStyle(b);"
+            "return [s.backgroundColor, s.color, b.querySelector('p').textContent];"
+        )
+        assert certificate.verdict.level == level
+        assert first.startswith(certificate.verdict.sentence)
+        # The slider's own box begins in the same colour.
+        now = page.run("return getComputedStyle(document.getElementById('now')).backgroundColor")
+        assert now == banner
+        parts = [int(v) for v in ink[ink.index("(") + 1 : -1].split(",")[:3]]
+        hues.append(colorsys.rgb_to_hsv(*(v / 255.0 for v in parts))[0] * 360.0)
+    green, amber, red = hues
+    assert 120.0 < green < 180.0
+    assert 25.0 < amber < 50.0
+    assert red > 340.0 or red < 15.0
 
 
 def test_the_slider_recolours_the_map(page: Page, rooms: Report) -> None:
@@ -254,7 +416,7 @@ def test_clusters_keep_their_colours(page: Page, taxi: Report) -> None:
     for interval in intervals:
         page.set_tau(interval.low)
         page.settle()
-        labels = certificate.partitions(interval.low)[1]
+        labels = certificate.partitions(interval.low)[1][:500]  # without the end
         if (labels == labels[0]).sum() > 1:
             seen.add(tuple(page.run(code)))
     assert len(seen) == 1  # state 0 lends its colour to its cluster throughout
@@ -327,9 +489,9 @@ def test_clicks_and_tips(page: Page, rooms: Report) -> None:
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_no_sideways_scrolling(
-    page: Page, rooms: Report, taxi: Report, abstained: Report, width: int
+    page: Page, rooms: Report, taxi: Report, lake: Report, abstained: Report, width: int
 ) -> None:
-    for path, _, _ in (rooms, taxi, abstained):
+    for path, _, _ in (rooms, taxi, lake, abstained):
         page.open(path, width=width)
         page.run("document.querySelector('details').open = true")
         assert page.run("return document.documentElement.scrollWidth") <= width
@@ -342,9 +504,11 @@ def test_no_sideways_scrolling(
         assert outside == []
 
 
-def test_no_label_is_cut_off(page: Page, rooms: Report, taxi: Report, abstained: Report) -> None:
-    for path, _, _ in (rooms, taxi, abstained):
-        for width in (390, 1280):
+def test_no_label_is_cut_off(
+    page: Page, rooms: Report, taxi: Report, lake: Report, abstained: Report
+) -> None:
+    for path, _, _ in (rooms, taxi, lake, abstained):
+        for width in (320, 390, 1280):
             page.open(path, width=width)
             cut = page.run(
                 "return [...document.querySelectorAll('.plot svg')].flatMap((svg) => {"
@@ -364,9 +528,11 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_readable(page: Page, rooms: Report, abstained: Report, scheme: str) -> None:
+def test_text_is_readable(
+    page: Page, rooms: Report, lake: Report, abstained: Report, scheme: str
+) -> None:
     """Every word stands out from what is behind it by 4.5 to 1, as WCAG AA asks."""
-    for path, _, _ in (rooms, abstained):
+    for path, _, _ in (rooms, lake, abstained):
         page.open(path, scheme=scheme)
         is_dark = (
             luminance(page.run("return getComputedStyle(document.body).backgroundColor")) < 0.2
@@ -418,7 +584,7 @@ def test_the_slider_is_fluid_with_as_many_states_as_are_drawn(page: Page, tmp_pa
     from bisim_abstract.wrappers import RoomsGridEnv
 
     mdp = RoomsGridEnv(side=140, room_size=35).to_mdp()
-    certificate = certify(mdp, 0.9)
+    certificate = certify(mdp, 0.9, tau="auto")
     path = write_report(tmp_path / "report.html", certificate, mdp)
     assert path.stat().st_size < 5_000_000
     page.open(path)
@@ -441,8 +607,7 @@ def test_the_smallest_models(page: Page, tmp_path: Path, n: int) -> None:
     page.open(write_report(tmp_path / "report.html", certificate, mdp), width=390)
     for position in (0, 500, 1000):
         page.slide(position)
-        lower, upper = certificate.partitions(page.tau())
-        assert page.counts() == (int(lower.max()) + 1, int(upper.max()) + 1)
+        assert page.counts() == live(certificate, page.tau())
     assert page.run("return document.documentElement.scrollWidth") <= 390
     assert page.complaints() == []
 

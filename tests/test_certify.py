@@ -90,6 +90,11 @@ def content(certificate: Certificate) -> dict[str, Any]:
     """All that a certificate says, time and reason of the end apart; arrays as bytes."""
     held = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
     held["run"] = {name: x for name, x in certificate.run.items() if name != "seconds"}
+    del held["model"]
+    value = held.pop("value")
+    if value is not None:
+        held |= {f"value.{name}": getattr(value, name) for name in value.__dataclass_fields__}
+        del held["value.bracket"]
     return {
         name: (x.dtype.str, x.shape, x.tobytes()) if isinstance(x, np.ndarray) else x
         for name, x in held.items()

@@ -10,33 +10,20 @@ import numpy.typing as npt
 import pytest
 
 from bisim_abstract import (
-    BlockLevel,
-    BlockModel,
-    Certificate,
     InvalidArgumentError,
     TabularMDP,
     _linkage,
     bisimulation_metric,
-    build_blocks,
     certify,
     cluster_by_arm,
     cluster_by_embedding,
     cluster_by_metric,
     cluster_by_rewards,
-    cluster_diameters,
-    clustering,
     grouped_mdp,
-    random_mdp,
-    single_build,
     sparse_mdp,
 )
 from bisim_abstract._linkage import linked_points
 from bisim_abstract.partition import numbered
-
-
-def brute_force(table: Any, labels: Any) -> npt.NDArray[np.float64]:
-    names = np.unique(labels)
-    return np.array([table[np.ix_(labels == k, labels == k)].max() for k in names])
 
 
 def linked(table: Any, tau: float) -> npt.NDArray[np.int64]:
@@ -48,158 +35,7 @@ def linked(table: Any, tau: float) -> npt.NDArray[np.int64]:
     return numbered(reach.argmax(axis=1))
 
 
-def certificates(mdp: TabularMDP, kind: str) -> Certificate:
-    if kind == "blocks":
-        return certify(mdp, 0.9, max_pairs=0)
-    if kind == "pairs":
-        return certify(mdp, 0.9, propose=(), tol=1e-3)
-    if kind == "refined":
-        return certify(mdp, 0.9, blocks=np.arange(mdp.n_states) % 4, tol=0.5)
-    return single_build(
-        mdp, 0.9, neighbours=5, upper_start="reward" if kind == "few" else "constant"
-    )
-
-
 # -- diameters ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("pair_limit", [0, 500_000])
-@pytest.mark.parametrize("kind", ["blocks", "pairs", "refined", "few", "constant"])
-@pytest.mark.parametrize("seed", range(3))
-def test_diameters_are_upper_bounds(seed: int, kind: str, pair_limit: int) -> None:
-    mdp, groups = grouped_mdp(40, 4, noise=[0.0, 0.02, 0.2][seed], seed=seed)
-    exact = bisimulation_metric(mdp, 0.9)
-    certificate = certificates(mdp, kind)
-    rng = np.random.default_rng(seed)
-    partitions = [groups, rng.integers(3, size=40), np.arange(40), np.zeros(40, np.int64)]
-    partitions += [certificate.partitions(tau)[1] for tau in (0.01, 0.5, 2.0)]
-    for labels in partitions:
-        found = cluster_diameters(certificate, labels, pair_limit=pair_limit)
-        truth = brute_force(exact.lower, labels)
-        assert (found >= truth).all()
-        read = brute_force(certificate.bounds(np.arange(40)[:, None], np.arange(40))[1], labels)
-        if pair_limit:
-            np.testing.assert_array_equal(found, read)
-        else:
-            assert (found <= certificate.ground.starts.diameter).all()
-        assert (found[np.bincount(numbered(labels))[numbered(np.unique(labels))] == 0] == 0).all()
-
-
-def test_blocks_alone_decide_a_large_cluster() -> None:
-    """Entries between the blocks of a cluster, and their own, without any pair."""
-    mdp, groups = grouped_mdp(60, 4, noise=0.002, seed=0)
-    certificate = certify(mdp, 0.9, max_pairs=0)
-    (level,) = certificate.levels
-    two = np.where(groups < 2, 0, 1)
-    found = cluster_diameters(certificate, two, pair_limit=0)
-    for k in range(2):
-        blocks = np.unique(level.model.labels[two == k])
-        one, other = (x.ravel() for x in np.meshgrid(blocks, blocks))
-        assert found[k] == level.entries(one, other)[1].max()
-    own = cluster_diameters(certificate, groups, pair_limit=0)
-    same = np.arange(4)
-    by_block = level.entries(same, same)[1]
-    of_group = [level.model.labels[np.argmax(groups == g)] for g in range(4)]
-    np.testing.assert_array_equal(own, by_block[of_group])
-    assert (own < found[[0, 0, 1, 1]]).all()
-
-
-def test_covered_pairs_decide_where_they_are_all_there_are() -> None:
-    mdp = random_mdp(20, seed=0)
-    certificate = certify(mdp, 0.9, propose=(), tol=1e-6)
-    assert certificate.coverage == 1.0
-    labels = np.arange(20) % 3
-    np.testing.assert_allclose(
-        cluster_diameters(certificate, labels, pair_limit=0),
-        cluster_diameters(certificate, labels),
-        rtol=1e-12,
-    )
-
-
-def test_chains_bound_a_cluster_by_its_longest_path() -> None:
-    """States on a line, neighbours covered: the ends are as far apart as the links add up."""
-    n = 6
-    rewards = np.arange(n) * 1.0
-    mdp = TabularMDP.from_dense(np.eye(n)[:, None, :], rewards)
-    keys = np.arange(n - 1) * n + np.arange(1, n)
-    certificate = Certificate(
-        fingerprint=mdp.fingerprint,
-        n_states=n,
-        gamma=0.9,
-        rewards=mdp.rewards,
-        keys=keys,
-        lower=np.full(n - 1, 10.0),
-        upper=np.array([10.0, 11.0, 10.0, 12.0, 10.0]),
-    )
-    chained = cluster_diameters(certificate, [0, 0, 0, 0, 1, 1], pair_limit=0)
-    np.testing.assert_allclose(chained, [31.0, 10.0])
-    assert chained[0] >= 31.0
-    # A cluster that its links do not hold together reads start values.
-    apart = cluster_diameters(certificate, [0, 1, 0, 1, 1, 1], pair_limit=0)
-    assert apart[0] == pytest.approx(2.0 + 0.9 * 50.0)
-
-
-def test_a_level_too_fine_for_a_large_cluster_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries of the first states of two blocks must not stand for all of their members."""
-    rewards = np.array([0.0, 0.1, -1.0, 1.1])  # the metric is ten times their difference
-    mdp = TabularMDP.from_dense(np.eye(4)[:, None, :], rewards)
-    first, second = np.triu_indices(4, 1)
-    apart = 10.0 * np.abs(rewards[first] - rewards[second]) + 1e-9
-    fine = BlockLevel(
-        model=BlockModel.of_states(mdp), keys=first * 4 + second, lower=apart - 2e-9, upper=apart
-    )
-    coarse = BlockLevel(
-        model=build_blocks(mdp, [0, 1, 0, 1]),
-        keys=np.array([0, 3]),
-        lower=np.zeros(2),
-        upper=np.full(2, 10.1),
-    )
-    certificate = Certificate(
-        fingerprint=mdp.fingerprint,
-        n_states=4,
-        gamma=0.9,
-        rewards=mdp.rewards,
-        keys=np.empty(0, np.int64),
-        lower=np.empty(0),
-        upper=np.empty(0),
-        levels=(coarse, fine),
-    )
-    labels = np.zeros(4, np.int64)
-    assert cluster_diameters(certificate, labels, pair_limit=0)[0] == pytest.approx(21.0)
-    monkeypatch.setattr(clustering, "CELL_LIMIT", 3)
-    assert cluster_diameters(certificate, labels, pair_limit=0)[0] >= 20.9
-
-
-def test_a_budget_of_pairs_holds_for_all_clusters_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    mdp, groups = grouped_mdp(40, 4, noise=0.2, seed=0)
-    certificate = certificates(mdp, "few")
-    asked: list[int] = []
-
-    def small(_: Certificate, group: Any) -> float:
-        asked.append(group.size)
-        return 1e-9
-
-    monkeypatch.setattr(clustering, "TOTAL_LIMIT", 100)
-    monkeypatch.setattr(clustering, "_pair_diameter", small)
-    cluster_diameters(certificate, groups)
-    assert sum(k * (k - 1) // 2 for k in asked) <= 100
-
-
-def test_diameters_of_an_exact_metric() -> None:
-    mdp, groups = grouped_mdp(30, 3, noise=0.0, seed=0)
-    metric = bisimulation_metric(mdp, 0.9)
-    assert metric.n_classes < 30
-    for labels in (groups, np.arange(30) % 2, np.zeros(30, np.int64)):
-        np.testing.assert_array_equal(
-            cluster_diameters(metric, labels), brute_force(metric.upper, labels)
-        )
-
-
-def test_labels_are_checked() -> None:
-    certificate = single_build(random_mdp(5, seed=0), 0.9)
-    with pytest.raises(InvalidArgumentError, match="one whole number per state"):
-        cluster_diameters(certificate, [0, 1])
-    assert cluster_diameters(certificate, [9, 9, 4, 4, 4]).shape == (2,)
 
 
 # -- baselines ---------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from bisim_abstract import (
     Certificate,
     InvalidArgumentError,
     TabularMDP,
-    bisimulation_metric,
     certify,
     cluster_by_embedding,
     cluster_by_rewards,
@@ -22,7 +21,7 @@ from bisim_abstract import (
     single_build,
     value_iteration,
 )
-from bisim_abstract.aggregate import aggregate, lift_policy, value_loss
+from bisim_abstract.aggregate import value_loss
 from bisim_abstract.retrieval import k_means
 
 OTHERS = ["rewards, same threshold", "rewards, k-means", "chance"]
@@ -47,7 +46,7 @@ def tiny() -> TabularMDP:
 @pytest.fixture(scope="module")
 def grouped() -> tuple[TabularMDP, Certificate]:
     mdp, _ = grouped_mdp(60, 5, noise=0.01, seed=0)
-    certificate = certify(mdp, 0.9)
+    certificate = certify(mdp, 0.9, tau="auto")
     assert certificate.is_certified
     return mdp, certificate
 
@@ -71,7 +70,7 @@ def test_losses_by_hand(gamma: float) -> None:
         {"apart": [0, 1, 2], "together": [4, 4, 7], "with the end": [0, 0, 0]},
     )
     assert [row.name for row in rows] == ["apart", "together", "with the end"]
-    assert [row.n_clusters for row in rows] == [3, 2, 2]
+    assert [row.n_clusters for row in rows] == [2, 1, 1]  # and the end
     apart, together, with_end = (row.loss for row in rows)
     assert max(apart.sup, apart.mean, apart.start) < 1e-12
     # On average action 0 pays 0.5 and action 1 pays 0.4: state 1 loses its 0.8.
@@ -80,7 +79,8 @@ def test_losses_by_hand(gamma: float) -> None:
         assert loss.mean == pytest.approx(0.8 / 3, abs=1e-12)
         assert loss.start == pytest.approx(0.75 * 0.8, abs=1e-12)
         assert loss.sup_lower <= 0.8 <= loss.sup
-        assert loss.start_share == pytest.approx(0.25 / 0.85)
+        # Random actions are worth 0.25 * 0.5 + 0.75 * 0.4 at the start, the best ones 0.85.
+        assert loss.kept == pytest.approx((0.25 - 0.425) / (0.85 - 0.425))
     assert not any(row.is_certified for row in rows)
     assert [row.bound for row in rows] == [None] * 3
 
@@ -115,17 +115,11 @@ def test_the_certified_clustering_comes_first(grouped: tuple[TabularMDP, Certifi
     first = rows[0]
     assert first.is_certified
     assert first.n_clusters == 5
-    small = aggregate(mdp, certificate.labels_upper)
-    policy = lift_policy(small, value_iteration(small.mdp, 0.9).policy)
-    assert first.loss == value_loss(mdp, 0.9, policy)
-    assert first.bound is not None
-    assert first.bound >= first.loss.sup_lower
-    # The bound comes without the optimal values, and still says something.
-    metric = bisimulation_metric(mdp, 0.9).upper
-    diameter = max(metric[np.ix_(small.labels == k, small.labels == k)].max() for k in range(5))
-    assert first.loss.sup <= first.bound + 1e-9
-    assert first.bound >= diameter
-    assert first.bound < 100 * diameter
+    value = certificate.value
+    assert value is not None
+    assert first.loss == value_loss(mdp, 0.9, value.lifted_policy)
+    assert first.bound == value.loss
+    assert first.loss.sup_lower <= first.bound <= 1.1 * first.loss.sup + 1e-9
     for row in rows[1:]:
         assert not row.is_certified
         assert row.bound is None

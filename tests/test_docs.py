@@ -264,6 +264,12 @@ def test_certificate_format_names_every_part() -> None:
         assert f"`level0.pair_{part}`" in text
     for part in certificate.FEATURE_ARRAYS:
         assert f"`features.{part}`" in text
+    for part in ("policy", *certificate.VALUE_BOUNDS):
+        assert f"`value.{part}`" in text
+    for part in certificate.BRACKET_ARRAYS:
+        assert f"`bracket.{part}`" in text
+    for part in (*certificate.VALUE_NUMBERS, "value"):
+        assert f"`{part}`" in text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from bisim_abstract import (
     StateMap,
     TabularMDP,
     ValueLoss,
+    certify,
     plot_curves,
     plot_dendrogram,
     plot_embedding,
@@ -40,6 +42,10 @@ from bisim_abstract import (
     sparse_mdp,
     state_map,
 )
+from bisim_abstract.frontier import Frontier, FrontierPoint
+from bisim_abstract.plots import plot_frontier
+from bisim_abstract.value import amount_text, share_text
+from bisim_abstract.wrappers import extract_mdp
 
 
 @pytest.fixture(autouse=True)
@@ -390,6 +396,128 @@ def test_clusters_keep_their_colours() -> None:
     assert len(np.unique(plots._colours(huge), axis=0)) == 5_000
 
 
+# -- the end of episodes -----------------------------------------------------------------------
+
+
+def with_end(tau: float) -> Certificate:
+    """Two pairs of states that merge, and an end that is linked to them late."""
+    plain = by_hand(
+        5, {(0, 1): (0.1, 0.1), (2, 3): (0.2, 0.6), (1, 2): (1.0, 1.0), (3, 4): (3.0, 3.0)}
+    )
+    return dataclasses.replace(plain, terminal_state=4).at(tau)
+
+
+def test_the_end_is_no_cluster() -> None:
+    certificate = with_end(0.15)
+    for ax in (plot_profile(certificate), plot_dendrogram(certificate)):
+        assert "τ = 0.15: 3 clusters and the end, certified" in texts(ax)
+        assert "of 4 states" in ax.get_title()
+    _, y = points_of(plot_profile(certificate), "upper arm")
+    assert y.tolist() == [4, 3, 3, 2, 1, 1, 1]  # linking the end is no merge
+    row = StateMap(np.arange(5.0), np.zeros(5), True, "A row.")
+    assert plot_map(certificate, row).get_title().startswith("3 clusters and the end at")
+    doubtful = with_end(0.3)
+    assert "between 2 and 3 clusters and the end" in plot_map(doubtful, row).get_title()
+    assert "NOT certified, 2 to 3 clusters and the end" in texts(plot_profile(doubtful))
+    names = [label.get_text() for label in plot_dendrogram(certificate).get_yticklabels()]
+    assert sorted(names) == ["0: 1 state", "1: 1 state", "2: 1 state", "3: 1 state", "the end"]
+    joined = plot_dendrogram(with_end(4.0), max_leaves=1)
+    assert "leaves: 1 cluster and the end" in joined.get_title()
+    assert len(joined.get_yticks()) == 2
+
+
+# -- the frontier ------------------------------------------------------------------------------
+
+POINTS = (
+    FrontierPoint(0.0, 0.1, 7, 0.0, 0.0, 1.0),
+    FrontierPoint(0.7, 1.0, 3, 0.5, 0.25, 0.9704),
+    FrontierPoint(1.5, 4.0, 2, 1.5, 1.0, -0.25),
+    FrontierPoint(5.0, np.inf, 1, 2.0, 2.0, -np.inf),
+)
+FRONTIER = Frontier(POINTS, 6)
+
+
+def series(ax: Axes) -> dict[str, list[tuple[float, float]]]:
+    """Points of every line by the begin of its label, those of the twin included."""
+    found = {}
+    for axes in ax.figure.axes:
+        for line in axes.lines:
+            x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+            found[str(line.get_label()).split(",")[0].split(":")[0]] = list(
+                zip(x.tolist(), y.tolist(), strict=True)
+            )
+    return found
+
+
+def test_frontier_holds_every_point() -> None:
+    ax = plot_frontier(small(), frontier=FRONTIER)
+    found = series(ax)
+    assert np.allclose(found["start value kept"], [(7.0, 100.0), (3.0, 97.04)], rtol=1e-12)
+    assert found["nothing proven to be kept"] == [(2.0, 0.0), (1.0, 0.0)]
+    assert found["loss of the worst state"] == [(7.0, 0.0), (3.0, 0.5), (2.0, 1.5), (1.0, 2.0)]
+    assert np.allclose(found["chosen"], [(3.0, 97.04)], rtol=1e-12)
+    assert [y for _, y in found["asked for"]] == [95.0, 95.0]
+    assert "chosen: 3 clusters, keeps at least 97.0%, loses at most 0.5" in texts(ax)
+    assert "4 of 6 certified ranges evaluated" in ax.get_title()
+    assert "of 7 states" in ax.get_title()
+    assert ax.get_ylim()[0] == 0.0
+    assert ax.get_xscale() == "linear"
+    ax.figure.canvas.draw()
+
+
+def test_frontier_marks_a_poor_choice_by_another_colour() -> None:
+    colours = {}
+    for tau in (0.8, 2.0):
+        ax = plot_frontier(small(tau), frontier=FRONTIER)
+        (star,) = (line for line in ax.lines if str(line.get_label()).startswith("chosen"))
+        colours[tau] = star.get_color()
+        assert np.asarray(star.get_ydata())[0] == pytest.approx(97.04 if tau == 0.8 else 0.0)
+    assert colours == {0.8: plots.GREEN, 2.0: plots.ORANGE}
+    assert "chosen: 2 clusters, keeps nothing proven" in texts(ax)
+    for certificate in (small(None), small(0.5)):  # no threshold, and none that is certified
+        assert "chosen" not in texts(plot_frontier(certificate, frontier=FRONTIER))
+
+
+def test_frontier_is_logarithmic_where_it_is_wide() -> None:
+    wide = Frontier((FrontierPoint(0.0, 1.0, 5_000, 0.0, 0.0, 1.0), POINTS[-1]), 2, has_end=True)
+    ax = plot_frontier(small(), frontier=wide)
+    assert ax.get_xscale() == "log"
+    assert ax.get_xlim()[0] < 1.0 < 5_000.0 < ax.get_xlim()[1]
+    assert "evaluated" not in ax.get_title()
+    assert ax.get_xlabel() == "clusters, besides the end"
+    ax.figure.canvas.draw()
+
+
+TINY = FrontierPoint(0.0, np.inf, 1, 1e-304, 1e-304, 1.0)
+
+
+@pytest.mark.parametrize("points", [(), POINTS[:1], POINTS[-1:], POINTS[2:], (TINY,)])
+def test_frontiers_of_few_points_are_drawn(points: tuple[FrontierPoint, ...]) -> None:
+    ax = plot_frontier(small(), frontier=Frontier(points, max(len(points), 1)))
+    ax.figure.canvas.draw()
+    assert (ax.texts[0].get_text() == "no clustering was evaluated") if not points else True
+
+
+def test_frontier_of_a_model_is_its_own() -> None:
+    mdp = extract_mdp("FrozenLake-v1")
+    certificate = certify(mdp, 0.9)
+    value = certificate.value
+    assert value is not None
+    traced = certificate.frontier(mdp)
+    ax = plot_frontier(certificate, mdp=mdp)
+    losses = series(ax)["loss of the worst state"]
+    assert losses == [(point.n_clusters, point.loss) for point in traced.points]
+    said = f"keeps {share_text(value.kept)}, loses at most {amount_text(value.loss)}"
+    assert f"chosen: {certificate.n_clusters} clusters and the end, {said}" in texts(ax)
+    assert "of 16 states" in ax.get_title()
+    read = dataclasses.replace(certificate, model=None)
+    plt.close("all")
+    with pytest.raises(InvalidArgumentError, match="give mdp"):
+        plot_frontier(read)
+    assert plt.get_fignums() == []
+    assert texts(plot_frontier(read, mdp=mdp)) == texts(ax)
+
+
 # -- embeddings, curves, losses ----------------------------------------------------------------
 
 
@@ -448,6 +576,7 @@ DRAW: dict[str, Callable[[Axes | None], Axes]] = {
     "widths": lambda ax: plot_widths(small(), ax=ax),
     "dendrogram": lambda ax: plot_dendrogram(small(), ax=ax),
     "map": lambda ax: plot_map(small(), GRID, ax=ax),
+    "frontier": lambda ax: plot_frontier(small(), frontier=FRONTIER, ax=ax),
     "embedding": lambda ax: plot_embedding(np.eye(3), [0, 0, 1], ax=ax),
     "curves": lambda ax: plot_curves([Curve("one", (1,), np.ones((1, 1)))], level=0.9, ax=ax),
     "losses": lambda ax: plot_losses([AbstractionLoss("none", 1, loss(0.0))], ax=ax),

@@ -173,6 +173,9 @@ def started(mdp: TabularMDP, gamma: float, **options: Any) -> Refinement:
         tau=options.pop("tau", None),
         n_clusters=options.pop("n_clusters", None),
         tol=options.pop("tol", None),
+        is_widest=options.pop("is_widest", True),
+        max_loss=None,
+        keep=0.95,
         n_states=mdp.n_states,
         resolution=1e-9 * table.starts.diameter,
     )
@@ -192,6 +195,7 @@ def started(mdp: TabularMDP, gamma: float, **options: Any) -> Refinement:
 def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few states are treated like many: no step is passed over."""
     monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
+    monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
     monkeypatch.setattr(refinement, "HOPELESS", np.inf)
 
 
@@ -328,6 +332,7 @@ def test_equal_rewards_leave_nothing_to_find(
 ) -> None:
     """Every distance is 0, and so is the resolution."""
     monkeypatch.setattr(refinement, "FEW_PAIRS", few)
+    monkeypatch.setattr(refinement, "QUICK_CELLS", few)
     P = np.array([[[0.5, 0.5, 0.0]], [[0.0, 0.0, 1.0]], [[1 / 3, 1 / 3, 1 / 3]]])
     mdp = TabularMDP.from_dense(P, [2.0, 2.0, 2.0])
     certificate = certify(mdp, 0.9, **options)
@@ -423,6 +428,7 @@ def content(certificate: Certificate) -> dict[str, Any]:
 
     held = {f.name: plain(getattr(certificate, f.name)) for f in dataclasses.fields(certificate)}
     held["run"] = {name: x for name, x in certificate.run.items() if name != "seconds"}
+    del held["model"]
     return held
 
 
@@ -441,6 +447,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
+    monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
     if name != "unstructured":
         monkeypatch.setattr(refinement, "HOPELESS", np.inf)
     make, options = CHECKPOINTED[name]
@@ -499,7 +506,7 @@ def test_options_are_checked() -> None:
         ({"n_clusters": 17}, "n_clusters"),
         ({"tol": 0.0}, "tol"),
         ({"blocks": [0, 1]}, "blocks must be one whole number"),
-        ({"blocks": np.arange(16), "scope": "covered"}, "blocks are for scope"),
+        ({"blocks": np.arange(16), "scope": "covered"}, "blocks is for scope"),
         ({"max_pairs": -1}, "max_pairs"),
         ({"scope": "none"}, "scope"),
         ({"tau": "best"}, "tau"),
@@ -517,30 +524,38 @@ def test_taxi_below_its_smallest_distance() -> None:
     certificate = certify(mdp, 0.9, tau=1.0)
     assert certificate.is_certified
     assert certificate.labels_upper.tolist() == list(range(mdp.n_states))
-    assert "merging nothing" in certificate.summary()
+    assert certificate.verdict.level == "poor"
+    assert "nothing can be merged" in certificate.summary()
     check_proof(certificate, mdp)
     metric = Truth.of(mdp, 0.9)
     intervals = certificate.certified_thresholds()
-    assert intervals[0].n_clusters == mdp.n_states
+    assert intervals[0].n_clusters == mdp.n_states - 1  # the end is none
     assert len(intervals) > 10
     for interval in intervals[:6]:
         tau = (interval.low + interval.high) / 2.0
         assert metric.clusters(tau) == certificate.at(tau).labels_upper.tolist()
-        assert len(set(linked(metric.lower, tau))) == interval.n_clusters
+        live = linked(metric.lower, tau)[: mdp.n_states - 1]
+        assert len(set(live)) == interval.n_clusters
 
 
 def test_no_structure_is_told_soon_and_in_words() -> None:
     mdp = sparse_mdp(2500, seed=0)
     begin = time.monotonic()
     certificate = certify(mdp, 0.9)
-    assert time.monotonic() - begin < 30.0  # compiling included; a second or two without
+    assert time.monotonic() - begin < 60.0  # compiling included; a second or two without
+    # Rewards alone keep all states apart, and that is all that is found.
+    assert certificate.verdict.level == "poor"
+    assert certificate.n_clusters == 2500
+    assert certificate.stop.startswith("nothing was found that can be merged: 2,500 of 2,500")
+    check_proof(certificate, mdp)
+    certificate = certify(mdp, 0.9, tau="auto")
     assert not certificate.is_certified
     assert certificate.stop.startswith("nothing left to try")
     assert "max_pairs" in certificate.stop
     check_proof(certificate, mdp)
     # With a threshold, what is open at it is said.
     certificate = certify(mdp, 0.9, tau=0.5)
-    assert "NOT certified" in certificate.summary()
+    assert certificate.summary().startswith("NOT CERTIFIED at tau 0.5")
     assert certificate.undecided() is not None
     check_proof(certificate, mdp)
 
@@ -565,7 +580,7 @@ def test_rooms_are_found_and_certified() -> None:
 def test_noisy_rooms_need_single_pairs() -> None:
     env = RoomsGridEnv(15, 5, noise=0.1)
     mdp = env.to_mdp()
-    certificate = certify(mdp, 0.9)
+    certificate = certify(mdp, 0.9, tau="auto")
     assert certificate.is_certified
     assert certificate.labels_upper.tolist() == first_appearance(env.rooms.tolist())
     assert certificate.n_covered > 0
@@ -575,10 +590,11 @@ def test_noisy_rooms_need_single_pairs() -> None:
 def test_noisy_rooms_by_pairs_inside_and_across(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with many states: only what blocks leave open is looked at."""
     monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
+    monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
     monkeypatch.setattr(linking, "SINGLE_LIMIT", 0)
     env = RoomsGridEnv(9, 3, noise=0.05)
     mdp = env.to_mdp()
-    certificate = certify(mdp, 0.9)
+    certificate = certify(mdp, 0.9, tau="auto")
     assert certificate.is_certified
     assert certificate.labels_upper.tolist() == first_appearance(env.rooms.tolist())
     assert certificate.coverage < 0.5
@@ -590,7 +606,7 @@ def test_noisy_rooms_by_pairs_inside_and_across(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_planted_groups_are_found(n: int, groups: int, noise: float) -> None:
     mdp, planted = grouped_mdp(n, groups, noise=noise, seed=1)
-    certificate = certify(mdp, 0.9)
+    certificate = certify(mdp, 0.9, tau="auto")
     assert certificate.is_certified
     assert certificate.labels_upper.tolist() == planted.tolist()
     check_truth(certificate, Truth.of(mdp, 0.9))
@@ -619,6 +635,7 @@ def test_estimates_hold_for_the_true_model(
     few: int, draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refinement, "FEW_PAIRS", few)
+    monkeypatch.setattr(refinement, "QUICK_CELLS", few)
     held = 0
     for seed in range(draws):
         rng = np.random.default_rng(seed)
@@ -684,6 +701,7 @@ def test_features_of_estimates_are_accepted() -> None:
 @pytest.mark.parametrize("name", EDGES)
 def test_radii_are_needed_in_full(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refinement, "FEW_PAIRS", few)
+    monkeypatch.setattr(refinement, "QUICK_CELLS", few)
     rows, rewards, true_rows, true_rewards, row_radius, reward_radius = EDGES[name]
     known = np.array([[1.0], [1.0], [0.0], [0.0]])
     mdp = estimated(

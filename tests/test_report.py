@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 import os
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import bisim_abstract._report_data as report_data
+import bisim_abstract.report as report
 from bisim_abstract import (
     AbstractionLoss,
     Certificate,
@@ -35,9 +38,18 @@ from bisim_abstract import (
     verify,
     write_report,
 )
-from bisim_abstract._report_data import draw_curves, draw_steps, draw_tree, restrict
+from bisim_abstract._report_data import (
+    draw_curves,
+    draw_frontier,
+    draw_steps,
+    draw_tree,
+    restrict,
+)
+from bisim_abstract.frontier import Frontier, FrontierPoint
 from bisim_abstract.partition import Forest, numbered, spanning_forest
-from bisim_abstract.report import _number, _percent, _short, embed
+from bisim_abstract.report import _inside, _kept, _number, _percent, _short, embed
+from bisim_abstract.value import amount_text, share_text
+from bisim_abstract.verdict import judge
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 
 HOSTILE = "</script><script>alert(1)</script><!-- & \" ' \u2028 \u2029 \x00 \ud800 ]]>"
@@ -115,6 +127,18 @@ def count_of(data: Any, arm: str, tau: float) -> int:
     return int(at[-1]) if at else int(data["n_states"])
 
 
+def live_of(data: Any, arm: str, tau: float) -> int:
+    """The same without the end of episodes, as long as it is linked to nothing."""
+    joined = data["arms"][arm]["joined"]
+    is_alone = data["end"] is not None and (joined is None or tau < joined)
+    return count_of(data, arm, tau) - is_alone
+
+
+def live_count(certificate: Certificate, labels: npt.NDArray[np.int64]) -> int:
+    end = certificate.terminal_state
+    return len({int(label) for s, label in enumerate(labels) if s != end})
+
+
 def thresholds(certificate: Certificate, most: int = 25) -> list[float]:
     """0, breaks of both arms, and the floats just below and above them."""
     weights = np.unique(np.concatenate([f.weights for f in certificate.forests]))
@@ -136,6 +160,7 @@ def check_exact(certificate: Certificate, data: Any) -> None:
             np.testing.assert_array_equal(numbered(clusters_of(data, arm, tau)), drawn)
             counts.append(count_of(data, arm, tau))
             assert counts[-1] == int(labels.max()) + 1
+            assert live_of(data, arm, tau) == live_count(certificate, labels)
         inside = [
             k for low, high, k in data["intervals"] if low <= tau and (high is None or tau < high)
         ]
@@ -143,13 +168,13 @@ def check_exact(certificate: Certificate, data: Any) -> None:
         assert bool(inside) == is_certified
         assert (counts[0] == counts[1]) == is_certified
         if is_certified:
-            assert inside == [counts[1]]
+            assert inside == [live_of(data, "upper", tau)]
 
 
 @pytest.fixture(scope="module")
 def rooms() -> tuple[TabularMDP, Certificate]:
     mdp = extract_mdp("bisim_abstract/RoomsGrid-v0", env_kwargs={"side": 12, "room_size": 4})
-    return mdp, certify(mdp, 0.9)
+    return mdp, certify(mdp, 0.9, tau="auto")
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +186,19 @@ def taxi() -> tuple[TabularMDP, Certificate]:
 @pytest.fixture(scope="module")
 def abstained() -> tuple[TabularMDP, Certificate]:
     mdp = random_mdp(40, seed=3)
-    certificate = certify(mdp, 0.9, max_pairs=50)
+    certificate = certify(mdp, 0.9, tau=0.2, max_pairs=50)
     assert not certificate.is_certified
     return mdp, certificate
+
+
+@pytest.fixture(scope="module")
+def poor(taxi: tuple[TabularMDP, Certificate]) -> tuple[TabularMDP, Certificate]:
+    """Certified, and planning on it keeps too little."""
+    mdp, certificate = taxi
+    found = certificate.at(85.0).with_value(mdp)
+    assert found.value is not None
+    assert 0.0 < found.value.kept < found.keep
+    return mdp, found
 
 
 LOSS = ValueLoss(2.0, 1.0, 0.5, 1.9, 0.9, 0.4, 0.875)
@@ -193,11 +228,13 @@ def test_everything_is_there(rooms: tuple[TabularMDP, Certificate], tmp_path: Pa
     page = Reader(text)
     assert {
         "verdict", "verification", "explorer", "tau", "tau-slider", "previous", "next", "map",
-        "profile", "widths", "merges", "tree", "comparison", "curves", "embedding", "meaning",
-        "reproduce", "copy", "commands", "data",
+        "profile", "frontier", "kept", "loss", "widths", "merges", "tree", "comparison", "curves",
+        "embedding", "meaning", "reproduce", "copy", "commands", "data",
     } <= page.ids  # fmt: skip
-    assert "Certified over all pairs: 9 clusters of 144 states at tau" in page.text
-    assert "Bounds verified by independent code" in page.text
+    assert "CERTIFIED: 9 clusters of 144 states keep at least 99." in page.text
+    assert "all pairs of states" in page.text
+    assert "All claims verified by independent code" in page.text
+    assert "bounds on values" in page.text
     assert "make demo make test" in page.text
     assert "config.noise 0.02" in page.text
     assert mdp.fingerprint in page.text
@@ -205,6 +242,7 @@ def test_everything_is_there(rooms: tuple[TabularMDP, Certificate], tmp_path: Pa
     assert "certificate.run.versions.numpy" in page.text
     assert "chance" in page.text
     assert "What to try" not in page.text
+    assert "little" not in page.ids
     data = data_of(target)
     assert data["tau"] == certificate.tau
     assert data["curves"][0]["median"] == [0.15, 0.45, 0.85]
@@ -221,7 +259,7 @@ def test_what_is_not_given_is_not_there(
     hidden = {"comparison", "curves", "learning", "embedding", "cloud", "copy", "commands"}
     assert not hidden & page.ids
     assert "Not checked independently" in page.text
-    assert "value kept" not in page.text
+    assert "certified bound" not in page.text
 
 
 def test_the_page_asks_for_nothing(rooms: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
@@ -301,9 +339,68 @@ def page_of(tmp_path: Path, certificate: Certificate, mdp: TabularMDP, **options
     return Reader(target.read_text(encoding="utf-8"))
 
 
-def kind_of(page: Reader) -> str:
+def level_of(page: Reader) -> str:
     (found,) = [str(a["class"]) for _, a in page.tags if a.get("id") == "verdict"]
     return found.removeprefix("badge ")
+
+
+def sentence_of(tmp_path: Path) -> str:
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    (found,) = re.findall(r'<p class="sentence">(.*?)</p>', text)
+    return html.unescape(found)
+
+
+def tiles_of(tmp_path: Path) -> list[tuple[str, str]]:
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    found = re.findall(r'<div class="tile"><dt>(.*?)</dt><dd>(.*?)</dd></div>', text)
+    return [(name, value.replace("\xa0", " ")) for name, value in found]
+
+
+def test_the_banner_is_the_verdict_in_its_colour(
+    rooms: tuple[TabularMDP, Certificate],
+    poor: tuple[TabularMDP, Certificate],
+    abstained: tuple[TabularMDP, Certificate],
+    tmp_path: Path,
+) -> None:
+    random = random_mdp(40, seed=3)
+    fine = random, certify(random, 0.9, max_pairs=50)
+    assert fine[1].n_clusters == 40
+    unasked = rooms[0], rooms[1].at(rooms[1].tau or 0.0)
+    for (mdp, certificate), level, begin in (
+        (rooms, "useful", "CERTIFIED: 9 clusters of 144 states keep"),
+        (poor, "poor", "CERTIFIED, BUT planning on it keeps only"),
+        (fine, "poor", "CERTIFIED, BUT nothing can be merged"),
+        (unasked, "poor", "CERTIFIED: 9 clusters of 144 states; what planning on them is worth"),
+        (abstained, "open", "NOT CERTIFIED at tau 0.2"),
+    ):
+        for check in (None, verify(certificate, mdp)):
+            page = page_of(tmp_path, certificate, mdp, verification=check)
+            assert level_of(page) == judge(certificate, check).level == level
+            assert sentence_of(tmp_path) == judge(certificate, check).sentence
+            assert sentence_of(tmp_path).startswith(begin)
+
+
+def test_key_figures_lead_with_value(
+    taxi: tuple[TabularMDP, Certificate],
+    abstained: tuple[TabularMDP, Certificate],
+    tmp_path: Path,
+) -> None:
+    mdp, certificate = taxi
+    value = certificate.value
+    assert value is not None
+    page_of(tmp_path, certificate, mdp)
+    kept, lost, clusters, *rest = tiles_of(tmp_path)
+    assert kept == ("start value kept, proven", f"≥ {math.floor(1000 * value.kept) / 10:.1f}%")
+    assert lost == ("loss in any state, proven", f"≤ {amount_text(value.loss)}")
+    assert clusters == ("clusters and the end of 500 states", f"{certificate.n_clusters}")
+    assert ("compression", f"{500 / certificate.n_clusters:.4g}×") in rest
+    page_of(tmp_path, certificate.at(certificate.tau or 0.0), mdp)
+    assert [text for _, text in tiles_of(tmp_path)[:2]] == ["not asked", "not asked"]
+    page_of(tmp_path, abstained[1], abstained[0])
+    tiles = tiles_of(tmp_path)
+    assert [text for _, text in tiles[:2]] == ["not certified", "not certified"]
+    low, high = (int(f.count(0.2)) for f in abstained[1].forests)
+    assert tiles[2] == ("clusters of 40 states", f"{low} to {high}")
 
 
 def test_a_rejected_certificate_is_never_green(
@@ -312,12 +409,13 @@ def test_a_rejected_certificate_is_never_green(
     mdp, certificate = rooms
     bad = Verification(False, "rejected", "float", "a bound is too low", 0.0, 3)
     page = page_of(tmp_path, certificate, mdp, verification=bad)
-    assert kind_of(page) == "bad"
+    assert level_of(page) == "open"
+    assert sentence_of(tmp_path) == "REJECTED: a bound is too low"
     assert "Rejected by the independent check: a bound is too low" in page.text
     sampled = Verification(True, "sampled", "sampled", "", 0.0, 3)
     page = page_of(tmp_path, certificate, mdp, verification=sampled)
-    assert kind_of(page) == "good"
-    assert "Bounds spot-checked" in page.text
+    assert level_of(page) == "useful"
+    assert "All claims spot-checked" in page.text
 
 
 def test_abstention_says_what_to_try(
@@ -325,8 +423,8 @@ def test_abstention_says_what_to_try(
 ) -> None:
     mdp, certificate = abstained
     page = page_of(tmp_path, certificate, mdp)
-    assert kind_of(page) == "open"
-    assert "Not certified" in page.text
+    assert level_of(page) == "open"
+    assert "NOT CERTIFIED" in page.text
     assert "What to try" in page.text
     assert certificate.stop in page.text
     middle = float(certificate.forests[0].weights[20])
@@ -334,7 +432,7 @@ def test_abstention_says_what_to_try(
     low, high = (int(x.max()) + 1 for x in both)
     assert low < high
     page = page_of(tmp_path, certificate.at(middle), mdp)
-    assert kind_of(page) == "open"
+    assert level_of(page) == "open"
     assert f"between {low} and {high} clusters" in page.text
 
 
@@ -348,18 +446,23 @@ def test_labels_in_a_file_do_not_make_a_verdict(
     forged = dataclasses.replace(made, labels_lower=zeros, labels_upper=zeros)
     assert forged.is_certified
     page = page_of(tmp_path, forged, mdp)
-    assert kind_of(page) == "open"
-    assert "Not certified" in page.text
+    assert level_of(page) == "open"
+    assert sentence_of(tmp_path).startswith("NOT CERTIFIED")
 
 
 def test_covered_scope_claims_less(tmp_path: Path) -> None:
     mdp = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
     certificate = certify(mdp, 0.9, scope="covered", tau=0.3)
+    page_of(tmp_path, certificate, mdp)
+    assert "between 3 and 5 clusters and the end" in sentence_of(tmp_path)
+    check_exact(certificate, data_of(tmp_path / "page.html"))
+    few = [i for i in certificate.certified_thresholds() if 1 < i.n_clusters < 40]
+    certificate = certificate.at(few[0].low).with_value(mdp)
     page = page_of(tmp_path, certificate, mdp)
-    assert "over covered pairs only" in page.text
-    assert "over all pairs:" not in page.text
-    assert kind_of(page) == "open"
-    assert "may still link" in page.text
+    assert sentence_of(tmp_path).startswith("CERTIFIED over covered pairs only")
+    assert "all pairs of states" not in page.text
+    assert "others may still link clusters" in page.text
+    assert "may still link two of its clusters" in page.text
     check_exact(certificate, data_of(tmp_path / "page.html"))
 
 
@@ -386,11 +489,12 @@ def test_an_estimate_says_its_probability(tmp_path: Path) -> None:
 
 def test_merging_nothing_is_said(taxi: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
     mdp, certificate = taxi
-    fine = certificate.at(min(f.weights[0] for f in certificate.forests) / 2.0)
+    fine = certificate.at(min(f.weights[0] for f in certificate.forests) / 2.0).with_value(mdp)
     assert fine.is_certified
     page = page_of(tmp_path, fine, mdp)
-    assert "501 clusters of 501 states" in page.text
-    assert "merging nothing" in page.text
+    assert "500 clusters and the end of 500 states" in page.text
+    assert "nothing can be merged" in sentence_of(tmp_path)
+    assert "No certified range" not in page.text
     assert "The end of episodes has no place on it." in page.text
     data = data_of(tmp_path / "page.html")
     assert data["map"]["x"][500] is None
@@ -496,8 +600,11 @@ def test_merges_are_those_of_both_arms(
         tree = draw_tree(certificate, intervals, drawn)
         assert tree is not None
         k = len(tree["leaves"])
-        assert 2 <= k <= report_data.MAX_LEAVES
-        assert sum(leaf["size"] for leaf in tree["leaves"]) == mdp.n_states
+        assert 2 <= tree["clusters"] <= report_data.MAX_LEAVES
+        sizes = [leaf["size"] for leaf in tree["leaves"]]
+        assert sum(sizes) == certificate.n_live  # the end is a member of none
+        assert tree["clusters"] == sum(size > 0 for size in sizes)
+        assert k - tree["clusters"] == sizes.count(0) <= 1
         first = [leaf["state"] for leaf in tree["leaves"]]
         bounds = dict.fromkeys(range(k), tree["low"])
         for j, node in enumerate(tree["nodes"]):
@@ -527,6 +634,173 @@ def test_merges_are_those_of_both_arms(
             np.testing.assert_array_equal(numbered(own), numbered(labels))
 
 
+# -- value -------------------------------------------------------------------------------------
+
+
+def test_values_are_those_of_the_frontier(
+    rooms: tuple[TabularMDP, Certificate],
+    taxi: tuple[TabularMDP, Certificate],
+    poor: tuple[TabularMDP, Certificate],
+    tmp_path: Path,
+) -> None:
+    for mdp, certificate in (rooms, taxi, poor):
+        target = write_report(tmp_path / "r.html", certificate, mdp)
+        drawn = data_of(target)["frontier"]
+        expected = certificate.frontier(mdp)
+        assert drawn["keep"] == 100.0 * certificate.keep
+        assert len(drawn["points"]) == len(expected.points)
+        for got, point in zip(drawn["points"], expected.points, strict=True):
+            assert (got["low"], got["high"] or math.inf) == (point.low, point.high)
+            assert got["clusters"] == point.n_clusters
+            assert got["loss"] == point.loss
+            assert got["loss_text"] == amount_text(point.loss)
+            assert got["proven"] == (point.kept > 0.0)
+            if got["proven"]:
+                assert got["percent"] == pytest.approx(100.0 * point.kept)
+                assert got["kept"] == share_text(point.kept)
+            else:
+                assert (got["percent"], got["kept"]) == (0.0, "nothing proven")
+            assert got["worth"] == (
+                point.kept >= certificate.keep and point.n_clusters < certificate.n_live
+            )
+        (own,) = [got for got in drawn["points"] if got["own"]]
+        value = certificate.value
+        assert value is not None
+        assert (own["clusters"], own["loss"]) == (certificate.n_clusters, value.loss)
+        assert own["kept"] == share_text(value.kept)
+        text = Reader(target.read_text(encoding="utf-8")).text
+        if expected.is_complete:
+            assert "All certified ranges of tau were evaluated." in text
+        else:
+            assert f"{len(expected.points)} of {expected.n_thresholds} certified ranges" in text
+
+
+def test_where_nothing_is_proven_nothing_is_drawn_above_the_bottom(
+    rooms: tuple[TabularMDP, Certificate],
+) -> None:
+    points = [FrontierPoint(k, k + 1.0, 9 - k, 2.0, 1.0, kept) for k, kept in enumerate(ODD)]
+    drawn = draw_frontier(rooms[1].at(100.0), Frontier(tuple(points), 9))
+    assert [p["percent"] for p in drawn["points"]] == [0.0, 0.0, 0.0, pytest.approx(0.04), 100.0]
+    assert [p["proven"] for p in drawn["points"]] == [False, False, False, True, True]
+    words = [*["nothing proven"] * 3, "at least 0.0%", "100%"]
+    assert [p["kept"] for p in drawn["points"]] == words
+    assert not any(p["own"] for p in drawn["points"])
+    embed(drawn)  # refuses what is no number
+    shares = [_kept(share).replace("\xa0", " ") for share in (*ODD, math.nan, 0.9999)]
+    assert shares == [
+        *["nothing proven"] * 3, "≥ 0.0%", "100%", "nothing proven", "≥ 99.9%",
+    ]  # fmt: skip
+
+
+ODD = (-math.inf, -0.243, -0.0, 0.0004, 1.0)
+
+
+def test_the_comparison_says_what_is_kept(
+    taxi: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = taxi
+    rows = [
+        AbstractionLoss(f"row {k}", 7, dataclasses.replace(LOSS, kept=kept))
+        for k, kept in enumerate(ODD)
+    ]
+    page_of(tmp_path, certificate, mdp, comparison=rows)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    cells = re.findall(r'<td data-head="value kept">(.*?)</td>', text)
+    assert cells == [*["nothing proven"] * 3, "≥\xa00.0%", "100%"]
+    assert re.findall(r'<td data-head="clusters and the end">(.*?)</td>', text) == ["7"] * 5
+    page = page_of(tmp_path, certificate, mdp, comparison=compare_abstractions(mdp, certificate))
+    for word in ("nan", "-0%", "-inf"):
+        assert word not in page.text
+
+
+def test_large_models_are_valued_at_their_own_threshold_only(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mdp, certificate = rooms
+    value = certificate.value
+    assert value is not None
+
+    def fails(*_: Any, **__: Any) -> Frontier:
+        raise AssertionError("too much work")
+
+    monkeypatch.setattr(report_data, "MAX_VALUED", mdp.n_states - 1)
+    monkeypatch.setattr(Certificate, "frontier", fails)
+    page = page_of(tmp_path, certificate, mdp)
+    (own,) = data_of(tmp_path / "page.html")["frontier"]["points"]
+    assert own["own"]
+    assert (own["clusters"], own["loss"]) == (9, value.loss)
+    assert own["kept"] == share_text(value.kept)
+    assert "no other than the certificate's own is" in page.text
+    for bare in (certificate.at(certificate.tau or 0.0), certificate.at(1e-9)):
+        page = page_of(tmp_path, bare, mdp)
+        assert data_of(tmp_path / "page.html")["frontier"]["points"] == []
+        assert "No certified clustering was evaluated." in page.text
+    monkeypatch.setattr(report_data, "MAX_VALUED", mdp.n_states)
+    with pytest.raises(AssertionError, match="too much work"):
+        page_of(tmp_path, certificate, mdp)
+
+
+def test_why_little_is_merged(
+    taxi: tuple[TabularMDP, Certificate],
+    rooms: tuple[TabularMDP, Certificate],
+    abstained: tuple[TabularMDP, Certificate],
+    tmp_path: Path,
+) -> None:
+    lake = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    ends = 0
+    for mdp, certificate in (taxi, abstained, (lake, certify(lake, 0.9)), rooms):
+        page = page_of(tmp_path, certificate, mdp)
+        assert ("little" in page.ids) == certificate.merges_little
+        if not certificate.merges_little:
+            continue
+        text = (tmp_path / "page.html").read_text(encoding="utf-8")
+        section = text[text.index('id="little"') : text.index('id="widths"')]
+        rows = re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", section)
+        pairs = certificate.nearest(5, mdp)
+        assert len(rows) == len(pairs) == 5
+        for row, pair in zip(rows, pairs, strict=True):
+            assert row.startswith(f"{pair.first} and {pair.second}</th>")
+            cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+            bounds = dict.fromkeys([_number(pair.lower), _number(pair.upper)])
+            assert cells[0] == " to ".join(bounds)
+            assert cells[1] == str(pair.action)
+            total = pair.reward + pair.future
+            assert cells[2:4] == [f"{pair.reward / total:.0%}", f"{pair.future / total:.0%}"]
+            s, t, share = pair.successors[0]
+            names = ("the end" if x == mdp.terminal_state else str(x) for x in (s, t))
+            assert cells[4].startswith(f"{' and '.join(names)} ({share:.0%})")
+            ends += "the end" in cells[4]
+    assert ends > 0  # some successor was the end, and was called so
+    assert not rooms[1].merges_little
+
+
+def test_pairs_are_explained_as_far_as_that_is_quick(
+    abstained: tuple[TabularMDP, Certificate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mdp, certificate = abstained
+    one = mdp.n_actions * 40 * 40  # every state follows every other
+    for limit, rows in ((one - 1, 0), (one, 1), (3 * one, 3), (9 * one, 5)):
+        monkeypatch.setattr(report, "MAX_COSTS", limit)
+        page = page_of(tmp_path, certificate, mdp)
+        assert "little" in page.ids
+        assert ("Too many successors" in page.text) == (rows == 0)
+        text = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert text.count('<td data-head="by action">') == rows
+
+
+def test_a_better_threshold_is_named(poor: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
+    mdp, certificate = poor
+    page = page_of(tmp_path, certificate, mdp)
+    best = certificate.frontier(mdp).coarsest(certificate.keep)
+    assert best is not None
+    (said,) = re.findall(r"Take tau (\S+): (\d+) clusters and the end, which keep", page.text)
+    assert int(said[1]) == best.n_clusters == certificate.at(float(said[0])).n_clusters
+    narrow = FrontierPoint(1.0, float(np.nextafter(1.0, 2.0)), 3, 0.0, 0.0, 1.0)
+    assert float(_inside(narrow)) == 1.0
+    narrow = FrontierPoint(1.0 + 4e-9, 1.0 + 6e-9, 3, 0.0, 0.0, 1.0)
+    assert narrow.low <= float(_inside(narrow)) < narrow.high
+
+
 # -- edges -------------------------------------------------------------------------------------
 
 
@@ -545,6 +819,7 @@ def test_tiny_models(n: int, tau: float | None, tmp_path: Path) -> None:
             "tau": None,
             "labels_lower": np.empty(0),
             "labels_upper": np.empty(0),
+            "value": None,
         }
         certificate = dataclasses.replace(certificate, **fields)
     target = write_report(tmp_path / "r.html", certificate, mdp)
@@ -559,13 +834,14 @@ def test_a_model_of_one_reward_has_no_positive_threshold(tmp_path: Path) -> None
     mdp = TabularMDP.from_dense(np.eye(4)[:, None, :], np.zeros((4, 1)))
     certificate = certify(mdp, 0.9, tau=0.0)
     page = page_of(tmp_path, certificate, mdp)
-    assert "1 cluster of 4 states at tau 0" in page.text
+    assert "1 cluster of 4 states" in sentence_of(tmp_path)
+    assert "Threshold tau 0;" in page.text
     check_exact(certificate, data_of(tmp_path / "page.html"))
 
 
 def test_large_grids_are_drawn_by_samples(tmp_path: Path) -> None:
     mdp = RoomsGridEnv(side=150, room_size=50).to_mdp()
-    certificate = certify(mdp, 0.9)
+    certificate = certify(mdp, 0.9, tau="auto")
     target = write_report(tmp_path / "r.html", certificate, mdp)
     data = data_of(target)
     assert len(data["map"]["x"]) == 75 * 75

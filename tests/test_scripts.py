@@ -23,12 +23,15 @@ def run(*arguments: str) -> str:
 
 def test_demo_goes_the_whole_way(tmp_path: Path) -> None:
     out = run("scripts/demo.py", "--quick", "--out", str(tmp_path / "demo"))
+    assert re.search(r"^clusters +25 instead of 2,500 states$", out, flags=re.MULTILINE)
+    assert re.search(r"^kept +at least 99\.\d% of the start value", out, flags=re.MULTILINE)
+    assert re.search(r"^lost +0\.0\d+ at most, in any state$", out, flags=re.MULTILINE)
     for stage in ("extract", "train", "certify", "verify", "compare", "learn", "report"):
         assert re.search(rf"^{stage} ", out, flags=re.MULTILINE), stage
     *_, path, verdict = out.strip().splitlines()
     assert Path(path.removeprefix("report: ").rsplit(" (", 1)[0]).is_file()
-    assert verdict.startswith("CERTIFIED over all pairs: 25 clusters of 2,500 states")
-    assert verdict.endswith(", verified")
+    assert verdict.startswith("CERTIFIED: 25 clusters of 2,500 states keep at least 99.")
+    assert verdict.endswith(" (verified)")
 
 
 def test_demo_empties_no_directory_of_others(tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ def test_readme_examples_print_what_they_say(tmp_path: Path) -> None:
 
 def test_all_pairs_at_small_sizes() -> None:
     out = run("scripts/all_pairs.py", "--quick")
-    assert re.search(r"RoomsGrid 2,500, +│ +2,500 │ +25 │ +yes", out)
+    assert re.search(r"RoomsGrid 2,500, noise 0.02 +│ +2,500 │ +25 │ +yes │ +99.9%", out)
     assert re.search(r" 10,000 │ +100 │ +100 \(yes\)", out)
     assert " no " not in out
     assert "abstains" in out

@@ -81,6 +81,8 @@ def fields(
         "scope": "covered",
         "labels_lower": below,
         "labels_upper": above,
+        "terminal_state": mdp.terminal_state,
+        "value": None,
         "stop": "",
         "run": {},
     }
@@ -677,6 +679,7 @@ def test_shares_nothing_with_what_it_checks() -> None:
             "_verify_kernels",
             "_verify_read",
             "_verify_scope",
+            "_verify_value",
             "certificate",  # for its type only
             "errors",
             "mdp",

@@ -387,6 +387,8 @@ def build(
         "scope": "all",
         "labels_lower": empty,
         "labels_upper": empty,
+        "terminal_state": mdp.terminal_state,
+        "value": None,
         "stop": "",
         "run": {},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
@@ -14,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import RecordConstructorArgs, seeding
 
-from bisim_abstract._text import counted
+from bisim_abstract._text import clusters_text, counted
 from bisim_abstract._typing import IntArray
 from bisim_abstract._validation import check_choice, check_int, check_real
 from bisim_abstract.aggregate import Aggregation, aggregate
@@ -22,11 +23,14 @@ from bisim_abstract.certificate import Certificate
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCertifiedError
 from bisim_abstract.linking import undecided
 from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.value import ProvenValue
 from bisim_abstract.verify import verify as verify_certificate
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._source import find_source, layers, plain_action, state_reader
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import TabularEnv, extract_mdp
+
+logger = logging.getLogger(__name__)
 
 DYNAMICS = ("aggregated", "ground")
 SCOPES = {"all": "all pairs of states", "covered": "covered pairs only"}
@@ -72,8 +76,11 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         seed: Seed of enumeration, for environments without a table.
         max_states: Limit for enumeration.
 
+    If planning on the clusters is proven to keep less than the certificate's `keep`, or they
+    merge nothing, a warning that says so is logged.
+
     Attributes:
-        certificate: The certificate.
+        certificate: The certificate, at this threshold, with its proven value.
         tau: The threshold.
         mdp: The environment's model.
         aggregation: How its states fall into clusters.
@@ -139,6 +146,13 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
                 raise NotCertifiedError(
                     f"the certificate does not hold: {found.problem}; make a new one with certify"
                 )
+        if self.tau != certificate.tau:
+            certificate = certificate.at(self.tau)
+        if certificate.value is None:
+            certificate = certificate.with_value(self.mdp)
+        self.certificate = certificate
+        if certificate.verdict.level != "useful":
+            logger.warning("%s", certificate.verdict.sentence)
         self.aggregation: Aggregation = aggregate(
             self.mdp, clusters, weighting=weighting, gamma=certificate.gamma
         )
@@ -161,6 +175,12 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     def abstract_mdp(self) -> TabularMDP:
         """The aggregated model; its states are the observations."""
         return self.aggregation.mdp
+
+    @property
+    def value(self) -> ProvenValue:
+        """A policy over observations, and what it is proven to keep and to lose at most."""
+        assert self.certificate.value is not None
+        return self.certificate.value
 
     @property
     def labels(self) -> IntArray:
@@ -193,13 +213,12 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
 
     def summary(self) -> str:
         """A few lines for people."""
-        n = self.aggregation.n_clusters
-        ends = "" if self.abstract_mdp.terminal_state is None else ", and the end of episodes"
         largest = int(np.bincount(self.labels).max())
         scope = self.certificate.scope
         lines = [
-            f"abstraction of {self.mdp.n_states:,} states, {self.dynamics} dynamics",
-            f"  clusters  {n:,}, the largest of {counted(largest, 'state')}{ends}",
+            f"{self.certificate.verdict.sentence}, {self.dynamics} dynamics",
+            f"  value     {self.value.summary()}",
+            f"  largest   {counted(largest, 'state')} in one cluster",
             f"  tau       {self.tau:g} at gamma = {self.certificate.gamma:g}",
             f"  scope     {scope}: certified over {SCOPES[scope]}",
             f"  weights   {self.aggregation.weighting}",
@@ -209,10 +228,11 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         return "\n".join(lines)
 
     def __str__(self) -> str:
+        has_end = self.mdp.terminal_state is not None
+        what = clusters_text(self.aggregation.n_clusters, has_end=has_end)
         return (
-            f"<AbstractedEnv[{self.aggregation.n_clusters:,} clusters of {self.mdp.n_states:,} "
-            f"states, tau {self.tau:g}, certified over {SCOPES[self.certificate.scope]}]"
-            f"{self.env}>"
+            f"<AbstractedEnv[{what} of {self.certificate.n_live:,} states, tau {self.tau:g}, "
+            f"certified over {SCOPES[self.certificate.scope]}]{self.env}>"
         )
 
     @property
@@ -434,10 +454,11 @@ def _certified_clusters(certificate: Certificate, tau: float | None) -> tuple[fl
 def _advice(certificate: Certificate, tau: float | None) -> str:
     """Thresholds that would do, the nearest first, and what else could help."""
     intervals = certificate.certified_thresholds()
+    has_end = certificate.terminal_state is not None
     if tau is not None:
         intervals.sort(key=lambda x: max(x.low - tau, tau - x.high))
     near = ", ".join(
-        f"[{x.low:.6g}, {x.high:.6g}) with {counted(x.n_clusters, 'cluster')}"
+        f"[{x.low:.6g}, {x.high:.6g}) with {clusters_text(x.n_clusters, has_end=has_end)}"
         for x in intervals[:SHOWN]
     )
     more = "more max_pairs, max_rounds or max_seconds"

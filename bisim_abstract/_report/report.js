@@ -11,6 +11,8 @@
   // -- numbers ------------------------------------------------------------------------------
 
   const count = (n) => n.toLocaleString("en-US");
+  // The end of episodes is never counted as a cluster.
+  const clusters = (n) => plural(n, "cluster") + (data.end === null ? "" : " and the end");
   const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
   const short = (v) => {
     if (v === 0) return "0";
@@ -42,9 +44,14 @@
     const counts = forest.edges.map((n) => (left -= n));
     steps[name] = { tau: forest.tau, count: counts, exact: true };
   }
-  const countAt = (name, t) => {
+  const total = (name, t) => {
     const k = rank(steps[name].tau, t);
     return k ? steps[name].count[k - 1] : data.n_states;
+  };
+  // The same without the end of episodes, as long as it is linked to nothing.
+  const countAt = (name, t) => {
+    const { joined } = data.arms[name];
+    return total(name, t) - (data.end !== null && (joined === null || t < joined) ? 1 : 0);
   };
 
   // Clusters of the drawn states: each is named by its smallest member.
@@ -118,9 +125,10 @@
   const labels = new Int32Array(drawn);
   const sizes = new Int32Array(drawn);
   const isWhole = data.map.states === null;
+  const end = data.end === null ? -1 : isWhole ? data.end : data.map.states.indexOf(data.end);
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   // Only where all states are drawn is a state that looks alone really alone.
-  const paint = (s, alone) => (isWhole && sizes[labels[s]] === 1 ? alone : colour(labels[s]));
+  const paint = (s, alone) => (isWhole && sizes[labels[s]] <= 1 ? alone : colour(labels[s]));
 
   // -- verdict at tau -----------------------------------------------------------------------
 
@@ -140,9 +148,20 @@
       return { state: "certified", interval: data.intervals[k], exact: true, ...counts };
     }
     if (exact) {
-      return { state: counts.lower === counts.upper ? "certified" : "undecided", exact, ...counts };
+      const same = total("lower", t) === total("upper", t);
+      return { state: same ? "certified" : "undecided", exact, ...counts };
     }
     return { state: data.intervals_complete ? "undecided" : "unknown", exact, ...counts };
+  };
+
+  // -- value at tau -------------------------------------------------------------------------
+
+  // Points go from fine to coarse, so that their thresholds rise.
+  const points = data.frontier.points;
+  const pointLows = points.map((p) => p.low);
+  const pointAt = (t) => {
+    const p = points[rank(pointLows, t) - 1];
+    return p && (p.high === null || t < p.high) ? p : null;
   };
 
   // -- axes ---------------------------------------------------------------------------------
@@ -246,7 +265,7 @@
   const drawProfile = () => {
     const { svg, width, height } = frame($("profile"), 270);
     const top = 10, bottom = height - 40, right = width - 10;
-    const most = Math.max(data.n_states, 2);
+    const most = Math.max(data.n_live, 2);
     const ticks = logTicks(1, most, 6).filter((v) => v === Math.round(v));
     const left = 14 + 7.2 * Math.max(...ticks.map((v) => short(v).length));
     const y = (k) => bottom - (bottom - top - 6) * Math.log(k) / Math.log(most);
@@ -283,6 +302,99 @@
     }
     mark(svg, whole, at, top, bottom);
     clickable(svg, whole, left, right);
+  };
+
+  // -- value against clusters ---------------------------------------------------------------
+
+  const SHAPES = {
+    kept: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
+    nothing: "M-4.5 -4H4.5L0 4.5Z",
+    lost: "M-3 -3H3V3H-3Z",
+    own: "M0 -9L2.6 -3.2L8.6 -2.8L4 1.2L5.5 7.3L0 4L-5.5 7.3L-4 1.2L-8.6 -2.8L-2.6 -3.2Z",
+    keep: "M-8 0H8",
+  };
+  const stamp = (parent, kind, x, y, extra = "") => add(parent, "path", {
+    d: SHAPES[kind], class: `${kind} ${extra}`.trim(), transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`,
+  });
+  const drawFrontier = () => {
+    const legend = $("frontier-legend");
+    legend.replaceChildren();
+    if (!points.length) { $("frontier").replaceChildren(); return; }
+    $("frontier-hint").textContent = "Click to go to a point.";
+    const { svg, width, height } = frame($("frontier"), 250);
+    const largest = Math.max(...points.map((p) => p.loss));
+    const worst = largest > 1e-290 ? largest : 1; // what is less is 0 to any eye
+    const lossTicks = linearTicks(0, worst, 4);
+    const left = 44, right = width - 16 - 7 * Math.max(...lossTicks.map((v) => short(v).length));
+    const top = 26, bottom = height - 40;
+    const low = Math.min(...points.map((p) => p.clusters)), high = Math.max(...points.map((p) => p.clusters));
+    const isLog = high > 20 * low;
+    const room = isLog ? 0 : Math.max((high - low) * 0.04, 0.5);
+    const first = isLog ? low / 1.2 : low - room, last = isLog ? high * 1.2 : high + room;
+    const x = (n) => left + (right - left) * (isLog ? Math.log(n / first) / Math.log(last / first) : (n - first) / (last - first));
+    const y = (percent) => bottom - (bottom - top) * percent / 100;
+    const yLoss = (loss) => bottom - (bottom - top) * loss / worst;
+    for (const v of [0, 25, 50, 75, 100]) {
+      add(svg, "line", { x1: left, x2: right, y1: y(v), y2: y(v), class: "grid" });
+      add(svg, "text", { x: left - 8, y: y(v) + 4, "text-anchor": "end", class: "kept-axis" }, `${v}%`);
+    }
+    for (const v of lossTicks) {
+      add(svg, "text", { x: right + 10, y: yLoss(v) + 4, class: "lost-axis" }, short(v));
+    }
+    add(svg, "text", { x: 0, y: 12, class: "kept-axis" }, "kept");
+    add(svg, "text", { x: width, y: 12, "text-anchor": "end", class: "lost-axis" }, "lost");
+    let free = left - 20;
+    const most = Math.max((right - left) / 60, 2);
+    const ticks = (isLog ? logTicks(first, last, most) : linearTicks(first, last, most));
+    for (const v of ticks.filter((n) => n === Math.round(n) && n > 0)) {
+      const half = short(v).length * 3.6;
+      if (x(v) - half < free) continue;
+      free = x(v) + half + 8;
+      add(svg, "text", { x: x(v), y: bottom + 17, "text-anchor": "middle" }, short(v));
+    }
+    add(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
+    add(svg, "text", { x: right, y: bottom + 34, "text-anchor": "end" }, "clusters");
+    const bar = y(data.frontier.keep);
+    add(svg, "line", { x1: left, x2: right, y1: bar, y2: bar, class: "keep" });
+    const now = add(svg, "line", { y1: top, y2: bottom, class: "marker" });
+    for (const p of points) stamp(svg, "lost", x(p.clusters), yLoss(p.loss));
+    for (const p of points) if (!p.own) stamp(svg, p.proven ? "kept" : "nothing", x(p.clusters), y(p.percent));
+    const own = points.find((p) => p.own);
+    if (own) stamp(svg, "own", x(own.clusters), y(own.percent), own.worth ? "" : "poor");
+    const ring = add(svg, "circle", { r: 8, class: "ring" });
+    markers.push(() => {
+      const found = judge(tau), p = pointAt(tau);
+      const isShown = found.state === "certified" && found.upper >= first && found.upper <= last;
+      now.setAttribute("visibility", isShown ? "visible" : "hidden");
+      ring.setAttribute("visibility", isShown && p ? "visible" : "hidden");
+      if (!isShown) return;
+      for (const end of ["x1", "x2"]) now.setAttribute(end, x(found.upper).toFixed(1));
+      if (!p) return;
+      ring.setAttribute("cx", x(p.clusters).toFixed(1));
+      ring.setAttribute("cy", y(p.percent).toFixed(1));
+    });
+    svg.addEventListener("click", (event) => {
+      const box = svg.getBoundingClientRect();
+      const scale = svg.viewBox.baseVal.width / box.width;
+      const at = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+      const away = (p) => Math.hypot(x(p.clusters) - at[0], (y(p.percent) - at[1]) / 4);
+      const near = points.reduce((a, b) => (away(b) < away(a) ? b : a));
+      setTau(inside([near.low, near.high]));
+    });
+    for (const [kind, words, isThere] of [
+      ["kept", "start value kept, at least", true],
+      ["nothing", "nothing proven", points.some((p) => !p.proven)],
+      ["lost", "loss in any state, at most", true],
+      ["own", "chosen", Boolean(own)],
+      ["keep", `asked for: ${short(data.frontier.keep)}%`, true],
+    ]) {
+      if (!isThere) continue;
+      const item = document.createElement("li");
+      const swatch = add(item, "svg", { viewBox: "-10 -10 20 20", "aria-hidden": "true" });
+      stamp(swatch, kind, 0, 0, kind === "own" && !own.worth ? "poor" : "");
+      item.append(words);
+      legend.append(item);
+    }
   };
 
   // -- histograms ---------------------------------------------------------------------------
@@ -349,7 +461,7 @@
     const height = Math.round(14 + k * step + 44);
     const { svg, width } = frame($("tree"), height);
     const like = width < 560 ? "× like" : "states like";
-    const names = leaves.map((leaf) => leaf.size === 1
+    const names = leaves.map((leaf) => leaf.size === 0 ? "the end" : leaf.size === 1
       ? `state ${leaf.state}` : `${count(leaf.size)} ${like} ${leaf.state}`);
     const left = 30 + 6.6 * Math.max(...names.map((name) => name.length));
     const right = width - 10, top = 8, bottom = height - 40;
@@ -554,7 +666,7 @@
     const members = sizes[labels[s]];
     const lines = [
       `state ${state}` + (id === state ? "" : id < 0 ? " (added)" : `, id ${id}`),
-      members === 1 && isWhole ? "alone in its cluster"
+      s === end ? "the end of episodes" : members === 1 && isWhole ? "alone in its cluster"
         : `cluster of ${count(members)} ${isWhole ? "states" : "drawn states"}`,
     ];
     tip.replaceChildren(...lines.map((text) => {
@@ -601,8 +713,8 @@
     $("now").dataset.state = now.state;
     const scope = data.scope === "all" ? "" : " over covered pairs";
     $("now-word").textContent = {
-      certified: `Certified${scope}: ${plural(now.upper, "cluster")}`,
-      undecided: `Undecided: ${about}${count(now.lower)} to ${plural(now.upper, "cluster")}`,
+      certified: `Certified${scope}: ${clusters(now.upper)}`,
+      undecided: `Not certified: ${about}${count(now.lower)} to ${clusters(now.upper)}`,
       unknown: "Not resolved on this page",
     }[now.state];
     let detail = "The two arms differ here; the truth lies between them.";
@@ -612,13 +724,19 @@
         const [low, high] = now.interval;
         detail = `Both arms agree for tau from ${short(low)} ${high === null ? "on" : `to below ${short(high)}`}.`;
       }
-      if (now.upper === data.n_states && data.n_states > 1) detail += " No states are merged.";
+      if (now.upper === data.n_live && data.n_live > 1) detail += " No states are merged.";
     } else if (now.state === "unknown") {
       detail = "Too many certified ranges to list them all; ask certificate.partitions(tau).";
     }
     $("now-detail").textContent = detail;
+    const value = now.state === "certified" ? pointAt(tau) : null;
+    const none = { certified: "not evaluated", undecided: "not certified", unknown: "not known" }[now.state];
+    $("now").dataset.worth = value ? (value.worth ? "useful" : "poor") : "none";
+    $("kept").textContent = value ? value.kept : none;
+    $("loss").textContent = value ? `at most ${value.loss_text}` : none;
+    const worth = value ? `, keeps ${value.kept}` : "";
     for (const name of arms) $(`count-${name}`).textContent = about + count(now[name]);
-    slider.setAttribute("aria-valuetext", `tau ${short(tau)}: ${$("now-word").textContent}`);
+    slider.setAttribute("aria-valuetext", `tau ${short(tau)}: ${$("now-word").textContent}${worth}`);
     $("map").setAttribute("aria-label", `Map of states at tau ${short(tau)}, coloured by cluster. ${$("now-word").textContent}.`);
     $("previous").disabled = neighbour(-1) < 0;
     $("next").disabled = neighbour(1) < 0;
@@ -628,7 +746,7 @@
   const colourStates = () => {
     cluster(arm, tau, labels);
     sizes.fill(0);
-    for (let s = 0; s < drawn; s++) sizes[labels[s]]++;
+    for (let s = 0; s < drawn; s++) if (s !== end) sizes[labels[s]]++;
     const hasAlone = isWhole && sizes.some((n) => n === 1);
     $("map-note").textContent = !anyPlace ? "No state has a place to be drawn at."
       : hasAlone ? "Grey: states alone in their cluster." : "";
@@ -682,6 +800,7 @@
     markers.length = 0;
     layoutMap();
     drawProfile();
+    drawFrontier();
     drawWidths();
     drawTree();
     drawCurves();

@@ -18,7 +18,7 @@ from fuzzing.core import Case, Run
 from fuzzing.files import claim, make_bridges, make_encoders
 from fuzzing.mutate import pick
 
-ALLOWED = (0, 2, 3, 4)
+ALLOWED = (0, 2, 3, 4, 5)
 COMMANDS = ("extract", "train", "certify", "verify", "solve", "report", "run")
 SOURCES = (
     "model.npz",
@@ -89,6 +89,8 @@ PATHS = ("certificate.npz", "certificate.npz", "encoder.npz", "model.npz", "brok
 # Words are drawn per option; numbers are mostly sane, so that commands get past the parser.
 NUMERIC = [
     "--gamma",
+    "--keep",
+    "--max-loss",
     "--tau",
     "--clusters",
     "--tol",
@@ -109,6 +111,8 @@ NUMERIC = [
 ]
 SANE: dict[str, tuple[str, ...]] = {
     "--gamma": ("0.5", "0.9", "0"),
+    "--keep": ("0", "0.5", "0.99", "1"),
+    "--max-loss": ("0", "0.1", "10"),
     "--tau": ("0.3", "auto", "2", "0"),
     "--clusters": ("1", "2", "3"),
     "--tol": ("0.1", "1"),
@@ -120,6 +124,8 @@ SANE: dict[str, tuple[str, ...]] = {
 }
 COMMON = ["--seed", "--threads", "--max-states", "--backgrounds"]
 GOAL = [
+    "--keep",
+    "--max-loss",
     "--tau",
     "--clusters",
     "--tol",
@@ -269,7 +275,7 @@ def prepare_cli(shared: Path) -> Run:
             sys.unraisablehook = hook
         claim(code in ALLOWED, f"exit code {code}: {err.strip()[-300:]}")
         claim("Traceback" not in err + out, "a traceback")
-        claim(code == 0 or err.strip() or code in (3, 4), "a failure without a word")
+        claim(code == 0 or err.strip() or code in (3, 4, 5), "a failure without a word")
         return bool(code == 0)
 
     return run

@@ -325,6 +325,7 @@ def prepare_config(shared: Path) -> Run:
     configs = [
         Config(source=source, training=Training(), certify=goal, learn=5, title="t"),
         Config(source=Source(name="model.npz"), certify={"n_clusters": 2, "max_seconds": 1.0}),
+        Config(source=Source(name="model.npz"), certify={"keep": 0.9, "max_loss": 0.5}),
     ]
     pool = [config.header() | {"versions": {"numpy": "2"}} for config in configs]
 
@@ -359,9 +360,9 @@ def check_config(case: Case, config: Config) -> None:
     again.write_text(text)
     claim(json.dumps(Config.load(again).header()) == text, "changed by a round trip")
     claim(all(isinstance(word, str) for word in config.words()), "words are no text")
-    tau, clusters = config.certify.get("tau"), config.certify.get("n_clusters")
-    is_both = tau not in (None, "auto") and clusters is not None
-    claim(not is_both, "tau and n_clusters together, which certify refuses")
+    goals = [config.certify.get(name) for name in ("tau", "n_clusters", "max_loss")]
+    claim(sum(goal is not None for goal in goals) <= 1, "two goals, which certify refuses")
+    claim(0.0 <= config.certify.get("keep", 0.95) <= 1.0, "a share that is none")
 
 
 # -- digests of certificates -----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,29 +15,45 @@ from bisim_abstract import (
     TabularMDP,
     bisimulation_metric,
     certify,
+    evaluate_policy,
     grouped_mdp,
     single_build,
     sparse_mdp,
+    value_iteration,
     verify,
 )
 from fuzzing.core import Case, Run
 from fuzzing.files import REFUSALS, claim, sample_estimate, seal_certificate
 from fuzzing.models import Floats, random_gamma, random_model
 from fuzzing.mutate import Arrays, damaged_archive, members_of, pick, read_arrays, write_members
-from fuzzing.truth import exact_deterministic_metric, linked, metric_enclosure
+from fuzzing.truth import (
+    Enclosure,
+    exact_deterministic_metric,
+    largest_share,
+    linked,
+    metric_enclosure,
+    start_mean,
+    values_enclosure,
+)
 
 Rng = np.random.Generator
 Pair = tuple[int, int]
-MOVED = ("lower", "upper", "pair_lower", "pair_upper", "low", "high", "values", "potential")
+VALUES = ("optimal_upper", "optimal_lower", "policy_lower", "random_upper")
+MOVED = (
+    *("lower", "upper", "pair_lower", "pair_upper", "low", "high", "values", "potential"),
+    *VALUES,
+)
 SHRUNK = ("correction", "corrections", "radius", "reward_radius")
+HEADER = ("tau", "gamma", "scope", "lower_start", "upper_start", "alpha", "keep", "terminal_state")
 
 
 class Truth:
-    """What is known about the metric of one model, for any discount."""
+    """What is known about the metric and the values of one model, for any discount."""
 
     def __init__(self, mdp: TabularMDP) -> None:
         self.mdp = mdp
         self._known: dict[float, tuple[Any, Any]] = {}
+        self._values: dict[tuple[Any, ...], Enclosure] = {}
 
     def bounds(self, gamma: float) -> tuple[Any, Any]:
         """Tables [s][t] that enclose the metric; equal fractions where it is known exactly."""
@@ -54,6 +71,24 @@ class Truth:
                 high = np.minimum(high, np.finfo(np.float64).max)
                 self._known[gamma] = low.tolist(), high.tolist()
         return self._known[gamma]
+
+    def values(self, gamma: float, policy: list[int] | str) -> Enclosure:
+        """Values of actions by state, of "random" ones, or the "optimal" values."""
+        key = gamma, *policy
+        if key not in self._values:
+            mdp, weights = self.mdp, None
+            if policy == "random":
+                weights = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
+            elif policy != "optimal":
+                weights = np.eye(mdp.n_actions)[policy]
+            found = (
+                value_iteration(mdp, gamma)
+                if weights is None
+                else evaluate_policy(mdp, weights, gamma)
+            )
+            guess = found.lower / 2.0 + found.upper / 2.0  # proven by the oracle
+            self._values[key] = values_enclosure(mdp, gamma, weights, guess)
+        return self._values[key]
 
 
 def check_enclosure(certificate: Certificate, truth: Truth, widening: float) -> None:
@@ -100,6 +135,53 @@ def check_clusters(certificate: Certificate, truth: Truth) -> None:
         claim(root[s] == root[first], f"{first} and {s} in one cluster without links")
 
 
+def check_value(certificate: Certificate, truth: Truth) -> None:
+    """All that is said about values is on the right side of what they are."""
+    value = certificate.value
+    if value is None:
+        return
+    gamma, labels = certificate.gamma, value.labels
+    claim(np.array_equal(labels_apart(certificate), labels), "a value of other clusters")
+    best, chance = (truth.values(gamma, name) for name in ("optimal", "random"))
+    own = truth.values(gamma, value.policy[labels].tolist())
+    robust = truth.values(gamma, value.bracket.policy[labels].tolist())
+    for name, bound, (low, _) in (
+        ("optimal_upper", value.optimal_upper, best),
+        ("random_upper", value.random_upper, chance),
+        ("bracket.upper", value.bracket.upper[labels], best),
+    ):
+        claim((bound >= low).all(), f"{name} is below the values")
+    for name, bound, (_, high) in (
+        ("optimal_lower", value.optimal_lower, best),
+        ("policy_lower", value.policy_lower, own),
+        ("bracket.lower", value.bracket.lower[labels], robust),
+    ):
+        claim((bound <= high).all(), f"{name} is above the values")
+    lost = max(Fraction(a) - Fraction(b) for a, b in zip(best[0], own[1], strict=True))
+    claim(lost <= Fraction(value.loss), f"a state loses {float(lost)!r}, not {value.loss!r}")
+    optimal, reached, random = (start_mean(truth.mdp, x) for x in (best, own, chance))
+    lost = optimal[0] - reached[1]
+    claim(lost <= Fraction(value.start_loss), "the start loses more than it is said to")
+    claim(value.kept <= 1.0, "more than everything is kept")
+    span = Fraction(float(np.ptp(truth.mdp.rewards))) / (1 - Fraction(gamma))
+    if value.kept > -math.inf:
+        share = largest_share(optimal, reached, random, span)
+        claim(
+            Fraction(value.kept) <= share,
+            f"{value.kept!r} kept by proof, but {float(share)!r} at most in truth",
+        )
+
+
+def labels_apart(certificate: Certificate) -> list[int]:
+    """Certified clusters by first live state; the end, if there is one, is the last of all."""
+    end, number = certificate.terminal_state, dict[int, int]()
+    given = certificate.labels_upper.tolist()
+    for s, label in enumerate(given):
+        if s != end:
+            number.setdefault(label, len(number))
+    return [len(number) if s == end else number[label] for s, label in enumerate(given)]
+
+
 def make_pool(shared: Path) -> list[tuple[Truth, Arrays]]:
     """Certificates of all kinds: blocks, features, witnesses, covered pairs, estimates."""
     rng = np.random.default_rng(4)
@@ -144,7 +226,7 @@ def forged(rng: Rng, arrays: Arrays, truth: Truth) -> tuple[Arrays, str]:
 
 
 def _forge_once(rng: Rng, arrays: Arrays, header: dict[str, Any], truth: Truth) -> str:
-    kind = int(rng.integers(12))
+    kind = int(rng.integers(17))
     names = sorted(set(arrays) - {"header", "digest"})
     by_last = [(name, name.rsplit(".", 1)[-1]) for name in names if arrays[name].size]
     if kind < 5:
@@ -184,7 +266,7 @@ def _forge_once(rng: Rng, arrays: Arrays, header: dict[str, Any], truth: Truth) 
                 arrays[name] = rng.integers(int(rng.integers(1, n + 1)), size=n)
         return "labels drawn anew"
     if kind == 9:
-        key = str(pick(rng, ("tau", "gamma", "scope", "lower_start", "upper_start", "alpha")))
+        key = str(pick(rng, HEADER))
         choices: dict[str, Any] = {
             "tau": float(rng.random() * 2.0) if header["tau"] is not None else None,
             "gamma": random_gamma(rng) if rng.random() < 0.8 else float(header["gamma"]) * 0.999,
@@ -192,13 +274,55 @@ def _forge_once(rng: Rng, arrays: Arrays, header: dict[str, Any], truth: Truth) 
             "lower_start": pick(rng, ("reward", "zero")),
             "upper_start": pick(rng, ("reward", "constant")),
             "alpha": pick(rng, (None, 0.01, 0.5)),
+            "keep": float(rng.random()),
+            "terminal_state": pick(rng, (None, int(rng.integers(header["n_states"])))),
         }
         header[key] = choices[key]
         return f"{key} set to {choices[key]}"
     if kind == 10:
         return _pair_to_truth(rng, arrays, header, truth)
+    if 10 < kind < 16:
+        return _forge_value(rng, arrays, header, truth)
     header["fingerprint"] = pick(rng, ("0" * 64, "", header["fingerprint"][::-1]))
     return "fingerprint changed"
+
+
+def _forge_value(rng: Rng, arrays: Arrays, header: dict[str, Any], truth: Truth) -> str:
+    """A policy, a bound or a number about values that is better than what is proven."""
+    numbers = header["value"]
+    if numbers is None or "value.policy" not in arrays:
+        return "no value"
+    kind = int(rng.integers(5))
+    if kind == 0:
+        name = str(pick(rng, ("loss", "start_loss")))
+        numbers[name] *= float(pick(rng, (0.0, 0.5, 0.999, 1.0 - 1e-12)))
+        return f"{name} made smaller"
+    if kind == 1:
+        kept = numbers["kept"]
+        nearer = 1.0 if kept is None else kept + (1.0 - kept) * 10.0 ** float(rng.uniform(-16, 0))
+        numbers["kept"] = pick(rng, (1.0, nearer))
+        return "kept made larger"
+    if kind == 2:
+        name = str(pick(rng, ("value.policy", "bracket.policy")))
+        arrays[name] = rng.integers(truth.mdp.n_actions, size=arrays[name].shape)
+        return f"{name} drawn anew"
+    if kind == 3:
+        one, two = (f"value.{name}" for name in rng.choice(VALUES, size=2, replace=False))
+        arrays[one] = arrays[two]
+        return f"{two} in place of {one}"
+    name = str(pick(rng, VALUES))
+    gamma = float(header["gamma"])
+    policy: Any = "random" if name == "random_upper" else "optimal"
+    low, high = truth.values(gamma, policy)
+    out = arrays[f"value.{name}"].copy()
+    if out.shape != low.shape:
+        return "a value of another shape"
+    near = low / 2.0 + high / 2.0
+    at: Any = int(rng.integers(out.size)) if rng.random() < 0.5 else slice(None)
+    off = float(rng.choice([-1.0, 1.0])) * 10.0 ** float(rng.uniform(-17, -1))
+    out[at] = near[at] + off * float(np.abs(near).max())
+    arrays[f"value.{name}"] = out
+    return f"{name} set next to the values"
 
 
 def _moved(rng: Rng, array: Floats, last: str) -> Floats:
@@ -211,7 +335,8 @@ def _moved(rng: Rng, array: Floats, last: str) -> Floats:
     if last.endswith(("lower", "low")):
         flat[at] += step
     elif last.endswith(("upper", "high")):
-        flat[at] = np.maximum(flat[at] - step, 0.0)
+        least = 0.0 if flat.min() >= 0.0 else -np.inf
+        flat[at] = np.maximum(flat[at] - step, least)
     else:
         flat[at] += step * float(rng.choice([-1.0, 1.0]))
     return out
@@ -269,6 +394,7 @@ def judge(case: Case, certificate: Certificate, truth: Truth) -> bool:
     claim(certificate.fingerprint == truth.mdp.fingerprint, "a certificate of another model")
     check_enclosure(certificate, truth, found.widening)
     check_clusters(certificate, truth)
+    check_value(certificate, truth)
     again = case.folder / "again.npz"
     certificate.save(again)
     other = verify(Certificate.load(again), truth.mdp, mode=mode, threads=1)

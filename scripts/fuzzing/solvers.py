@@ -17,14 +17,14 @@ from bisim_abstract import (
     bisimulation_classes,
     bisimulation_metric,
     certify,
-    cluster_diameters,
     estimate_mdp,
     evaluate_policy,
     lift_policy,
-    loss_bounds,
     make_witness,
+    prove_value,
     single_build,
     solve_transport,
+    value_bracket,
     value_features,
     value_iteration,
     value_loss,
@@ -32,14 +32,16 @@ from bisim_abstract import (
 )
 from fuzzing.core import Case, Run
 from fuzzing.files import claim
-from fuzzing.forge import Truth, check_clusters, check_enclosure
+from fuzzing.forge import Truth, check_clusters, check_enclosure, check_value
 from fuzzing.models import Floats, dense, exact_rows, random_gamma, random_model, random_row
 from fuzzing.mutate import pick
 from fuzzing.truth import (
     exact_backup,
     exact_transport,
     exact_values,
+    largest_share,
     metric_enclosure,
+    start_mean,
     values_enclosure,
 )
 
@@ -116,18 +118,22 @@ def random_goal(rng: np.random.Generator, mdp: TabularMDP) -> dict[str, Any]:
     scale = float(np.ptp(mdp.rewards)) or 1.0
     n = mdp.n_states
     goal: dict[str, Any] = {"seed": int(rng.integers(100)), "threads": 1}
-    kind = int(rng.integers(6))
+    if rng.random() < 0.5:
+        goal["keep"] = pick(rng, (0.0, 0.5, 0.999, 1.0, float(rng.random())))
+    kind = int(rng.integers(8))
     if kind == 0:
         goal["tau"] = scale * 10.0 ** float(rng.uniform(-3, 2))
     elif kind == 1:
         goal["tau"] = pick(rng, ("auto", 0.0, 5e-324, scale))
     elif kind == 2:
-        goal["n_clusters"] = int(rng.integers(1, n + 1))
+        goal["n_clusters"] = int(rng.integers(1, max(n - (mdp.terminal_state is not None), 1) + 1))
     elif kind == 3:
         goal["tol"] = max(scale * 10.0 ** float(rng.uniform(-6, 2)), 5e-324)
+    elif kind == 4:
+        goal |= {"max_loss": scale * 10.0 ** float(rng.uniform(-6, 2)), "scope": "all"}
     if rng.random() < 0.3:
         goal["embedding"] = rng.normal(size=(n, 2))
-    if rng.random() < 0.4:
+    if rng.random() < 0.4 and "max_loss" not in goal:
         goal |= {"scope": "covered", "max_rounds": int(rng.integers(1, 4))}
         goal["index"] = pick(rng, ("Flat", "LSH16", "HNSW16"))
         goal |= {"neighbours": int(rng.integers(0, 4)), "partners": int(rng.integers(0, 3))}
@@ -176,10 +182,14 @@ def confirmed(certificate: Certificate, mdp: TabularMDP) -> float:
 
 
 def judge_bounds(certificate: Certificate, mdp: TabularMDP, widening: float) -> None:
-    """Bounds and clusters against the truth."""
+    """Bounds, clusters and values against the truth."""
     truth = Truth(mdp)
     check_enclosure(certificate, truth, widening)
     check_clusters(certificate, truth)
+    check_value(certificate, truth)
+    if certificate.is_certified:
+        claim(certificate.value is not None, "certified, and nothing proven about its value")
+    claim(certificate.verdict.sentence, "no verdict")
 
 
 def check_classes(case: Case, mdp: TabularMDP, gamma: float) -> None:
@@ -312,7 +322,7 @@ def prepare_transport(shared: Path) -> Run:
 
 
 def check_aggregate(case: Case, mdp: TabularMDP, gamma: float) -> None:
-    """Losses are within their bounds, which hold for any clusters and any weights."""
+    """Losses are within their bounds, and so are proven values, for any clusters."""
     rng, n = case.rng, mdp.n_states
     labels = rng.integers(int(rng.integers(1, n + 1)), size=n)
     weighting: Any = pick(rng, ("uniform", "start", "visitation", rng.random(n)))
@@ -322,8 +332,6 @@ def check_aggregate(case: Case, mdp: TabularMDP, gamma: float) -> None:
     policy = value_iteration(small.mdp, gamma).policy
     if rng.random() < 0.3:
         policy = rng.integers(mdp.n_actions, size=small.mdp.n_states)
-    metric = bisimulation_metric(mdp, gamma, threads=1)
-    bounds = loss_bounds(mdp, small, gamma, cluster_diameters(metric, small.labels), policy=policy)
     lifted = lift_policy(small, policy)
     loss = value_loss(mdp, gamma, lifted)
     claim(loss.sup_lower <= loss.sup and loss.mean_lower <= loss.mean, "loss bounds cross")
@@ -333,10 +341,31 @@ def check_aggregate(case: Case, mdp: TabularMDP, gamma: float) -> None:
     at_least = best[0] - own[1]  # what is lost for certain
     claim(at_least.max() <= loss.sup, "a loss above value_loss.sup")
     claim(at_least.mean() <= loss.mean, "a loss above value_loss.mean")
-    claim(at_least.max() <= bounds.a_priori, "a loss above the a-priori bound")
-    claim(at_least.max() <= bounds.a_posteriori, "a loss above the a-posteriori bound")
-    start = mdp.start / mdp.start.sum()
-    claim(start @ at_least <= bounds.a_posteriori_start + 1e-12 * abs(loss.sup), "start loss")
+    truth = Truth(mdp)
+    optimal, reached = start_mean(mdp, best), start_mean(mdp, own)
+    random = start_mean(mdp, truth.values(gamma, "random"))
+    claim(optimal[0] - reached[1] <= Fraction(loss.start), "a loss above value_loss.start")
+    span = Fraction(float(np.ptp(mdp.rewards))) / (1 - Fraction(gamma))
+    share = largest_share(optimal, reached, random, span)
+    claim(loss.kept == -np.inf or Fraction(loss.kept) <= share, "more kept than in truth")
+    check_bracket(mdp, labels, gamma, truth)
+    proven = prove_value(mdp, labels, gamma, by=str(pick(rng, ("start", "worst"))))
+    own_values = truth.values(gamma, proven.lifted_policy.tolist())
+    at_least = best[0] - own_values[1]
+    claim(at_least.max() <= proven.loss, "a loss above the proven one")
+    reached = start_mean(mdp, own_values)
+    claim(optimal[0] - reached[1] <= Fraction(proven.start_loss), "a start loss above the proven")
+    share = largest_share(optimal, reached, random, span)
+    claim(proven.kept == -np.inf or Fraction(proven.kept) <= share, "more kept than in truth")
+
+
+def check_bracket(mdp: TabularMDP, labels: Any, gamma: float, truth: Truth) -> None:
+    """A bracket holds in every state of a cluster."""
+    bracket, at = value_bracket(mdp, labels, gamma), aggregate(mdp, labels).labels
+    low, _ = truth.values(gamma, "optimal")
+    claim((bracket.upper[at] >= low).all(), "bracket.upper is below the values")
+    _, high = truth.values(gamma, bracket.policy[at].tolist())
+    claim((bracket.lower[at] <= high).all(), "bracket.lower is above the values")
 
 
 def check_estimated(case: Case, mdp: TabularMDP, gamma: float) -> None:
@@ -373,6 +402,7 @@ def check_estimated(case: Case, mdp: TabularMDP, gamma: float) -> None:
     is_held &= (np.abs(mdp.rewards - estimate.rewards) <= known.reward_radius).all()
     if is_held:
         check_enclosure(certificate, Truth(mdp), widening)
+        check_value(certificate, Truth(mdp))
 
 
 def targets() -> dict[str, Callable[[Path], Run]]:

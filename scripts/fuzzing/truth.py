@@ -18,6 +18,9 @@ import numpy as np
 from bisim_abstract import TabularMDP
 from fuzzing.models import Floats, dense, exact_rows
 
+Enclosure = tuple[Floats, Floats]  # below and above
+Means = tuple[Fraction, Fraction]
+NOTHING = Fraction(1, 10**9)  # of a start value: what is lost below this counts as nothing
 ROUNDING = 2e-14  # relative error of one backup of at most eight states, generously
 UNIT = 2**52  # whole numbers that masses are rounded to
 STEPS = 2.0**46  # and costs, so that sums over a path are exact
@@ -171,6 +174,35 @@ def values_enclosure(
 
 
 # -- fractions -----------------------------------------------------------------------------------
+
+
+def start_mean(mdp: TabularMDP, values: Enclosure) -> Means:
+    """Both ends of an enclosure as means over the start, which is divided by its exact sum."""
+    weights = [Fraction(x) for x in mdp.start.tolist()]
+    low, high = (
+        sum((w * Fraction(x) for w, x in zip(weights, end.tolist(), strict=True)), Fraction(0))
+        for end in values
+    )
+    return low / sum(weights), high / sum(weights)
+
+
+def largest_share(optimal: Means, own: Means, random: Means, span: Fraction) -> Fraction:
+    """No share of the start value that is kept is larger; 1 where nothing may be lost.
+
+    (own - random) / (optimal - random) rises with the first, falls with the second, and falls
+    with the third unless the numerator is negative.
+
+    Args:
+        optimal: Enclosure of the optimal start value.
+        own: That of the policy.
+        random: That of acting at random.
+        span: The most that values can differ by.
+    """
+    size = min(max(abs(optimal[0]), abs(optimal[1])), span)
+    gain = (optimal[0] if own[1] >= random[0] else optimal[1]) - random[0]
+    if optimal[0] - own[1] <= NOTHING * size or optimal[0] <= random[1]:
+        return Fraction(1)  # nothing is lost, or nothing is to be gained, for all that is known
+    return min(Fraction(1), (own[1] - random[0]) / gain)
 
 
 def exact_transport(
