@@ -143,8 +143,14 @@ def _check_function(function: Function, mdp: TabularMDP, masses: FloatArray, gam
 
 
 def _is_all_the_same(claims: Claims, mdp: TabularMDP) -> bool:
-    """Whether all policies have the same values: one action, or equal rewards everywhere."""
-    return mdp.n_actions == 1 or bool(claims.states.high.max() == claims.states.low.min())
+    """Whether all policies have the same values.
+
+    They do if rewards are equal everywhere, or if all actions do the same in every state (true
+    ones that are estimated may differ, unless there is only one).
+    """
+    if bool(claims.states.high.max() == claims.states.low.min()) or mdp.n_actions == 1:
+        return True
+    return mdp.estimate is None and not mdp.has_choice
 
 
 def _check_loss(value: ValueClaims) -> None:

@@ -254,7 +254,13 @@ def value_loss(
             best,
             reached[0],
             random.start_bounds(mdp)[1],
-            start_size(best, reached[0], (mdp.rewards, mdp.rewards), gamma),
+            start_size(
+                best,
+                reached[0],
+                (mdp.rewards, mdp.rewards),
+                gamma,
+                has_choice=mdp.has_choice,
+            ),
             nothing=NOTHING,
         ),
     )

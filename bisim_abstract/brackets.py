@@ -63,6 +63,8 @@ class Boxes:
         most: (entries) ... or more.
         radius: (clusters, n_actions) share of mass that may be anywhere else.
         longest: Length of the longest row.
+        terms: Length of the model's longest row, and its number of actions.
+        top: No reward of the model, radius included, is larger.
     """
 
     low: FloatArray
@@ -74,6 +76,8 @@ class Boxes:
     most: FloatArray
     radius: FloatArray
     longest: int
+    terms: int
+    top: float
 
 
 def value_bracket(mdp: TabularMDP, labels: npt.ArrayLike, gamma: float) -> ValueBracket:
@@ -140,7 +144,39 @@ def make_boxes(mdp: TabularMDP, clusters: IntArray, count: int) -> Boxes:
         most=most,
         radius=radius,
         longest=int(np.diff(np.append(begins, rows.size)).max()),
+        terms=mdp.max_support + n_actions,
+        top=largest_reward(mdp),
     )
+
+
+def largest_reward(mdp: TabularMDP) -> float:
+    """The largest absolute reward of a model, confidence radius included."""
+    radius = 0.0 if mdp.estimate is None else float(mdp.estimate.reward_radius.max())
+    return float(np.abs(mdp.rewards).max()) + radius
+
+
+def safe_shift(away: float, terms: int, top: float, values: FloatArray, gamma: float) -> float:
+    """How far values must be moved so that a backup of the model confirms them, also in floats.
+
+    If backups exceed values by `away` at most, rounding apart, a shift by s leaves a slack of
+    (1 - γ)s - away. A float backup is off by (2·terms + 24)·EPS·size at most, whoever computes
+    it, where `size` bounds a reward and four times the largest value *after* the shift. Eight
+    times as much is kept: for our own backup, for that of the verifier twice, for rounding of
+    the shift. Two passes, because the shift is part of the size.
+
+    Args:
+        away: The most by which backups exceed values.
+        terms: Length of the longest row that is summed, and number of actions.
+        top: The largest reward.
+        values: The values.
+        gamma: The discount.
+    """
+    shift, most = away / (1.0 - gamma), float(np.abs(values).max())
+    for _ in range(2):
+        size = top + 4.0 * (most + abs(shift))
+        noise = (2 * terms + 24) * EPS * size + (TINY if size > 0.0 else 0.0)
+        shift = (away + MARGIN * noise) / (1.0 - gamma)
+    return shift
 
 
 def bracket_of(boxes: Boxes, gamma: float, guess: FloatArray | None = None) -> ValueBracket:
@@ -179,7 +215,12 @@ def _solved(
         if not np.isfinite(values).all():
             values = backup
             break
-    return _shifted(boxes, gamma, rewards, sign, values)
+    # Spans can make an estimate's values run away. A constant has none: it is always there.
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _shifted(boxes, gamma, rewards, sign, values)
+    plain = _shifted(boxes, gamma, rewards, sign, np.zeros(count))
+    is_better = bool((sign * (found[0] - plain[0])).sum() <= 0.0)
+    return found if is_better and np.isfinite(found[0]).all() else plain
 
 
 def _shifted(
@@ -189,19 +230,17 @@ def _shifted(
 
     A bound on p·v sums at most `longest` products, whose sizes amount to mass·2·max|v| at most,
     `mass` being what the coefficients of a row sum to; the rest of a backup is |R|, λ and a span
-    of rows, each at most 2·max|v|. Every term is rounded longest + 12 times at most, so a backup
-    is off by `noise`. Shifting by s changes the slack by (1 - γ)s, and rounds once.
+    of rows, each at most 2·max|v|. Every term is rounded longest + 12 times at most, which is
+    added to the residual.
     """
     ahead, _, mass = _extremes(boxes, values, sign)
     span = float(values.max() - values.min())
     q = rewards + gamma * (ahead.reshape(rewards.shape) + sign * boxes.radius * span)
     policy = q.argmax(axis=1)
-    residual = sign * (q[np.arange(policy.size), policy] - values)
-    size = float(np.abs(rewards).max()) + (2.0 * mass + 4.0) * float(np.abs(values).max())
-    noise = (boxes.longest + 16) * EPS * size
-    noise += TINY if size > 0.0 else 0.0
-    shift = (float(residual.max()) + MARGIN * noise) / (1.0 - gamma)
-    shift += 8.0 * EPS * (size + abs(shift)) / (1.0 - gamma)
+    residual = float((sign * (q[np.arange(policy.size), policy] - values)).max())
+    size = boxes.top + (2.0 * mass + 4.0) * float(np.abs(values).max())
+    residual += (boxes.longest + 16) * EPS * size
+    shift = safe_shift(residual, boxes.terms, boxes.top, values, gamma)
     return values + sign * shift, policy
 
 

@@ -283,7 +283,9 @@ def certify(
     if isinstance(propose, str):
         raise InvalidArgumentError(f"propose must be a list of names, got {propose!r}")
     keep = check_share("keep", keep)
-    check_one_goal(tau=tau, n_clusters=n_clusters, max_loss=max_loss)
+    check_one_goal(tau=threshold, n_clusters=n_clusters, max_loss=max_loss)
+    check_one_goal(tau=tau, max_loss=max_loss)
+    check_one_goal(max_loss=max_loss, tol=tol)
     n_live = mdp.n_states - (mdp.terminal_state is not None)
     if n_clusters is not None:
         n_clusters = check_int("n_clusters", n_clusters, low=1, high=max(n_live, 1))

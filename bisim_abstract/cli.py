@@ -511,9 +511,10 @@ def _described(certificate: Certificate) -> dict[str, Any]:
 
 def _judged(certificate: Certificate) -> int:
     """The exit code of a valid certificate."""
-    has_width = certificate.run.get("settings", {}).get("tol") is not None
-    if has_width and certificate.tau is None:  # a width was asked for, and no clusters
-        return OK
+    if certificate.tau is None:
+        # No clusters are asked for where a width is, or bounds on covered pairs.
+        has_width = certificate.run.get("settings", {}).get("tol") is not None
+        return OK if has_width or certificate.scope == "covered" else NOT_CERTIFIED
     return {"useful": OK, "poor": POOR, "open": NOT_CERTIFIED}[certificate.verdict.level]
 
 

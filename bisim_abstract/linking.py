@@ -71,14 +71,25 @@ def common_refinement(n_states: int, levels: tuple[BlockLevel, ...]) -> IntArray
     return labels
 
 
-def upper_forest(n_states: int, ground: Ground, keys: IntArray, upper: FloatArray) -> Forest:
+def upper_forest(
+    n_states: int,
+    ground: Ground,
+    keys: IntArray,
+    upper: FloatArray,
+    without: int | None = None,
+) -> Forest:
     """The minimum spanning forest of proven links: covered pairs, entries of levels, and D.
 
     Reward start values link nothing here: below D they would have to be looked at one by one.
+    A state `without` which it should be has no links, and none runs through it.
     """
     first, second = np.divmod(keys, n_states)
+    states = np.arange(n_states)
+    is_used = np.ones(n_states, bool)
+    if without is not None:
+        is_used[without] = False
     # No pair is farther apart than D.
-    edges = [(first, second, upper), _chain(np.arange(n_states), ground.starts.diameter)]
+    edges = [(first, second, upper), _chain(states[is_used], ground.starts.diameter)]
     for level in ground.levels:
         model = level.model
         one, two = np.divmod(level.keys, model.n_blocks)
@@ -86,11 +97,24 @@ def upper_forest(n_states: int, ground: Ground, keys: IntArray, upper: FloatArra
         nearest = np.full(model.n_blocks, np.inf)
         np.minimum.at(nearest, one, level.upper)
         np.minimum.at(nearest, two, level.upper)
-        edges.append(_chains(model.labels, nearest))
-        some = np.unique(model.labels, return_index=True)[1].astype(np.int64)
+        edges.append(_chains(model.labels, nearest, states[is_used]))
+        # One member of each block; of one that has no other, the state to be left out.
+        some = np.full(model.n_blocks, 0 if without is None else without, np.int64)
+        some[model.labels[is_used]] = states[is_used]
         differ = one != two
         edges.append((some[one[differ]], some[two[differ]], level.upper[differ]))
+    if without is not None:
+        edges = [_untouched(edge, without) for edge in edges]
     return _forest(n_states, edges)
+
+
+def _untouched(
+    edge: tuple[IntArray, IntArray, FloatArray], state: int
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Links that do not end at a state."""
+    first, second, weights = edge
+    use = (first != state) & (second != state)
+    return first[use], second[use], weights[use]
 
 
 def lower_forest(n_states: int, ground: Ground, keys: IntArray, lower: FloatArray) -> Forest:
@@ -118,7 +142,7 @@ def lower_forest(n_states: int, ground: Ground, keys: IntArray, lower: FloatArra
     tree = _prim(count, row)
     edges = [
         (cells.first[tree[0]], cells.first[tree[1]], tree[2]),
-        _chains(cells.labels, nearest),
+        _chains(cells.labels, nearest, np.arange(n_states)),
         (first[is_used], second[is_used], lower[is_used]),
     ]
     return _forest(n_states, edges)
@@ -234,9 +258,11 @@ def _chain(states: IntArray, weight: float) -> tuple[IntArray, IntArray, FloatAr
     return states[:-1], states[1:], np.full(max(states.size - 1, 0), weight)
 
 
-def _chains(labels: IntArray, weights: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Edges that link the states of each block to one another at the block's weight."""
-    order = np.argsort(labels, kind="stable")
+def _chains(
+    labels: IntArray, weights: FloatArray, states: IntArray
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Edges that link some states to the others of their block at the block's weight."""
+    order = states[np.argsort(labels[states], kind="stable")]
     one, two = order[:-1], order[1:]
     use = (labels[one] == labels[two]) & np.isfinite(weights[labels[one]])
     return one[use], two[use], weights[labels[one[use]]]

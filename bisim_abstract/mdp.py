@@ -163,6 +163,21 @@ class TabularMDP:
         stays = single & (first == np.arange(n)[:, None]) & (self.rewards == 0.0)
         return np.asarray(stays.all(axis=1))
 
+    @cached_property
+    def has_choice(self) -> bool:
+        """Whether in some state two actions differ, in what they pay or where they lead."""
+        if (self.rewards != self.rewards[:, :1]).any():
+            return True
+        a, lengths = self.n_actions, np.diff(self.indptr)
+        if (lengths.reshape(-1, a) != lengths[::a, None]).any():
+            return True
+        # Equal lengths: compare every row, entry by entry, with that of its state's action 0.
+        rows = np.repeat(np.arange(lengths.size), lengths)
+        shift = np.arange(self.nnz) - self.indptr[rows]
+        first = self.indptr[rows - rows % a] + shift
+        same = (self.indices == self.indices[first]) & (self.probs == self.probs[first])
+        return not bool(same.all())
+
     def successors(self, state: int, action: int) -> tuple[IntArray, FloatArray]:
         """Successor states and their probabilities, as stored."""
         if not 0 <= state < self.n_states or not 0 <= action < self.n_actions:

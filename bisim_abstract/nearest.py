@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract.linking import upper_forest
 from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.partition import Forest, spanning_forest
 from bisim_abstract.transport import solve_transport
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ SOURCES = 3  # pairs of successors that are named
 class NearPair:
     """Two states of different clusters, and where their distance comes from.
 
-    The two parts add up to one backup of the upper bounds, which is no less than the metric.
+    The two parts add up to one backup of the upper bounds, which is no less than the metric; an
+    estimate's confidence radii are part of them.
 
     Attributes:
         first: One state.
@@ -67,19 +70,28 @@ def nearest_pairs(certificate: Certificate, mdp: TabularMDP, k: int) -> list[Nea
     Only links of the spanning forest are looked at: the closest link between two clusters is
     always one of them. So no two pairs tell of the same two clusters.
     """
-    forest = certificate.forests[1]
+    forest = _live_forest(certificate)
     labels = (
         np.arange(certificate.n_states) if certificate.tau is None else certificate.labels_upper
     )
     is_open = labels[forest.first] != labels[forest.second]
-    end = certificate.terminal_state
-    if end is not None:  # it is none of the clusters, and merges with nothing
-        is_open &= (forest.first != end) & (forest.second != end)
     links = np.flatnonzero(is_open)[:k]
     return [
         _explained(certificate, mdp, int(forest.first[link]), int(forest.second[link]))
         for link in links
     ]
+
+
+def _live_forest(certificate: Certificate) -> Forest:
+    """Proven links between live states; the end is none of the clusters, nor on the way."""
+    end, n = certificate.terminal_state, certificate.n_states
+    if end is None:
+        return certificate.forests[1]
+    if certificate.scope == "all":
+        return upper_forest(n, certificate.ground, certificate.keys, certificate.upper, end)
+    first, second = np.divmod(certificate.keys, n)
+    use = (first != end) & (second != end)
+    return spanning_forest(n, first[use], second[use], certificate.upper[use])
 
 
 def _coupling(costs: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
@@ -98,6 +110,12 @@ def _explained(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> Nea
         costs = certificate.bounds(x[:, None], y[None, :])[1]
         parts = certificate.gamma * _coupling(costs, p, q) * costs
         future = float(parts.sum())
+        if mdp.estimate is not None:
+            # True rewards may be that far off, and so much mass anywhere, at D a unit.
+            reward += float(mdp.estimate.reward_radius[[s, t], action].sum())
+            away = float(mdp.estimate.row_radius[[s, t], action].sum())
+            most = certificate.gamma * certificate.ground.starts.diameter
+            future = min(most, future + away * most)
         if best is None or reward + future > best[0]:
             best = (reward + future, action, reward, future, x, y, parts)
     assert best is not None

@@ -112,6 +112,21 @@ def value_iteration(
     gamma = check_gamma(gamma)
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
     goal = _goal(mdp, gamma, tol)
+    found = find_optimal(mdp, gamma, goal, max_sweeps=max_sweeps, guess=guess, callback=callback)
+    values, low, high, policy, sweeps = found
+    return _told(_bounded(gamma, values, low, high, policy, goal, sweeps))
+
+
+def find_optimal(
+    mdp: TabularMDP,
+    gamma: float,
+    goal: float,
+    *,
+    max_sweeps: int,
+    guess: npt.ArrayLike | None = None,
+    callback: ProgressCallback | None = None,
+) -> tuple[FloatArray, float, float, IntArray, int]:
+    """Values near the optimal ones, bounds on their residual, greedy actions, and sweeps made."""
     n, n_actions = mdp.n_states, mdp.n_actions
     kernel = mdp.kernel()
     values, solved = _guessed(mdp, guess), np.empty(0, np.int64)
@@ -130,7 +145,7 @@ def value_iteration(
             break
         solved = policy
         values = _follow(mdp, gamma, policy, backup)
-    return _bounded(gamma, values, low, high, policy, goal, sweeps)
+    return values, low, high, policy, sweeps
 
 
 def evaluate_policy(
@@ -156,6 +171,18 @@ def evaluate_policy(
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     goal = _goal(mdp, gamma, tol)
+    return _told(follow_policy(mdp, policy, gamma, goal, guess=guess))
+
+
+def follow_policy(
+    mdp: TabularMDP,
+    policy: npt.ArrayLike,
+    gamma: float,
+    goal: float,
+    *,
+    guess: npt.ArrayLike | None = None,
+) -> Values:
+    """`evaluate_policy`, without a word where the goal is not reached."""
     weights = _policy_matrix(mdp, policy)
     rewards, kernel = _chain(mdp, weights)
     first = rewards if guess is None else _guessed(mdp, guess)
@@ -209,9 +236,15 @@ def _bounded(
     pad = 8.0 * EPS * top
     lower, upper = values + shift_low - pad, values + shift_high + pad
     gap = float((upper - lower).max()) * (1.0 + 2.0 * EPS)
-    if gap > goal:
-        logger.warning("gap %.3g stays above tol %.3g; the bounds hold nevertheless", gap, goal)
     return Values(gamma, lower, upper, policy, gap, goal, sweeps)
+
+
+def _told(values: Values) -> Values:
+    """The same, with a warning where the tolerance was not reached."""
+    if values.gap > values.tol:
+        text = "gap %.3g stays above tol %.3g; the bounds hold nevertheless"
+        logger.warning(text, values.gap, values.tol)
+    return values
 
 
 def _follow(mdp: TabularMDP, gamma: float, policy: IntArray, backup: FloatArray) -> FloatArray:

@@ -252,7 +252,8 @@ class Refinement:
         return True
 
     def settle(self) -> None:
-        """After an interruption: keep what the unfinished step has proven."""
+        """After the last step, or an interruption: keep what an unfinished step has proven."""
+        self._pause = _never  # nobody waits for a step any more
         if self._candidate is not None:
             _, arms, name = self._candidate
             self._candidate = None
@@ -308,15 +309,19 @@ class Refinement:
         """What values say about the present bounds."""
         if self._prospect is None:
             self._pause("looking for a threshold worth having", "")
-            self._prospect = self._look(self.intervals, self.forests[1], np.arange(self.table.n))
+            everyone = np.arange(self.table.n)
+            self._prospect = self._look(self.intervals, *self.forests, everyone)
         return self._prospect
 
-    def _look(self, intervals: list[CertifiedInterval], upper: Forest, nodes: IntArray) -> Prospect:
+    def _look(
+        self, intervals: list[CertifiedInterval], lower: Forest, upper: Forest, nodes: IntArray
+    ) -> Prospect:
         """The coarsest interval that is worth enough, and what may be better.
 
         Args:
             intervals: Certified ones.
-            upper: Forest of the upper arm, over blocks.
+            lower: Forest of the lower arm, over blocks.
+            upper: Forest of the upper arm, over the same.
             nodes: (n_states) the block of each state.
         """
         floor = self.goal.resolution
@@ -335,10 +340,13 @@ class Refinement:
         cuts = np.unique(upper.weights)[::-1]
         cuts = cuts[(upper.count(cuts) <= limit) & (cuts < self.table.starts.diameter)]
         seen = first_good(cuts.size, lambda k: is_enough(float(cuts[k])), most)
-        target = None if seen is None else float(cuts[seen])
-        if target is not None and any(x.low <= target < x.high for x in intervals):
-            target = None  # certified after all: it was among those above
-        return Prospect(best, target)
+        if seen is None or any(x.low <= cuts[seen] < x.high for x in intervals):
+            return Prospect(best, None)  # nothing, or certified: it was among those above
+        # Where the lower arm keeps these clusters apart: links inside them are what is missing.
+        labels = upper.labels(float(cuts[seen]))
+        crossing = labels[lower.first] != labels[lower.second]
+        apart = float(lower.weights[crossing].min(initial=np.inf)) * (1.0 - 1e-6)
+        return Prospect(best, apart if floor < apart < cuts[seen] else float(cuts[seen]))
 
     def _is_worth(self, labels: IntArray) -> bool:
         return self.goal.is_worth(self.search.numbers(labels), self.search.blind())
@@ -496,7 +504,7 @@ class Refinement:
         found = self._block_prospect(arms)
         return found.best is not None and found.target is None
 
-    def _block_intervals(self, arms: Arms) -> tuple[list[CertifiedInterval], Forest]:
+    def _block_intervals(self, arms: Arms) -> tuple[list[CertifiedInterval], Forest, Forest]:
         return block_intervals(arms, self._end)
 
     def _block_prospect(self, arms: Arms) -> Prospect:
@@ -640,7 +648,7 @@ class Refinement:
                 break
             if sweep % (CHECK_EVERY if arms.n <= MANY_BLOCKS else 4 * CHECK_EVERY):
                 continue
-            intervals, _ = self._block_intervals(arms)
+            intervals = self._block_intervals(arms)[0]
             found = self.goal.chosen(intervals)
             if found is None:
                 # Nothing yet: go on while the bounds still move noticeably.
@@ -663,7 +671,7 @@ class Refinement:
 
     def _score(self, arms: Arms) -> float:
         """How good the bounds of a level are; above 0 if they give what is looked for."""
-        intervals, _ = self._block_intervals(arms)
+        intervals = self._block_intervals(arms)[0]
         if not self.goal.is_by_value:
             return _width_score(arms, self.goal.chosen(intervals), self.goal.resolution)
         best = self._block_prospect(arms).best if arms.backups else None
@@ -927,7 +935,9 @@ class Refinement:
         return ""
 
 
-def block_intervals(arms: Arms, end: int | None = None) -> tuple[list[CertifiedInterval], Forest]:
+def block_intervals(
+    arms: Arms, end: int | None = None
+) -> tuple[list[CertifiedInterval], Forest, Forest]:
     """Thresholds that a block level certifies by itself, as far as all its blocks hold together.
 
     Args:
@@ -935,7 +945,7 @@ def block_intervals(arms: Arms, end: int | None = None) -> tuple[list[CertifiedI
         end: The state that stands for the end of episodes, which is not counted.
 
     Returns:
-        The thresholds, and the forest of the upper arm over blocks.
+        The thresholds, and the forests of both arms over blocks.
     """
     first, second = arms.pairs()
     nearest = np.where(arms.model.is_point, 0.0, np.inf)
@@ -946,16 +956,18 @@ def block_intervals(arms: Arms, end: int | None = None) -> tuple[list[CertifiedI
     differ = first != second
     keys = arms.keys[differ]
     ground = Ground(arms.starts)
+    lower = lower_forest(arms.n, ground, keys, arms.lower[differ])
     upper = upper_forest(arms.n, ground, keys, arms.upper[differ])
     block = None if end is None else int(arms.model.labels[end])
     found = certified_intervals(
-        lower_forest(arms.n, ground, keys, arms.lower[differ]),
+        lower,
         upper,
         block if block is not None and arms.model.is_point[block] else None,
     )
-    return [
+    joined = [
         CertifiedInterval(max(x.low, floor), x.high, x.n_clusters) for x in found if x.high > floor
-    ], upper
+    ]
+    return joined, lower, upper
 
 
 def _is_quotient(arms: Arms) -> bool:

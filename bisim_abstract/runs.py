@@ -225,7 +225,10 @@ def check_goal(given: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(f"certify takes {', '.join(checks)} in a run, got {given!r}")
     for name, value in given.items():
         checks[name](value)
-    check_one_goal(**{name: given.get(name) for name in ("tau", "n_clusters", "max_loss")})
+    goals = {name: given.get(name) for name in ("n_clusters", "max_loss")}
+    check_one_goal(tau=check_tau(given.get("tau")), **goals)
+    check_one_goal(tau=given.get("tau"), max_loss=given.get("max_loss"))
+    check_one_goal(max_loss=given.get("max_loss"), tol=given.get("tol"))
 
 
 def _check_sources(given: Any) -> None:

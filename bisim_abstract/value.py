@@ -80,9 +80,9 @@ class ProvenValue:
         start_loss: The same as a mean over the start distribution.
         kept: Proven lower bound on (V^policy - V_random) / (V* - V_random) for values of the
             start distribution, V_random being that of acting at random. 1 where nothing can
-            be lost (one action, or equal rewards everywhere) or nothing is: where the start
-            loss is below a billionth of the optimal start value, or of the largest difference
-            of values, if that is less. -inf if nothing is proven.
+            be lost (actions that do not differ, or equal rewards everywhere) or nothing is:
+            where the start loss is below a billionth of the optimal start value, or of the
+            largest difference of values, if that is less. -inf if nothing is proven.
         optimal_upper: (n_states) upper bounds on the optimal values.
         optimal_lower: (n_states) lower bounds on the optimal values.
         policy_lower: (n_states) lower bounds on the values of `policy`.
@@ -220,22 +220,25 @@ def start_size(
     policy: float,
     rewards: tuple[FloatArray, FloatArray],
     gamma: float,
+    *,
+    has_choice: bool,
 ) -> float:
     """What start losses are measured by: |V*| at the start, or all that values could differ by.
 
     The second keeps a constant that is added to all rewards from hiding what is lost. Infinity
-    where nothing can be lost: with one action, or equal rewards everywhere, all policies have
-    the same values.
+    where nothing can be lost: if actions do not differ, or rewards are equal everywhere, all
+    policies have the same values.
 
     Args:
         optimal: Lower and upper bound of the optimal start value.
         policy: Lower bound of a policy's.
         rewards: (n_states, n_actions) lower and upper bounds on rewards.
         gamma: The discount.
+        has_choice: Whether actions differ in any state.
     """
     low, high = rewards
     span = float(high.max()) - float(low.min())
-    if span == 0.0 or low.shape[1] == 1:
+    if span == 0.0 or not has_choice:
         return math.inf
     return min(max(optimal[0], policy, -optimal[1], 0.0), span / (1.0 - gamma))
 

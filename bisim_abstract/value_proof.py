@@ -26,9 +26,10 @@ from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_choice, check_gamma
 from bisim_abstract.aggregate import Aggregation, aggregate
 from bisim_abstract.blocks import reward_intervals
-from bisim_abstract.brackets import bracket_of, make_boxes
+from bisim_abstract.brackets import bracket_of, largest_reward, make_boxes, safe_shift
+from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
-from bisim_abstract.planning import evaluate_policy, value_iteration
+from bisim_abstract.planning import find_optimal, follow_policy, value_iteration
 from bisim_abstract.value import (
     NOTHING,
     ProvenValue,
@@ -40,9 +41,6 @@ from bisim_abstract.value import (
 
 __all__ = ["prove_value"]
 
-EPS = 2.0**-53
-MARGIN = 8.0  # times the rounding error of a backup: room for whoever checks it
-TINY = 1e-304  # above all that underflow may lose in a backup
 FIRST_TOL = 1e-4  # of all that values could differ by: how closely optimal values are found first
 LAST_TOL = 1e-10  # of the same: beyond, rounding decides
 SHARE = 1.0 / 11.0  # of the proven loss that may be slack: within 10% of what it can become
@@ -139,7 +137,7 @@ class GroundValues:
             start = np.zeros(mdp.n_states)
             return _frozen(_with_radii(mdp, gamma, 1.0, policy, 0.0, start, 0))
         tol = max(1e-3 * FIRST_TOL * self.size, 1e-300)
-        found = evaluate_policy(mdp, policy, gamma, tol=tol, guess=guess)
+        found = follow_policy(mdp, policy, gamma, tol, guess=guess)
         return _frozen(bounded(mdp, gamma, _middle(found.lower, found.upper), 1.0, policy))
 
 
@@ -173,8 +171,11 @@ def prove_value(
         (True, True)
     """
     check_choice("by", by, CRITERIA)
-    ground = GroundValues(mdp, gamma, hint=hint) if ground is None else ground
-    gamma = ground.gamma
+    gamma = check_gamma(gamma)
+    if ground is None:
+        ground = GroundValues(mdp, gamma, hint=hint)
+    if ground.gamma != gamma or ground.mdp.fingerprint != mdp.fingerprint:
+        raise InvalidArgumentError("ground must be of this model at this discount")
     small = aggregate(mdp, labels)
     planned = value_iteration(small.mdp, gamma)
     of_cluster = _middle(planned.lower, planned.upper)
@@ -227,7 +228,7 @@ def _policy_lower(
     mdp, gamma = ground.mdp, ground.gamma
     if mdp.estimate is not None:
         return _with_radii(mdp, gamma, -1.0, lifted, tol, guess, 0), 0.0
-    own = evaluate_policy(mdp, lifted, gamma, tol=max(tol, 1e-300), guess=guess)
+    own = follow_policy(mdp, lifted, gamma, max(tol, 1e-300), guess=guess)
     lower = bounded(mdp, gamma, _middle(own.lower, own.upper), -1.0, lifted)
     return lower, float((own.upper - lower).max())
 
@@ -252,14 +253,18 @@ def _summed_up(
         optimal,
         own,
         random,
-        start_size(optimal, own, reward_intervals(mdp), ground.gamma),
+        start_size(
+            optimal,
+            own,
+            reward_intervals(mdp),
+            ground.gamma,
+            has_choice=mdp.has_choice or (mdp.estimate is not None and mdp.n_actions > 1),
+        ),
         nothing=NOTHING / 2.0,
     )
-    start_loss = max(0.0, float(np.nextafter(optimal[1] - own, np.inf)))
-    # A difference rounds once; the mean over the start is no larger than the largest.
-    loss = float(np.nextafter((ground.optimal_upper - lower).max(), np.inf))
-    if optimal[1] == own:
-        start_loss = 0.0
+    # A difference rounds once, and is 0 only if it is; no mean is larger than the largest.
+    start_loss = _above(optimal[1] - own)
+    loss = _above(float((ground.optimal_upper - lower).max()))
     return ProvenValue(
         policy=policy,
         labels=small.labels,
@@ -316,17 +321,11 @@ def bounded(
     A backup is a product of a row of at most max_support entries (each within 2·EPS relative of
     the exact quotient), a multiplication, an addition, radii times a span, and for a mixture
     as many products as there are actions: no term is rounded more than max_support + n_actions
-    + 12 times, and their sizes amount to |R| + |radius| + 4·max|v| at most. Shifting by s
-    changes the slack by (1 - γ)s, and rounds once.
+    + 12 times, and their sizes amount to |R| + |radius| + 4·max|v| at most.
     """
-    away = sign * (backup(mdp, gamma, values, sign, policy) - values)
-    size = float(np.abs(mdp.rewards).max()) + 4.0 * float(np.abs(values).max())
-    if mdp.estimate is not None:
-        size += float(mdp.estimate.reward_radius.max())
-    terms = mdp.max_support + 12 + (mdp.n_actions if policy is not None else 0)
-    noise = MARGIN * (terms * EPS * size + (TINY if size > 0.0 else 0.0))
-    shift = (float(away.max()) + noise) / (1.0 - gamma)
-    shift += 8.0 * EPS * (size + abs(shift)) / (1.0 - gamma)
+    away = float((sign * (backup(mdp, gamma, values, sign, policy) - values)).max())
+    top = largest_reward(mdp)
+    shift = safe_shift(away, mdp.max_support + mdp.n_actions, top, values, gamma)
     return values + sign * shift
 
 
@@ -334,8 +333,10 @@ def _optimal(
     mdp: TabularMDP, gamma: float, tol: float, guess: FloatArray, sweeps: int
 ) -> FloatArray:
     """Values near the optimal ones; not trusted."""
-    found = value_iteration(mdp, gamma, tol=max(tol, 1e-300), max_sweeps=sweeps, guess=guess)
-    return _middle(found.lower, found.upper)
+    values, low, high, _, _ = find_optimal(
+        mdp, gamma, max(tol, 1e-300), max_sweeps=sweeps, guess=guess
+    )
+    return np.asarray(values + (low / 2.0 + high / 2.0) / (1.0 - gamma))
 
 
 def _with_radii(
@@ -368,7 +369,8 @@ def _with_radii(
         if policy is None:
             new = _optimal(shifted, gamma, max(tol, 1e-300), values, max(sweeps, 20))
         else:
-            own = evaluate_policy(shifted, policy, gamma, guess=values)
+            goal = LAST_TOL * float(np.abs(shifted.rewards).max()) / (1.0 - gamma)
+            own = follow_policy(shifted, policy, gamma, max(goal, 1e-300), guess=values)
             new = _middle(own.lower, own.upper)
         found = bounded(mdp, gamma, new, sign, policy)
         # Judged by the start, and by all states where that makes no difference.
@@ -379,6 +381,10 @@ def _with_radii(
             break
         values = new
     return best
+
+
+def _above(difference: float) -> float:
+    return float(np.nextafter(difference, np.inf)) if difference > 0.0 else 0.0
 
 
 def _middle(lower: FloatArray, upper: FloatArray) -> FloatArray:

@@ -165,10 +165,10 @@ def same_certificate(one: Certificate, other: Certificate) -> None:
 
 
 def check_described(found: dict[str, Any], certificate: Certificate) -> None:
-    assert found["states"] == certificate.n_states
+    assert found["states"] == certificate.n_live
     assert found["gamma"] == certificate.gamma
     assert found["tau"] == certificate.tau
-    assert found["is_certified"] == certificate.is_certified
+    assert found["certified"] == certificate.is_certified
     assert found["scope"] == certificate.scope
     assert found["coverage"] == certificate.coverage
     assert found["width"] == certificate.width
@@ -180,10 +180,12 @@ def check_described(found: dict[str, Any], certificate: Certificate) -> None:
     for ours, theirs in zip(found["certified_thresholds"], intervals, strict=True):
         for name, value in vars(theirs).items():
             assert ours[name] == (None if value == np.inf else value)
-    for arm in ("lower", "upper"):
-        labels = getattr(certificate, f"labels_{arm}")
-        number = None if certificate.tau is None else np.unique(labels).size
-        assert found[f"clusters_{arm}"] == number
+    verdict, value = certificate.verdict, certificate.value
+    assert (found["sentence"], found["level"]) == (verdict.sentence, verdict.level)
+    assert found["clusters"] == (None if certificate.tau is None else certificate.n_clusters)
+    assert found["kept"] == (None if value is None or value.kept == -np.inf else value.kept)
+    assert found["loss"] == (None if value is None else value.loss)
+    assert found["start_loss"] == (None if value is None else value.start_loss)
 
 
 # -- good paths --------------------------------------------------------------------------------
@@ -299,7 +301,8 @@ def test_certify(kind: str, call: Any, world: World) -> None:
     words, mdp, gamma, goal = cases[kind]
     ended = call("certify", *words, "-o", "c.npz", "--json", "--threads", "1")
     expected = certify(mdp, gamma, **goal)
-    assert ended.code == (0 if expected.is_certified or expected.tau is None else 3)
+    codes = {"useful": 0, "poor": 5, "open": 0 if kind == "covered" else 3}
+    assert ended.code == codes[expected.verdict.level]
     assert ended.err == ""
     certificate = Certificate.load("c.npz")
     same_certificate(certificate, expected)
@@ -352,7 +355,7 @@ def test_verify(mode: str, call: Any, world: World) -> None:
 def test_verify_as_text(call: Any, world: World) -> None:
     ended = call("verify", world.rooms_certificate, *ROOMS)
     assert ended.code == 0
-    assert "CERTIFIED over all pairs: 4 clusters of 400 states" in ended.out
+    assert "CERTIFIED: 4 clusters of 400 states keep" in ended.out
     assert "float arithmetic" in ended.out
 
 
@@ -415,8 +418,8 @@ def test_report(call: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Non
     found = loaded(ended.out)
     assert found["file"] == "r.html"
     assert Path("r.html").is_file()
-    assert found["verdict"].startswith("CERTIFIED over all pairs: 4 clusters of 400 states")
-    assert found["verdict"].endswith("verified")
+    assert found["verdict"].startswith("CERTIFIED: 4 clusters of 400 states keep ")
+    assert found["verdict"].endswith("(verified)")
     check_described(found, Certificate.load(world.rooms_certificate))
     [(path, certificate, mdp, kwargs)] = seen
     assert (str(path), mdp) == ("r.html", TabularMDP.load(world.rooms))
@@ -484,7 +487,7 @@ def test_run_as_text(call: Any, world: World) -> None:
         "compare",
         "report",
     ]
-    assert lines[6].startswith("CERTIFIED over all pairs")
+    assert lines[6].startswith("CERTIFIED: 6 clusters and the end of 16 states keep at least 99.6%")
     again = call("run", "--resume", "r").out.splitlines()
     assert [("(done)" in line) for line in again[1:6]] == [True, True, False, True, False]
 
@@ -513,13 +516,15 @@ def test_not_certified_is_3(call: Any, world: World) -> None:
     goal = ["--tau", "0.05", "--max-pairs", "0", "--propose", "rewards"]
     ended = call("certify", world.lake, *goal, "-o", "c.npz", "--json")
     assert ended.code == 3
-    assert loaded(ended.out)["is_certified"] is False
+    assert loaded(ended.out)["certified"] is False
     assert Path("c.npz").is_file()
     # Its bounds hold, and a report of it can be written: both did what they were asked for.
     assert call("verify", world.unclear, world.lake).code == 0
     report = call("report", world.unclear, world.lake, "-o", "r.html", "--json")
     assert report.code == 0
-    assert loaded(report.out)["verdict"].startswith("NOT CERTIFIED: between 6 and 17 clusters")
+    assert loaded(report.out)["verdict"].startswith(
+        "NOT CERTIFIED at tau 0.05: between 6 and 16 clusters and the end"
+    )
     assert Path("r.html").is_file()
     run = call("run", world.lake, "--no-train", *goal, "-o", "run")
     assert run.code == 3
@@ -527,10 +532,38 @@ def test_not_certified_is_3(call: Any, world: World) -> None:
     assert Path("run/report.html").is_file()
 
 
+def test_certified_and_poor_is_5(call: Any, world: World) -> None:
+    """Everything in one cluster: certified, and worth nothing."""
+    ended = call("certify", world.lake, "--tau", "1000", "-o", "c.npz", "--json")
+    assert ended.code == 5
+    found = loaded(ended.out)
+    assert (found["certified"], found["level"], found["clusters"]) == (True, "poor", 1)
+    assert found["kept"] < 0.95
+    assert found["sentence"].startswith("CERTIFIED, BUT planning on it keeps ")
+    # With a lower bar it is what was asked for.
+    share = str(found["kept"] - 1e-6)
+    words = ("--tau", "1000", "--keep", share if found["kept"] > 0.0 else "0")
+    ended = call("certify", world.lake, *words, "-o", "c.npz", "--json")
+    assert ended.code == (0 if found["kept"] >= 0.0 else 5)
+    run = call("run", world.lake, "--no-train", "--tau", "1e-12", "-o", "run")
+    assert run.code == 5
+    assert "CERTIFIED, BUT nothing can be merged" in run.out
+    assert "closest  states " in run.out
+
+
+def test_goals_by_value(call: Any, world: World) -> None:
+    words = ("certify", world.lake, "-o", "c.npz", "--json")
+    by_share = loaded(call(*words, "--keep", "0.5").out)
+    by_loss = loaded(call(*words, "--max-loss", "0.01").out)
+    assert by_share["kept"] >= 0.5
+    assert by_loss["loss"] <= 0.01
+    assert by_share["clusters"] <= 6 < by_loss["clusters"]
+
+
 def test_solve_without_a_proof_is_3(call: Any, world: World) -> None:
     ended = call("solve", world.lake, "--certificate", world.unclear, "--json", "-o", "s.npz")
     assert ended.code == 3
-    assert "not certified at tau 0.05: between 6 and 17 clusters" in ended.err
+    assert "NOT CERTIFIED at tau 0.05: between 6 and 16 clusters and the end" in ended.err
     assert loaded(ended.out)["exit_code"] == 3
     assert not Path("s.npz").exists()
 
@@ -539,7 +572,7 @@ def test_without_a_threshold_there_is_nothing_to_agree_on(call: Any, world: Worl
     ended = call("verify", world.bare, world.lake, "--json")
     assert ended.code == 0
     found = loaded(ended.out)
-    assert found["clusters_lower"] is found["clusters_upper"] is found["tau"] is None
+    assert found["clusters"] is found["kept"] is found["loss"] is found["tau"] is None
     assert call("report", world.bare, world.lake, "-o", "r.html").code == 0
     ended = call("solve", world.lake, "--certificate", world.bare)
     assert ended.code == 2
@@ -703,7 +736,7 @@ def test_bad_thresholds(tau: str, name: str, call: Any, world: World) -> None:
 
 GOALS = {
     "--clusters 0": "n_clusters must be",
-    "--clusters 18": "n_clusters must be between 1 and 17",
+    "--clusters 18": "n_clusters must be between 1 and 16",
     "--clusters 2 --tau 0.1": "tau or n_clusters",
     "--clusters x": "invalid int value",
     "--tol 0": "tol must be above 0",

@@ -606,7 +606,7 @@ LINEAR = {
     "quality": "evaluate_embedding(metric, points[:1].repeat(200_000, axis=0), sample=100)",
     "map": "state_map(sparse)",
     "report": "write_report(sys.argv[2], certify(alike, 0.5), alike)",
-    "diameters": "cluster_diameters(certify(alike, 0.5), np.zeros(many, int))",
+    "value": "prove_value(alike, np.zeros(many, int), 0.5)",
 }
 
 

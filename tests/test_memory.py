@@ -22,7 +22,6 @@ from bisim_abstract import (
     bisimulation_metric,
     certify,
     cluster_by_metric,
-    cluster_diameters,
     distortion,
     estimate_mdp,
     evaluate_embedding,
@@ -257,16 +256,6 @@ LIMITED: dict[str, tuple[Callable[[World, int | None], Any], int, tuple[str, ...
         1_000_000,
         ("checking a certificate", "larger machine"),
     ),
-    "cluster_diameters": (
-        lambda w, b: cluster_diameters(w.certificate, np.zeros(N, int), memory_limit=b),
-        9_000_000,
-        ("300 states", "max_pairs"),
-    ),
-    "cluster_diameters, metric": (
-        lambda w, b: cluster_diameters(w.metric, np.zeros(N, int), memory_limit=b),
-        9_000_000,
-        ("300 states", "max_pairs"),
-    ),
     "estimate_mdp": (
         lambda w, b: estimate_mdp(
             *w.steps, w.steps[0], n_states=N, n_actions=2, reward_range=(0, 1), memory_limit=b
@@ -312,17 +301,6 @@ def test_links_are_found_a_few_rows_at_once(world: World) -> None:
     assert peak(lambda: cluster_by_metric(world.metric, 1e9, memory_limit=60_000)) < 120_000
 
 
-def test_diameters_do_not_depend_on_what_is_held(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labels = np.arange(N) % 3
-    metric = cluster_diameters(world.metric, labels)
-    certified = cluster_diameters(world.certificate, labels)
-    monkeypatch.setattr("bisim_abstract.clustering.CHUNK", 250)
-    np.testing.assert_array_equal(cluster_diameters(world.metric, labels), metric)
-    np.testing.assert_array_equal(cluster_diameters(world.certificate, labels), certified)
-
-
 def test_limits_reach_what_single_build_covers(world: World) -> None:
     """Embedding and retrieval fit, the lookup of ground costs does not."""
     with pytest.raises(MemoryLimitError, match="covered pairs"):
@@ -341,7 +319,7 @@ def test_limits_reach_rounds_over_covered_pairs(world: World) -> None:
 
 def test_verify_looks_at_all_parts_of_a_certificate(world: World) -> None:
     mdp, _ = grouped_mdp(N, 5, seed=0)
-    found = certify(mdp, 0.9)
+    found = certify(mdp, 0.9, tau="auto")
     found = replace(found, features=value_features(mdp, 0.9), run={})
     assert found.levels
     assert verify(found, mdp, memory_limit=10**8).is_valid

@@ -43,10 +43,10 @@ from bisim_abstract.runs import (
     learning_curves,
     plain,
     train_encoder,
-    verdict,
     versions,
 )
 from bisim_abstract.sources import Source
+from bisim_abstract.verdict import judge
 from bisim_abstract.wrappers import RoomsGridEnv
 
 ROOT = Path(__file__).parent.parent
@@ -141,7 +141,7 @@ def test_files_hold_what_the_functions_give(finished: RunResult) -> None:
     assert json.loads((folder / "comparison.json").read_bytes()) == plain(comparison)
     curves = learning_curves(ROOMS, mdp, certificate, steps=40, seeds=2)
     assert json.loads((folder / "curves.json").read_bytes()) == plain(curves)
-    assert finished.verdict == verdict(certificate, finished.verification)
+    assert finished.verdict == judge(certificate, finished.verification)
 
 
 def test_curves(finished: RunResult) -> None:
@@ -267,7 +267,8 @@ def test_without_a_threshold(tmp_path: Path) -> None:
     found = Run(tmp_path / "run", small(certify={"scope": "covered", "max_rounds": 1}, learn=5))()
     assert found.certificate.tau is None
     assert [done.stage for done in found.stages] == ["extract", "certify", "verify", "report"]
-    assert "no threshold" in found.verdict
+    assert found.verdict.level == "open"
+    assert found.verdict.sentence.startswith("NOT CERTIFIED: budget: 1 round")
     assert found.report.is_file()
 
 
@@ -281,7 +282,9 @@ def test_abstention_is_a_result(tmp_path: Path) -> None:
     found = Run(tmp_path / "run", abstaining())()
     assert not found.certificate.is_certified
     assert found.verification.is_valid
-    assert found.verdict.startswith("NOT CERTIFIED: between 6 and 16 clusters of 16 states")
+    assert found.verdict.sentence.startswith(
+        "NOT CERTIFIED at tau 0.5: between 6 and 16 clusters of 16 states"
+    )
     assert found.report.is_file()
     assert "learn" not in [done.stage for done in found.stages]
     names = [row["name"] for row in json.loads((tmp_path / "run/comparison.json").read_bytes())]
@@ -565,7 +568,7 @@ def test_verdicts_in_files_are_not_believed(folder: Path, finished: RunResult) -
         (folder / name).unlink()
     found = Run.resume(folder)()
     assert not found.verification.is_valid
-    assert found.verdict.startswith("REJECTED: ")
+    assert found.verdict.sentence.startswith("REJECTED: ")
     assert json.loads((folder / "verification.json").read_bytes())["is_valid"] is False
     assert found.report.is_file()
     # Nothing is computed from a certificate that does not hold.
@@ -650,7 +653,7 @@ def stopped(stage: str, number: signal.Signals, *words: str) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def uninterrupted() -> Certificate:
-    found = certify(RoomsGridEnv(**NOISY).to_mdp(), 0.9)  # type: ignore[arg-type]
+    found = certify(RoomsGridEnv(**NOISY).to_mdp(), 0.9, tau="auto")  # type: ignore[arg-type]
     assert found.is_certified
     assert len(found.run["steps"]) > 1
     return found
@@ -708,7 +711,7 @@ def test_interrupted_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def interrupt(progress: Any) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match="interrupted in step 1"):
+    with pytest.raises(KeyboardInterrupt, match="interrupted in step 2"):
         Run(tmp_path / "run", small(), callback=interrupt)()
     assert not (tmp_path / "run/certificate.npz").exists()
     assert Run.resume(tmp_path / "run")().certificate.is_certified
@@ -719,14 +722,21 @@ def test_interrupted_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_verdicts(finished: RunResult) -> None:
     certificate = finished.certificate
-    text = "CERTIFIED over all pairs: 4 clusters of 16 states at tau 1"
-    assert verdict(certificate) == text
-    assert verdict(certificate, finished.verification) == f"{text}, verified"
+    assert certificate.value is not None
+    found = judge(certificate)
+    assert (found.level, found.colour, found.clusters) == ("useful", "green", 4)
+    assert (found.kept, found.loss) == (certificate.value.kept, certificate.value.loss)
+    assert found.sentence.startswith("CERTIFIED: 4 clusters of 16 states keep ")
+    assert judge(certificate, finished.verification).sentence == f"{found.sentence} (verified)"
     mdp = random_mdp(6, seed=0)
     covered = certify(mdp, 0.9, scope="covered", tau=1e6)
-    assert verdict(covered).startswith("CERTIFIED over covered pairs only: 1 cluster of")
-    bare = single_build(mdp, 0.9)
-    assert verdict(bare) == "bounds on all pairs of 6 states, no threshold"
+    assert judge(covered).sentence.startswith("CERTIFIED over covered pairs only")
+    assert "1 cluster of 6 states" in judge(covered).sentence
+    bare = judge(single_build(mdp, 0.9))
+    assert (bare.level, bare.colour, bare.clusters, bare.kept) == ("open", "red", None, None)
+    poor = judge(certificate.at(1e6).with_value())
+    assert (poor.level, poor.colour) == ("poor", "yellow")
+    assert poor.sentence.startswith("CERTIFIED, BUT planning on it keeps ")
 
 
 def test_plain() -> None:
@@ -748,21 +758,23 @@ def test_plain() -> None:
 
 
 def test_losses_without_a_share_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN is null in the file."""
-    P = np.eye(2)[:, None, :].repeat(2, 1)
-    TabularMDP.from_dense(P, [[0.0, -1.0], [0.0, -2.0]]).save(tmp_path / "m.npz")
+    """Infinity is null in the file."""
+    TabularMDP.from_dense(np.ones((1, 2, 1)), [[1.0, 1.0]]).save(tmp_path / "m.npz")
     source = Source(name=str(tmp_path / "m.npz"))
     first = Run(tmp_path / "run", small(source=source, certify={"tau": 0.1}))()
-    rows = json.loads((tmp_path / "run/comparison.json").read_bytes())
-    assert rows[0]["loss"]["start_share"] is None
+    path = tmp_path / "run/comparison.json"
+    rows = json.loads(path.read_bytes())
+    assert rows[0]["loss"]["kept"] == 1.0
+    rows[0]["loss"]["kept"] = None
+    write_json(path, rows)
     told: list[Any] = []
     monkeypatch.setattr(
         runs, "write_report", lambda path, *args, **kwargs: told.append(kwargs["comparison"])
     )
-    assert [done.detail for done in Run.resume(tmp_path / "run")().stages][:4] == [
+    assert [done.detail for done in Run.resume(tmp_path / "run")().stages][:3] == [
         done.detail for done in first.stages
-    ][:4]
-    assert np.isnan(told[0][0].loss.start_share)
+    ][:3]
+    assert told[0][0].loss.kept == -np.inf
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:

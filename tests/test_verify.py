@@ -460,7 +460,8 @@ def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
             for mode in ("float", "sampled"):
                 found = verify(made(content), ALTER_MDP, mode=mode, sample=3)
                 # Only what no claim rests on may be anything; and absent is absent.
-                is_absent = name in ("alpha", "features") and value is None
+                absent = ("alpha", "features", "terminal_state", "value")
+                is_absent = name in absent and value is None
                 is_absent |= (
                     name == "reward_radius" and isinstance(value, np.ndarray) and value.size == 0
                 )

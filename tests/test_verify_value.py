@@ -286,7 +286,7 @@ def test_rejects_malformed_arrays(form: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [np.nan, np.inf, None, "1", True, 1j, [1.0], np.ones(1), np.ones(2), object()],
-    ids=repr,
+    ids=lambda wrong: repr(wrong).split(" at ")[0],  # an address differs between processes
 )
 def test_rejects_malformed_numbers(name: str, wrong: Any) -> None:
     certificate, mdp = plain_certificate("plain")

@@ -80,7 +80,7 @@ class Truth:
             if policy == "random":
                 weights = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
             elif policy != "optimal":
-                weights = np.eye(mdp.n_actions)[policy]
+                weights = np.eye(mdp.n_actions)[np.array(policy)]
             found = (
                 value_iteration(mdp, gamma)
                 if weights is None

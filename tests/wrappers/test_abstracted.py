@@ -51,7 +51,7 @@ def lake(**kwargs: Any) -> gym.Env[Any, Any]:
 
 @pytest.fixture(scope="module")
 def of_rooms() -> Certificate:
-    return certify(extract_mdp(rooms()), GAMMA, threads=1)
+    return certify(extract_mdp(rooms()), GAMMA, tau="auto", threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_an_abstraction_shows_clusters_and_their_proof(of_rooms: Certificate) ->
     assert info == {"cluster": observation, "scope": "all"}
     assert "4 clusters of 36 states" in repr(env)
     assert "certified over all pairs of states" in repr(env)
-    for line in ("clusters  4, the largest of 9", "scope     all", "after 200 steps"):
+    for line in ("4 clusters of 36", "largest   9 states", "scope     all", "after 200 steps"):
         assert line in env.summary()
 
 
@@ -91,7 +91,7 @@ def test_the_end_is_the_last_number(of_lake: Certificate) -> None:
     # Holes and goal lead to the end at once: they are clustered with it, and kept apart.
     assert of_lake.labels_upper[16] == of_lake.labels_upper[5]
     assert env.labels[16] == end != env.labels[5]
-    assert "and the end of episodes" in env.summary()
+    assert "clusters and the end of 16 states" in env.summary()
 
 
 def test_the_table(of_lake: Certificate) -> None:
@@ -188,10 +188,25 @@ def test_altered_labels_are_refused(of_rooms: Certificate) -> None:
     with pytest.raises(NotCertifiedError, match="do not follow from its bounds: it was altered"):
         AbstractedEnv(rooms(), forged)
     merged = dataclasses.replace(
-        of_rooms, labels_lower=np.zeros(36, int), labels_upper=np.zeros(36, int), run={}
+        of_rooms.at(1.0), labels_lower=np.zeros(36, int), labels_upper=np.zeros(36, int), run={}
     )
     with pytest.raises(NotCertifiedError, match="altered"):
         AbstractedEnv(rooms(), merged)
+
+
+def test_what_is_not_worth_it_is_told(
+    of_rooms: Certificate, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert AbstractedEnv(rooms(), of_rooms).value.kept >= 0.95
+    assert not caplog.records
+    poor = AbstractedEnv(rooms(), of_rooms, 1e6)  # everything in one cluster
+    assert poor.value.kept < 0.95
+    assert [record.getMessage() for record in caplog.records] == [poor.certificate.verdict.sentence]
+    assert poor.certificate.verdict.sentence.startswith("CERTIFIED, BUT planning on it keeps")
+    assert poor.certificate.verdict.sentence in poor.summary()
+    # The policy handed out acts on observations, and is proven of what it plays.
+    lifted = poor.value.policy[poor.labels]
+    assert lifted.tolist() == poor.value.lifted_policy.tolist()
 
 
 def test_altered_bounds_are_found_where_asked_for(of_rooms: Certificate) -> None:
