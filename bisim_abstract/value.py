@@ -135,10 +135,7 @@ class ProvenValue:
 
     def summary(self) -> str:
         """What it says, in half a sentence."""
-        return (
-            f"keeps {share_text(self.kept)} of the start value and loses at most "
-            f"{amount_text(self.loss)} in any state"
-        )
+        return f"{kept_text(self.kept)} and loses at most {amount_text(self.loss)} in any state"
 
     def __repr__(self) -> str:
         return f"ProvenValue({counted(self.policy.size, 'choice')}, {self.summary()})"
@@ -152,11 +149,19 @@ NUMBERS = ("loss", "start_loss", "kept")
 
 
 def share_text(share: float) -> str:
-    """A proven share for people, rounded down: "at least 99.4%", "100%", "nothing"."""
+    """A proven share for people, rounded down: "at least 99.4%", "100%", "nothing proven"."""
     if share >= 1.0:
         return "100%"
-    tenths = math.floor(share * 1000.0) if share > 0.0 else 0
-    return f"at least {tenths / 10.0:.1f}%" if tenths else "nothing, as far as is proven,"
+    if not share > 0.0:
+        return "nothing proven"
+    return f"at least {math.floor(share * 1000.0) / 10.0:.1f}%"
+
+
+def kept_text(share: float) -> str:
+    """What is kept, as the end of a sentence about planning: "keeps at least 99.4% of ..."."""
+    if not share > 0.0:
+        return "is not proven to keep anything of the start value"
+    return f"keeps {share_text(share)} of the start value"
 
 
 def amount_text(amount: float) -> str:

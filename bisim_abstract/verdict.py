@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bisim_abstract._text import clusters_text, counted
-from bisim_abstract.value import amount_text, share_text
+from bisim_abstract.value import amount_text, kept_text, share_text
 
 if TYPE_CHECKING:
     from bisim_abstract.certificate import Certificate
@@ -106,10 +106,9 @@ def _words(certificate: Certificate) -> tuple[str, str]:
         return "poor", f"CERTIFIED{scope}: {what}; what planning on them is worth was not asked"
     kept, loss = share_text(value.kept), amount_text(value.loss)
     if value.kept < certificate.keep:
-        only = kept.replace("at least", "only")
+        only = kept_text(value.kept).replace("at least", "only")
         return "poor", (
-            f"CERTIFIED{scope}, BUT planning on it keeps {only} of the start value: {what}, any "
-            f"state loses at most {loss}"
+            f"CERTIFIED{scope}, BUT planning on it {only}: {what}, any state loses at most {loss}"
         )
     if count == n > 1:
         reason = certificate.stop

@@ -369,7 +369,7 @@ def test_the_banner_is_the_verdict_in_its_colour(
     for (mdp, certificate), level, begin in (
         (rooms, "useful", "CERTIFIED: 9 clusters of 144 states keep"),
         (poor, "poor", "CERTIFIED, BUT planning on it keeps only"),
-        (fine, "poor", "CERTIFIED, BUT nothing can be merged"),
+        (fine, "poor", "CERTIFIED, BUT nothing was found that can be merged"),
         (unasked, "poor", "CERTIFIED: 9 clusters of 144 states; what planning on them is worth"),
         (abstained, "open", "NOT CERTIFIED at tau 0.2"),
     ):

@@ -661,7 +661,8 @@ def uninterrupted() -> Certificate:
 
 def words_of(folder: Path) -> list[str]:
     pairs = [f"--env-arg={name}={value}" for name, value in NOISY.items()]
-    return ["run", ROOMS.name, *pairs, "--no-train", "--learn", "0", "-o", str(folder), "--quiet"]
+    goal = ["--tau", "auto", "--no-train", "--learn", "0"]
+    return ["run", ROOMS.name, *pairs, *goal, "-o", str(folder), "--quiet"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

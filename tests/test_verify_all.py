@@ -1692,6 +1692,8 @@ def test_the_worst_state_of_an_estimate_is_located_in_floats(n_actions: int) -> 
             "lower": np.empty(0),
             "upper": np.empty(0),
             "levels": (),
+            "terminal_state": None,
+            "value": None,
             "features": SimpleNamespace(
                 values=np.zeros((1, 2)),
                 signs=np.ones((1, n_actions), np.int64),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,19 +50,19 @@ def test_a_trained_encoder_finds_the_blocks_and_a_random_one_does_not() -> None:
     env = RoomsGridEnv(side=20, room_size=5)
     mdp = env.to_mdp()
     encoder = ActionMaxEncoder(steps=1_500).fit(mdp, n_transitions=16_000)
-    found = certify(mdp, 0.9, embedding=encoder, propose=["embedding"], max_pairs=0)
+    goal: dict[str, Any] = {"tau": "auto", "max_pairs": 0}
+    found = certify(mdp, 0.9, embedding=encoder, propose=["embedding"], **goal)
     assert found.is_certified
     assert verify(found, mdp).is_valid
     both = np.unique(np.stack([found.labels_upper, env.rooms]), axis=1)
     assert both.shape[1] == 16 == found.labels_upper.max() + 1
-    chance = certify(
-        mdp, 0.9, embedding=RandomEmbedding(mdp.n_states), propose=["embedding"], max_pairs=0
-    )
+    random = RandomEmbedding(mdp.n_states)
+    chance = certify(mdp, 0.9, embedding=random, propose=["embedding"], **goal)
     assert not chance.is_certified
     assert verify(chance, mdp).is_valid
     # Where other proposals come to the rescue, the useless one was work for nothing.
-    helped = certify(mdp, 0.9, embedding=encoder, max_pairs=0)
-    rescued = certify(mdp, 0.9, embedding=RandomEmbedding(mdp.n_states), max_pairs=0)
+    helped = certify(mdp, 0.9, embedding=encoder, **goal)
+    rescued = certify(mdp, 0.9, embedding=random, **goal)
     assert helped.is_certified
     assert rescued.is_certified
     assert helped.run["backups"] < rescued.run["backups"]
