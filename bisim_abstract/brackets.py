@@ -45,7 +45,7 @@ __all__ = ["value_bracket"]
 EPS = 2.0**-53
 ROUNDS = 60  # of policy iteration; the bounds hold after any number
 SWEEPS = 20  # with a fixed choice, where solving for it would take too long
-MARGIN = 8.0  # times the rounding error of a backup: room for whoever checks it
+MARGIN = 4.0  # times the rounding error of a backup: room for whoever checks it
 TINY = 1e-304  # above all that underflow may lose in a backup
 
 
@@ -160,9 +160,9 @@ def safe_shift(away: float, terms: int, top: float, values: FloatArray, gamma: f
 
     If backups exceed values by `away` at most, rounding apart, a shift by s leaves a slack of
     (1 - γ)s - away. A float backup is off by (2·terms + 24)·EPS·size at most, whoever computes
-    it, where `size` bounds a reward and four times the largest value *after* the shift. Eight
-    times as much is kept: for our own backup, for that of the verifier twice, for rounding of
-    the shift. Two passes, because the shift is part of the size.
+    it, where `size` bounds a reward and four times the largest value *after* the shift. Four
+    times as much is kept: for our own backup, for that of the verifier twice, and for rounding
+    of the shift. Two passes, because the shift is part of the size.
 
     Args:
         away: The most by which backups exceed values.

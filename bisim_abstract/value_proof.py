@@ -11,7 +11,7 @@ backup of the bound in question (see `value`). With b >= Bv - v on all states,
     B(v + s) = Bv + γs <= v + b + γs <= v + s    for s = b/(1 - γ),
 
 as a constant shift leaves spans as they are: v + s is an upper bound; mirrored below. Rounding
-of the backup enters b, eight times over, so that another float backup can confirm the result.
+of the backup enters b, four times over, so that another float backup can confirm the result.
 """
 
 from __future__ import annotations

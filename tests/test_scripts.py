@@ -94,6 +94,27 @@ def test_all_pairs_at_small_sizes() -> None:
     assert "abstains" in out
 
 
+def test_default_choices_are_worth_having() -> None:
+    """The script fails if a row keeps less than was asked for, or a proof contradicts the truth."""
+    out = run("scripts/values.py", "--quick", "--markdown")
+    rows = {line.split(" | ")[0][2:]: line.split(" | ") for line in out.splitlines()[2:]}
+    assert len(rows) == 8
+    assert int(rows["Taxi"][3].split()[0]) <= 346
+    assert rows["Taxi"][3].endswith(" and the end")
+    cliff = rows["CliffWalking"]
+    assert int(cliff[3].split()[0]) <= 7
+    assert cliff[4] == "100%"
+    assert float(cliff[5]) < 1e-9
+    for row in rows.values():
+        assert float(row[5]) >= float(row[6])
+
+
+def test_proven_losses_are_close_to_true_ones() -> None:
+    """Those of the rooms and of Taxi: the script fails if one is above its limit."""
+    out = run("scripts/values.py", "losses")
+    assert out.count("its rooms") == 3
+
+
 @pytest.mark.slow
 def test_encoders_at_small_budgets() -> None:
     out = run("scripts/encoders.py", "--quick")
