@@ -82,6 +82,7 @@ QUICK_CELLS = 10_000_000  # ground costs of all pairs up to which these come fir
 MOST_CELLS = 2_000_000_000  # ground costs that one sweep over all pairs may read
 WORTH = 0.8  # clusters that others must have fewer than, times these, to be worth more work
 VALUE_CHECKS = frozenset(5 * 2**k for k in range(12))  # sweeps after which values are looked at
+CHASE = 8_000_000  # backups of pairs in one step towards a threshold that seems worth it
 FINER = 3  # finer thresholds that are tried where one was promising only
 HOPELESS = 20.0  # blocks wider than this many times their distances are not worth more work
 
@@ -432,6 +433,13 @@ class Refinement:
         is_all = self.table.n_covered == self._n_pairs
         text = NOTHING_MERGES if is_all else NOTHING_FOUND
         text += f": {n:,} of {counted(n, 'state')} are needed {wish}"
+        if self.table.ground.levels:
+            model = min((x.model for x in self.table.ground.levels), key=lambda x: x.n_blocks)
+            kept = share_text(self.search.numbers(model.labels).kept)
+            return (
+                f"{text}; the {model.n_blocks:,} blocks found would keep {kept}, but they are not "
+                "proven to be the metric's clusters at any threshold"
+            )
         floor = self.goal.resolution
         coarser = [x for x in self.intervals if 0 < x.n_clusters < n and x.high > floor]
         if not coarser:
@@ -812,8 +820,10 @@ class Refinement:
 
     def _sweep_pairs(self, tau: float, where: str, *, is_lower: bool) -> None:
         table = self.table
-        limit = _sweeps_needed(table.gamma)
+        limit, begin = _sweeps_needed(table.gamma), table.backups
         for sweep in range(1, limit + 1):
+            if self.goal.is_by_value and table.backups - begin > CHASE:
+                break  # this threshold was only a hope
             moved = table.sweep(lower=is_lower)
             self._pause(
                 f"sweeping {table.n_covered:,} pairs {where}",
