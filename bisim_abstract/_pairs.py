@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from bisim_abstract._linear import no_fork
 from bisim_abstract._memory import available_bytes, check_memory
 from bisim_abstract._parallel import map_chunks
 from bisim_abstract._typing import FloatArray, Progress, ProgressCallback
@@ -274,7 +275,7 @@ class StochasticPairs:
         # that norms neither overflow nor vanish.
         system = eye_array(count, format="csr") - self._gamma * coupling
         constant = self._gamma * (coupling @ ((guess - self._value) / residual))
-        with np.errstate(all="ignore"):  # a breakdown is seen in the result
+        with no_fork(), np.errstate(all="ignore"):  # a breakdown is seen in the result
             correction, _ = bicgstab(system, constant, rtol=0.0, atol=1e-3, maxiter=200)
         solution = guess + residual * correction
         return np.maximum(solution, 0.0) if np.isfinite(solution).all() else guess

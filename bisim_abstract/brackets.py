@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._linear import solve_sparse
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_gamma
 from bisim_abstract.aggregate import set_end_apart
@@ -198,9 +199,11 @@ def _solved(
     count = rewards.shape[0]
     everyone = np.arange(count)
     before = np.full(count, np.inf)
+    # What values can differ by at most: with a larger span, radii would let them run away.
+    widest = (float(boxes.high.max()) - float(boxes.low.min())) / (1.0 - gamma)
     for round_ in range(ROUNDS + 1):
         ahead, extreme, _ = _extremes(boxes, values, sign)
-        span = float(values.max() - values.min())
+        span = min(float(values.max() - values.min()), widest)
         q = rewards + gamma * (ahead.reshape(rewards.shape) + sign * boxes.radius * span)
         policy = q.argmax(axis=1)
         backup = q[everyone, policy]
@@ -215,7 +218,7 @@ def _solved(
         if not np.isfinite(values).all():
             values = backup
             break
-    # Spans can make an estimate's values run away. A constant has none: it is always there.
+    # Where radii are large, a constant, whose span is 0, may be the better bound.
     with np.errstate(over="ignore", invalid="ignore"):
         found = _shifted(boxes, gamma, rewards, sign, values)
     plain = _shifted(boxes, gamma, rewards, sign, np.zeros(count))
@@ -286,7 +289,6 @@ def _follow(
 ) -> FloatArray:
     """Values of fixed actions and rows; not trusted."""
     from scipy.sparse import csr_array, eye_array
-    from scipy.sparse.linalg import splu
 
     count = policy.size
     n_actions = boxes.low.shape[1]
@@ -294,7 +296,7 @@ def _follow(
     origin = boxes.rows[is_used] // n_actions
     chain = csr_array((extreme[is_used], (origin, boxes.indices[is_used])), shape=(count, count))
     if count <= DIRECT_LIMIT:
-        return np.asarray(splu((eye_array(count) - gamma * chain).tocsc()).solve(rewards))
+        return solve_sparse(eye_array(count, format="csr") - gamma * chain, rewards)
     for _ in range(SWEEPS):
         values = rewards + gamma * (chain @ values)
     return values

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._linear import solve_sparse
 from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._validation import check_gamma, check_int, check_positive
 from bisim_abstract.errors import InvalidArgumentError
@@ -318,12 +319,10 @@ def _solve_chain(  # type: ignore[no-untyped-def]
 ) -> FloatArray:
     """Solve V = r + gamma·P V, beginning with `values` where it is done by sweeps."""
     from scipy.sparse import eye_array
-    from scipy.sparse.linalg import splu
 
     n = rewards.size
     if n <= DIRECT_LIMIT:
-        system = eye_array(n, format="csr") - gamma * kernel
-        return np.asarray(splu(system.tocsc()).solve(rewards))
+        return solve_sparse(eye_array(n, format="csr") - gamma * kernel, rewards)
     # Each sweep contracts the error by gamma: after this many only rounding is left. Krylov
     # solvers were tried: on chains, which are far from normal, they overflow or stagnate.
     for _ in range(1 + (math.ceil(40.0 / -math.log(gamma)) if gamma > 0.0 else 1)):

@@ -359,9 +359,12 @@ def _with_radii(
     assert estimate is not None
     n = mdp.n_states
     best = bounded(mdp, gamma, np.zeros(n), sign, policy)
+    low, high = reward_intervals(mdp)
+    # What values can differ by at most: with a larger span, radii would let them run away.
+    widest = (float(high.max()) - float(low.min())) / (1.0 - gamma)
     values = guess
     for _ in range(ROUNDS):
-        span = float(values.max() - values.min())
+        span = min(float(values.max() - values.min()), widest)
         extra = estimate.reward_radius + gamma * estimate.row_radius * span
         shifted = replace(
             mdp, rewards=mdp.rewards + sign * extra, estimate=None, terminal_state=None, metadata={}

@@ -311,12 +311,12 @@ def test_fork_while_other_threads_work() -> None:
 
 
 KEPT = """
-import json, os, threading
+import json, os, pickle, threading
 from bisim_abstract import certificate as module
 from tests.jobs import small_certificate
 
 # New objects, of which nothing has been computed.
-first, second = (small_certificate().at(tau) for tau in (1.0, 2.0))
+first, second = (pickle.loads(pickle.dumps(small_certificate())) for _ in range(2))
 compute, inside, leave = module.lower_forest, threading.Event(), threading.Event()
 
 def waiting(*args):

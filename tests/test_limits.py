@@ -146,7 +146,8 @@ files = {"mdp.npz", "config.json", "certificate.npz", "comparison.json"}
 for name in files & kept.keys():
     now = folder / "run" / name
     assert (now.stat().st_ino, now.read_bytes()) == kept[name], name
-print(json.dumps([str(caught.value), content(found.certificate), sorted(kept), found.verdict]))
+said = found.verdict.sentence
+print(json.dumps([str(caught.value), content(found.certificate), sorted(kept), said]))
 """
 
 
@@ -184,7 +185,7 @@ def test_full_disk_in_a_run(stage: str, named: str, tmp_path: Path) -> None:
     assert message.startswith("[Errno 28] No space left on device")
     assert named in message
     assert {"config.json", "mdp.npz"} <= set(kept)
-    assert verdict.endswith("verified")
+    assert verdict.endswith("(verified)")
     whole = Run(tmp_path / "whole", Config(source=ROOMS), threads=1)()
     assert found == content(whole.certificate)
 
@@ -220,7 +221,7 @@ def test_a_failing_write_leaves_the_last_checkpoint(
     def failing(file: int) -> None:
         nonlocal calls
         calls += 1
-        if calls == 3:
+        if calls == 2:  # while it works on the step after the first
             raise OSError(number, os.strerror(number))
         sync(file)
 

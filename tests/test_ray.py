@@ -360,7 +360,7 @@ def test_a_cluster_of_its_own_by_name(tmp_path: Path) -> None:
         "mdp, _ = grouped_mdp(60, 5, noise=0.05, seed=1)\n"
         "mdp.save('m.npz')\n"
         "stages = []\n"
-        "found = certify(mdp, 0.9, backend='ray', threads=2, callback=lambda p: "
+        "found = certify(mdp, 0.9, tau='auto', backend='ray', threads=2, callback=lambda p: "
         "stages.append(p.stage))\n"
         "found.save('api.npz')\n"
         "print(json.dumps([ray.is_initialized(), 'shards' in stages]))\n"
@@ -372,12 +372,13 @@ def test_a_cluster_of_its_own_by_name(tmp_path: Path) -> None:
     done = run([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [False, True]
-    words = ["certify", "m.npz", "-o", "cli.npz", "--backend", "ray", "--threads", "2", "--json"]
+    words = ["certify", "m.npz", "--tau", "auto", "-o", "cli.npz", "--json"]
+    words += ["--backend", "ray", "--threads", "2"]
     done = run([sys.executable, "-m", "bisim_abstract", *words])
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["is_certified"]
+    assert json.loads(done.stdout)["certified"]
     api, cli = (Certificate.load(tmp_path / name) for name in ("api.npz", "cli.npz"))
-    local = certify(grouped_mdp(60, 5, noise=0.05, seed=1)[0], 0.9)
+    local = certify(grouped_mdp(60, 5, noise=0.05, seed=1)[0], 0.9, tau="auto")
     assert parts(api) == parts(cli) == parts(local)
 
 

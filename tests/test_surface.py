@@ -28,6 +28,7 @@ LAYERS: dict[str, int] = {
     "_validation": 0,
     "_atomic": 0,
     "_cached": 0,
+    "_linear": 0,
     "_memory": 0,
     "_text": 0,
     "_parallel": 0,
