@@ -400,12 +400,14 @@ class Refinement:
             if table.coverage == 1.0 and width <= tol:
                 return f"width {width:.3g} is within {tol:g}"
             return ""
+        if self.done == 1 and table.n_covered == 0 and self._n_pairs:
+            # Nothing is known yet but that no distance exceeds D: one cluster, from there on.
+            if not self.goal.is_by_value:
+                return ""
+            blind = self.search.blind()
+            if not self.goal.is_worth(blind, blind):
+                return ""
         if self.goal.is_by_value:
-            if not table.ground.levels and table.n_covered == 0:
-                # Nothing is known yet but that no distance exceeds D: one cluster, from there on.
-                blind = self.search.blind()
-                if not (self.goal.is_worth(blind, blind) or self.goal.n_states <= 1):
-                    return ""
             best, target = self.prospect.best, self.prospect.target
             if best is None or table.n_covered == self._n_pairs:
                 return "" if best is None else self._found(best)
