@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bisim_abstract import Certificate, InvalidArgumentError, TabularMDP, certify
+from bisim_abstract import Certificate, InvalidArgumentError, NearPair, TabularMDP, certify
 from tests.mdps import dense
 from tests.oracles import metric_lp, transport_lp
 from tests.test_value import limit_tightening, random_row, with_equal_radii
@@ -65,7 +65,7 @@ def test_pairs_by_brute_force(seed: int) -> None:
 
 
 def check_explanation(
-    mdp: TabularMDP, certificate: Certificate, s: int, t: int, pair: object
+    mdp: TabularMDP, certificate: Certificate, s: int, t: int, pair: NearPair
 ) -> None:
     P, states = dense(mdp), np.arange(mdp.n_states)
     below, upper = certificate.bounds(states[:, None], states[None, :])
@@ -75,18 +75,18 @@ def check_explanation(
         future = certificate.gamma * transport_lp(upper, P[s, action], P[t, action])
         found.append((reward, future))
     totals = [sum(x) for x in found]
-    action = pair.action  # type: ignore[attr-defined]
+    action = pair.action
     assert s < t
     assert totals[action] == pytest.approx(max(totals), abs=1e-7)
-    assert pair.reward == pytest.approx(found[action][0], abs=1e-12)  # type: ignore[attr-defined]
-    assert pair.future == pytest.approx(found[action][1], abs=1e-7)  # type: ignore[attr-defined]
-    assert pair.lower == below[s, t]  # type: ignore[attr-defined]
-    assert pair.upper == upper[s, t]  # type: ignore[attr-defined]
-    shares = [share for _, _, share in pair.successors]  # type: ignore[attr-defined]
+    assert pair.reward == pytest.approx(found[action][0], abs=1e-12)
+    assert pair.future == pytest.approx(found[action][1], abs=1e-7)
+    assert pair.lower == below[s, t]
+    assert pair.upper == upper[s, t]
+    shares = [share for _, _, share in pair.successors]
     assert len(shares) <= 3
     assert sum(shares) <= 1.0 + 1e-12
     assert shares == sorted(shares, reverse=True)
-    for x, y, share in pair.successors:  # type: ignore[attr-defined]
+    for x, y, share in pair.successors:
         assert share > 0.0
         assert P[s, action, x] > 0.0
         assert P[t, action, y] > 0.0
