@@ -86,7 +86,7 @@ def abstract_env(
     is_by_value = n_clusters is None and tau is None
     if verdict.level == "open" or (is_by_value and verdict.level != "useful"):
         raise NotCertifiedError(verdict.sentence)
-    found = verify(certificate, mdp)
+    found = verify(mdp, certificate)
     if not found.is_valid:
         raise NotCertifiedError(f"the certificate does not hold: {found.problem}")
     return AbstractedEnv(

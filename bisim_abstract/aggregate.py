@@ -233,7 +233,7 @@ def value_loss(
                 f"{name} must be the values of these {mdp.n_states} states at gamma {gamma:g}, "
                 f"got {values.lower.size} states at {values.gamma:g}"
             )
-    own = evaluate_policy(mdp, policy, gamma)
+    own = evaluate_policy(mdp, gamma, policy)
     # One rounding of each difference, and one each of sum and quotient.
     size = float(max(np.abs(optimal.upper).max(), np.abs(own.lower).max()))
     size = max(size, float(max(np.abs(optimal.lower).max(), np.abs(own.upper).max())))
@@ -273,7 +273,7 @@ def random_values(mdp: TabularMDP, gamma: float) -> Values:
         mdp: The model.
         gamma: The discount, in [0, 1).
     """
-    return evaluate_policy(mdp, np.full(mdp.rewards.shape, 1.0 / mdp.n_actions), gamma)
+    return evaluate_policy(mdp, gamma, np.full(mdp.rewards.shape, 1.0 / mdp.n_actions))
 
 
 def set_end_apart(given: IntArray, terminal: int | None) -> tuple[IntArray, int]:

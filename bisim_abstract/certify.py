@@ -101,7 +101,7 @@ def single_build(
         MemoryLimitError: If the tables would not fit.
 
     Example:
-        >>> from bisim_abstract import sparse_mdp
+        >>> from bisim_abstract.parts import sparse_mdp
         >>> single_build(sparse_mdp(30, seed=0), 0.9, neighbours=4).n_covered > 30
         True
     """
@@ -267,7 +267,7 @@ def certify(
         The certificate, whether or not the goal was reached: its `stop` says why it ended.
 
     Example:
-        >>> from bisim_abstract import grouped_mdp
+        >>> from bisim_abstract.parts import grouped_mdp
         >>> mdp, groups = grouped_mdp(60, 5, noise=0.01, seed=0)
         >>> certificate = certify(mdp, 0.9)
         >>> certificate.is_certified, certificate.n_clusters, certificate.value.kept > 0.95

@@ -297,8 +297,8 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
     mdp = _source(options).model(callback=out.callback)
     begin = time.perf_counter()
     found = verify(
-        certificate,
         mdp,
+        certificate,
         mode=options.mode,
         sample=options.sample,
         seed=options.seed,
@@ -400,7 +400,7 @@ def _report(options: argparse.Namespace, out: Out) -> int:
     if certificate.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError(f"{options.certificate} is of another model")
     encoder = _encoder(options, mdp.n_states)
-    found = verify(certificate, mdp, threads=options.threads)
+    found = verify(mdp, certificate, threads=options.threads)
     rows = []
     if certificate.tau is not None and found.is_valid:
         rows = compare_abstractions(mdp, certificate, embedding=encoder, seed=options.seed)
@@ -409,8 +409,8 @@ def _report(options: argparse.Namespace, out: Out) -> int:
         curves = learning_curves(source, mdp, certificate, steps=options.learn)
     write_report(
         options.out,
-        certificate,
         mdp,
+        certificate,
         verification=found,
         places=state_map(mdp, embedding=encoder),
         comparison=rows,
@@ -633,7 +633,7 @@ def _abstraction(certificate: Certificate, mdp: Any, options: argparse.Namespace
         raise InvalidArgumentError(
             f"--gamma {options.gamma} differs from the certificate's, {certificate.gamma:g}"
         )
-    verify(certificate, mdp, threads=options.threads).raise_if_rejected()
+    verify(mdp, certificate, threads=options.threads).raise_if_rejected()
     tau = certificate.tau if options.tau is None else options.tau
     if tau is None:
         raise InvalidArgumentError("the certificate has no threshold of its own: give --tau")

@@ -51,8 +51,8 @@ class AbstractionLoss:
 
 def compare_clusterings(
     mdp: TabularMDP,
-    gamma: float,
     clusterings: Mapping[str, npt.ArrayLike],
+    gamma: float,
     *,
     optimal: Values | None = None,
 ) -> list[AbstractionLoss]:
@@ -60,8 +60,8 @@ def compare_clusterings(
 
     Args:
         mdp: The model.
-        gamma: The discount, in [0, 1).
         clusterings: (n_states) labels by name.
+        gamma: The discount, in [0, 1).
         optimal: `value_iteration(mdp, gamma)`, if known already.
     """
     check_mdp(mdp)
@@ -123,7 +123,7 @@ def compare_abstractions(
     # Every cluster gets a state, so that there are k of them.
     chance = np.concatenate([np.arange(k), rng.integers(k, size=n - k)])
     others["chance"] = rng.permutation(chance)
-    rows = compare_clusterings(mdp, gamma, own | others)
+    rows = compare_clusterings(mdp, own | others, gamma)
     if is_certified:
         value = certificate.value if tau == certificate.tau else None
         proven = prove_value(mdp, upper, gamma) if value is None else value

@@ -151,8 +151,8 @@ def find_optimal(
 
 def evaluate_policy(
     mdp: TabularMDP,
-    policy: npt.ArrayLike,
     gamma: float,
+    policy: npt.ArrayLike,
     *,
     tol: float | None = None,
     guess: npt.ArrayLike | None = None,
@@ -164,21 +164,21 @@ def evaluate_policy(
 
     Args:
         mdp: The model.
-        policy: (n_states) actions, or (n_states, n_actions) probabilities.
         gamma: The discount, in [0, 1).
+        policy: (n_states) actions, or (n_states, n_actions) probabilities.
         tol: What the gap is compared with; 1e-9 of the largest possible value by default.
         guess: (n_states) values to begin sweeps with; rewards by default.
     """
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     goal = _goal(mdp, gamma, tol)
-    return _told(follow_policy(mdp, policy, gamma, goal, guess=guess))
+    return _told(follow_policy(mdp, gamma, policy, goal, guess=guess))
 
 
 def follow_policy(
     mdp: TabularMDP,
-    policy: npt.ArrayLike,
     gamma: float,
+    policy: npt.ArrayLike,
     goal: float,
     *,
     guess: npt.ArrayLike | None = None,

@@ -130,7 +130,8 @@ def plot_profile(certificate: Certificate, *, ax: Axes | None = None) -> Axes:
         The axes.
 
     Example:
-        >>> from bisim_abstract import certify, random_mdp
+        >>> from bisim_abstract import certify
+        >>> from bisim_abstract.parts import random_mdp
         >>> from matplotlib.figure import Figure
         >>> figure = Figure(layout="constrained")
         >>> certificate = certify(random_mdp(4, seed=0), 0.9)

@@ -68,8 +68,8 @@ MARKS = {"useful": "✓", "poor": "!", "open": "✗"}  # of verdicts
 
 def write_report(
     path: str | Path,
-    certificate: Certificate,
     mdp: TabularMDP,
+    certificate: Certificate,
     *,
     verification: Verification | None = None,
     places: StateMap | None = None,
@@ -88,8 +88,8 @@ def write_report(
 
     Args:
         path: The file; its folder must exist.
-        certificate: What to show.
-        mdp: The model it speaks of.
+        mdp: The model.
+        certificate: What to show, which speaks of that model.
         verification: What `verify` found, if it was asked.
         places: Where to draw states; by default as `state_map` does.
         comparison: Rows of `compare_abstractions`.
@@ -109,10 +109,11 @@ def write_report(
 
     Example:
         >>> import tempfile
-        >>> from bisim_abstract import certify, grouped_mdp
+        >>> from bisim_abstract import certify
+        >>> from bisim_abstract.parts import grouped_mdp
         >>> mdp, _ = grouped_mdp(20, 4, seed=0)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     written = write_report(f"{folder}/report.html", certify(mdp, 0.9), mdp)
+        ...     written = write_report(f"{folder}/report.html", mdp, certify(mdp, 0.9))
         ...     written.stat().st_size > 10_000
         True
     """

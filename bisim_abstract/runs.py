@@ -522,8 +522,8 @@ class Run:
         begin = time.perf_counter()
         report = write_report(
             self.folder / "report.html",
-            certificate,
             mdp,
+            certificate,
             verification=verification,
             places=state_map(mdp, embedding=encoder),
             comparison=comparison,
@@ -592,7 +592,7 @@ class Run:
     def _verify(self, certificate: Certificate, mdp: TabularMDP) -> Verification:
         """Always made anew: a verdict in a file could be anybody's."""
         begin = time.perf_counter()
-        found = verify(certificate, mdp, threads=self.threads)
+        found = verify(mdp, certificate, threads=self.threads)
         write_json(self.folder / "verification.json", plain(found))
         detail = f"{found.verdict}: {found.problem}" if found.problem else found.verdict
         self._told(Done("verify", detail, time.perf_counter() - begin, True))

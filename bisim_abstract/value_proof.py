@@ -137,7 +137,7 @@ class GroundValues:
             start = np.zeros(mdp.n_states)
             return _frozen(_with_radii(mdp, gamma, 1.0, policy, 0.0, start, 0))
         tol = max(1e-3 * FIRST_TOL * self.size, 1e-300)
-        found = follow_policy(mdp, policy, gamma, tol, guess=guess)
+        found = follow_policy(mdp, gamma, policy, tol, guess=guess)
         return _frozen(bounded(mdp, gamma, _middle(found.lower, found.upper), 1.0, policy))
 
 
@@ -164,7 +164,7 @@ def prove_value(
         hint: Values to begin with, if some are known.
 
     Example:
-        >>> from bisim_abstract import grouped_mdp
+        >>> from bisim_abstract.parts import grouped_mdp
         >>> mdp, groups = grouped_mdp(60, 5, noise=0.01, seed=0)
         >>> value = prove_value(mdp, groups, 0.9)
         >>> value.kept > 0.99, value.start_loss <= value.loss < 0.1
@@ -228,7 +228,7 @@ def _policy_lower(
     mdp, gamma = ground.mdp, ground.gamma
     if mdp.estimate is not None:
         return _with_radii(mdp, gamma, -1.0, lifted, tol, guess, 0), 0.0
-    own = follow_policy(mdp, lifted, gamma, max(tol, 1e-300), guess=guess)
+    own = follow_policy(mdp, gamma, lifted, max(tol, 1e-300), guess=guess)
     lower = bounded(mdp, gamma, _middle(own.lower, own.upper), -1.0, lifted)
     return lower, float((own.upper - lower).max())
 
@@ -373,7 +373,7 @@ def _with_radii(
             new = _optimal(shifted, gamma, max(tol, 1e-300), values, max(sweeps, 20))
         else:
             goal = LAST_TOL * float(np.abs(shifted.rewards).max()) / (1.0 - gamma)
-            own = follow_policy(shifted, policy, gamma, max(goal, 1e-300), guess=values)
+            own = follow_policy(shifted, gamma, policy, max(goal, 1e-300), guess=values)
             new = _middle(own.lower, own.upper)
         found = bounded(mdp, gamma, new, sign, policy)
         # Judged by the start, and by all states where that makes no difference.

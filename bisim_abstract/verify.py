@@ -116,8 +116,8 @@ class Verification:
 
 
 def verify(
-    certificate: Certificate,
     mdp: TabularMDP,
+    certificate: Certificate,
     *,
     mode: str = "float",
     sample: int = 200,
@@ -131,8 +131,8 @@ def verify(
     is too large to be checked in the memory there is is neither rejected nor verified.
 
     Args:
-        certificate: What is to be checked.
-        mdp: The model it speaks of.
+        mdp: The model.
+        certificate: What is to be checked, which speaks of that model.
         mode: "float" checks all claims, fast; "exact" checks all claims in rational arithmetic,
             for small instances; "sampled" does so for a random sample of the pairs (and of the
             rows behind block levels), and checks the rest of the claims as "float" does. Where

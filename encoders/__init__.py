@@ -10,7 +10,7 @@
 Encoders load torch when one of them is first named; the rest of the package never does.
 
 Example:
-    >>> from bisim_abstract import grouped_mdp
+    >>> from bisim_abstract.parts import grouped_mdp
     >>> from bisim_abstract.encoders import ActionMaxEncoder
     >>> mdp, planted = grouped_mdp(30, 3, seed=0)
     >>> encoder = ActionMaxEncoder(dim=4, steps=50).fit(mdp, n_transitions=2_000)

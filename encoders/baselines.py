@@ -26,7 +26,7 @@ class RewardEmbedding:
         dim: Number of coordinates, one per action.
 
     Example:
-        >>> from bisim_abstract import random_mdp
+        >>> from bisim_abstract.parts import random_mdp
         >>> RewardEmbedding(random_mdp(5, 2, seed=0)).encode([0, 1]).shape
         (2, 2)
     """

@@ -56,7 +56,7 @@ class Transitions:
             states include one.
 
     Example:
-        >>> from bisim_abstract import random_mdp
+        >>> from bisim_abstract.parts import random_mdp
         >>> steps = sample_transitions(random_mdp(5, 2, seed=0), 100, seed=0)
         >>> steps
         Transitions(100 steps of 5 states, 2 actions)

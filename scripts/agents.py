@@ -33,9 +33,9 @@ from bisim_abstract import (
     learning_curve,
     lift_policy,
     plot_curves,
-    score_above_random,
     value_loss,
 )
+from bisim_abstract.parts import score_above_random
 from bisim_abstract.wrappers import AbstractedEnv, Distractor, TabularEnv, extract_mdp, make_env
 
 GAMMA = 0.9

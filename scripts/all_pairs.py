@@ -24,8 +24,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract import Certificate, TabularMDP, certify, grouped_mdp, sparse_mdp, verify
+from bisim_abstract import Certificate, TabularMDP, certify, verify
 from bisim_abstract._typing import IntArray, Progress
+from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 
 GAMMA = 0.9
@@ -120,7 +121,7 @@ def run_cases(*, is_quick: bool) -> None:
         begin = time.perf_counter()
         found = certify(case.mdp, GAMMA, tau=case.tau, blocks=case.blocks)
         made = time.perf_counter()
-        verify(found, case.mdp).raise_if_rejected()
+        verify(case.mdp, found).raise_if_rejected()
         done = time.perf_counter()
         table.add_row(
             case.name,
@@ -193,7 +194,7 @@ def run_growth(*, is_quick: bool, has_many_blocks: bool) -> None:
         found = certify(mdp, GAMMA, tau="auto", callback=stages)
         stages.enter("verify")
         if found.is_certified:
-            verify(found, mdp).raise_if_rejected()
+            verify(mdp, found).raise_if_rejected()
         stages.enter("end")
         total = sum(stages.seconds.get(name, 0.0) for name in names)
         if room_size != 10 or side < 1000:

@@ -3,8 +3,8 @@
     python scripts/api.py           writes the file
     python scripts/api.py --check   exits with 1 if the file is not what would be written
 
-Names come from `__all__` of `bisim_abstract`, `.wrappers` and `.encoders`; they are grouped by the
-module that defines them, in reading order, and inside a module they keep the order of the source.
+Names come from `__all__` of the public packages; they are grouped by the module that defines them,
+in reading order, and inside a module they keep the order of the source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 TARGET = Path(__file__).parent.parent / "docs" / "api.md"
-PACKAGES = ("bisim_abstract", "bisim_abstract.wrappers", "bisim_abstract.encoders")
+PARTS = "bisim_abstract.parts"
+PACKAGES = (
+    "bisim_abstract",
+    PARTS,
+    "bisim_abstract.errors",
+    "bisim_abstract.wrappers",
+    "bisim_abstract.encoders",
+)
 # Modules in reading order. One that is missing here follows, by name, before the next package.
 ORDER = (
     "mdp",
@@ -75,8 +82,8 @@ HEAD = """\
 # Reference
 
 Every public name, with its docstring. This page is made by `python scripts/api.py`; edit the
-docstrings, not the page. Import names from `bisim_abstract`, `bisim_abstract.wrappers` and
-`bisim_abstract.encoders`; the modules in the headings only say where the source is.
+docstrings, not the page. Import names from the package they are listed under here; the modules in
+the headings only say where the source is.
 """
 
 
@@ -99,50 +106,46 @@ def main() -> int:
 def page() -> str:
     """The whole page."""
     groups = grouped()
-    names = {name for _, members in groups for name, _ in members}
+    names = {name for _, _, members in groups for name, _ in members}
     lines = [HEAD]
     for package in PACKAGES:
         lines += [f"From `{package}`:", ""]
-        for module, members in groups:
-            if home(module) == package:
+        for where, module, members in groups:
+            if where == package:
                 listed = [f"[`{name}`](#{name.lower()})" for name, _ in members]
                 short = module.split(".")[-1].lstrip("_")
                 lines.append(f"- {short}: {', '.join(listed)}")
         lines.append("")
     lines.pop()
-    for module, members in groups:
-        lines += ["", f"## `{module}`", ""]
+    for package, module, members in groups:
+        lines += ["", f"## `{module}`" + (" (parts)" if package == PARTS else ""), ""]
         lines.append(linked(summary_of(importlib.import_module(module)), names, ""))
         for name, value in members:
             lines += ["", *section(name, value, names)]
     return "\n".join(lines) + "\n"
 
 
-def grouped() -> list[tuple[str, list[tuple[str, Any]]]]:
-    """Public names and values by module, in reading order."""
-    found: dict[str, list[tuple[str, Any]]] = {}
+def grouped() -> list[tuple[str, str, list[tuple[str, Any]]]]:
+    """Packages to import from, modules and their public names and values, in reading order."""
+    found: dict[tuple[str, str], list[tuple[str, Any]]] = {}
+    seen: set[str] = set()
     for package in PACKAGES:
         space = importlib.import_module(package)
         for name in space.__all__:
-            value = getattr(space, name)
-            found.setdefault(value.__module__, []).append((name, value))
+            if name not in seen:  # some errors stand at the top as well
+                value = getattr(space, name)
+                found.setdefault((package, value.__module__), []).append((name, value))
+                seen.add(name)
     for members in found.values():
         members.sort(key=lambda member: inspect.getsourcelines(member[1])[1])
 
-    def place(module: str) -> tuple[int, int, str]:
+    def place(group: tuple[str, str]) -> tuple[int, int, str]:
+        package, module = group
         short = module.removeprefix("bisim_abstract.")
         rank = ORDER.index(short) if short in ORDER else len(ORDER)
-        return PACKAGES.index(home(module)), rank, module
+        return PACKAGES.index(package), rank, module
 
-    return [(module, found[module]) for module in sorted(found, key=place)]
-
-
-def home(module: str) -> str:
-    """The package that a module's names are imported from."""
-    for package in reversed(PACKAGES):
-        if module == package or module.startswith(package + "."):
-            return package
-    raise ValueError(f"{module} is not ours")
+    return [(*group, found[group]) for group in sorted(found, key=place)]
 
 
 def section(name: str, value: Any, names: set[str]) -> list[str]:

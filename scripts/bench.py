@@ -23,18 +23,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract import (
-    TabularMDP,
-    bisimulation_classes,
-    bisimulation_metric,
-    certify,
-    landmark_mds,
-    random_mdp,
-    solve_transport,
-    sparse_mdp,
-)
+from bisim_abstract import TabularMDP, bisimulation_classes, bisimulation_metric, certify
 from bisim_abstract._pairs import StochasticPairs
 from bisim_abstract.arms import Arms
+from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, sparse_mdp
 from bisim_abstract.wrappers import Distractor, extract_mdp
 
 os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")  # POT then imports in a moment

@@ -21,15 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract import (
-    MetricBounds,
-    bisimulation_metric,
-    certify,
-    evaluate_embedding,
-    retrieve_pairs,
-    single_build,
-    verify,
-)
+from bisim_abstract import MetricBounds, bisimulation_metric, certify, evaluate_embedding, verify
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract.encoders import (
     ActionMaxEncoder,
@@ -41,6 +33,7 @@ from bisim_abstract.encoders import (
     collect_transitions,
 )
 from bisim_abstract.partition import spanning_forest
+from bisim_abstract.parts import retrieve_pairs, single_build
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 
 GAMMA = 0.9
@@ -78,7 +71,7 @@ def compare_rooms(options: Options) -> None:
     env = RoomsGridEnv()
     mdp = env.to_mdp()
     truth = certify(mdp, GAMMA, tau="auto")
-    verify(truth, mdp).raise_if_rejected()
+    verify(mdp, truth).raise_if_rejected()
     begin = time.perf_counter()
     data = collect_transitions(
         "bisim_abstract/RoomsGrid-v0", options.transitions, seed=options.seed
@@ -115,7 +108,7 @@ def compare_rooms(options: Options) -> None:
         quality = evaluate_embedding(truth, encoder, seed=options.seed)
         goal: dict[str, Any] = {"tau": "auto", "embedding": points, "seed": options.seed}
         found = certify(mdp, GAMMA, propose=["embedding"], **goal)
-        verify(found, mdp).raise_if_rejected()
+        verify(mdp, found).raise_if_rejected()
         count = found.n_clusters if found.is_certified else 0
         helped = certify(mdp, GAMMA, **goal)
         table.add_row(
@@ -163,7 +156,7 @@ def compare_taxi(options: Options) -> None:
                 mdp, GAMMA, tau=tau, neighbours=k, embedding=points, index="LSH16",
                 lower_start="reward", upper_start="constant", seed=options.seed,
             )  # fmt: skip
-            verify(found, mdp).raise_if_rejected()
+            verify(mdp, found).raise_if_rejected()
             lower, upper = found.bounds(states[:, None], states)
             below, above = metric.bounds(states[:, None], states)
             is_valid = bool((lower <= above).all() and (upper >= below).all())

@@ -41,9 +41,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract import Certificate, TabularMDP, certify, grouped_mdp, sparse_mdp, verify
+from bisim_abstract import Certificate, TabularMDP, certify, verify
 from bisim_abstract._atomic import write_json
 from bisim_abstract._npz import read_npz
+from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from bisim_abstract.runs import Config, Run, plain
 from bisim_abstract.sources import Source
 from bisim_abstract.wrappers import AbstractedEnv
@@ -127,7 +128,7 @@ def work(cycle: Cycle, folder: Path, tell: Callable[..., None]) -> list[str]:
         found.save(path)
     checkpoint.unlink(missing_ok=True)
     tell(event="certified")
-    verdicts = [verify(Certificate.load(path), mdp, threads=1).verdict]
+    verdicts = [verify(mdp, Certificate.load(path), threads=1).verdict]
     tell(event="verified")
     made = Run(folder / "run", cycle.config, threads=1, callback=hear, after=hear)()
     verdicts.append(made.verification.verdict)

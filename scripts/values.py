@@ -89,7 +89,7 @@ def row_of(name: str, mdp: TabularMDP, gamma: float) -> tuple[list[str], Certifi
     begin = time.perf_counter()
     found = certify(mdp, gamma)
     seconds = time.perf_counter() - begin
-    checked = verify(found, mdp)
+    checked = verify(mdp, found)
     problem = "" if checked.is_valid else f"rejected: {checked.problem}"
     cells = [name, f"{found.n_live:,}", f"{gamma:g}"]
     if found.value is None:

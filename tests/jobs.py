@@ -9,17 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract import (
-    Certificate,
-    TabularMDP,
-    bisimulation_metric,
-    certify,
-    grouped_mdp,
-    landmark_mds,
-    retrieve_pairs,
-    sparse_mdp,
-    verify,
-)
+from bisim_abstract import Certificate, TabularMDP, bisimulation_metric, certify, verify
+from bisim_abstract.parts import grouped_mdp, landmark_mds, retrieve_pairs, sparse_mdp
 from bisim_abstract.retrieval import k_means
 from bisim_abstract.wrappers import AbstractedEnv
 
@@ -69,7 +60,7 @@ def job(threads: int = 2) -> str:
 def verified(certificate: Certificate, mdp: TabularMDP, threads: int = 2) -> str:
     """The verdict on a certificate, with its clusterings at all thresholds."""
     intervals = [(x.low, x.high, x.n_clusters) for x in certificate.certified_thresholds()]
-    return digest(verify(certificate, mdp, threads=threads).verdict, intervals)
+    return digest(verify(mdp, certificate, threads=threads).verdict, intervals)
 
 
 def _retrieval() -> str:

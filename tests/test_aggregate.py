@@ -16,11 +16,10 @@ from bisim_abstract import (
     TabularMDP,
     aggregate,
     lift_policy,
-    random_mdp,
-    sparse_mdp,
     value_iteration,
     value_loss,
 )
+from bisim_abstract.parts import random_mdp, sparse_mdp
 from tests.mdps import dense
 from tests.oracles import optimal_values_exact, policy_values_exact
 

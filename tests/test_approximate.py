@@ -9,18 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bisim_abstract import (
-    Estimate,
-    InvalidArgumentError,
-    bisimulation_metric,
-    random_mdp,
-    sparse_mdp,
-    verify,
-)
+from bisim_abstract import InvalidArgumentError, bisimulation_metric, verify
 from bisim_abstract.approximate import index_side_run, truncated_mdp
 from bisim_abstract.arms import Arms
 from bisim_abstract.certify import single_build
 from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.parts import Estimate, random_mdp, sparse_mdp
 from tests.oracles import backup_exact
 
 GAMMA = 0.7
@@ -149,4 +143,4 @@ def test_radii_of_estimated_models_enter(omit: float) -> None:
     )
     mdp = dataclasses.replace(mdp, estimate=estimate)
     made = single_build(mdp, 0.9, backup="index", omit=omit, sweeps=30, neighbours=9, dim=9)
-    assert verify(made, mdp).is_valid
+    assert verify(mdp, made).is_valid

@@ -14,16 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bisim_abstract import (
-    Estimate,
-    InvalidArgumentError,
-    TabularMDP,
-    bisimulation_metric,
-    grouped_mdp,
-    random_mdp,
-    sparse_mdp,
-)
+from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric
 from bisim_abstract.arms import CHUNK, Arms
+from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
 from tests.mdps import BY_HAND, Known, dense, gammas, mdps, scaled
 from tests.oracles import backup_exact
 

@@ -18,10 +18,8 @@ from bisim_abstract import (
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
-    grouped_mdp,
-    random_mdp,
-    sparse_mdp,
 )
+from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from tests.mdps import BY_HAND, Known, dense, gammas, mdps, permuted
 from tests.oracles import (
     classes_exact,

@@ -14,21 +14,19 @@ from scipy.optimize import linprog
 
 from bisim_abstract import (
     InvalidArgumentError,
-    InvalidMDPError,
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
     certify,
     estimate_mdp,
-    grouped_mdp,
-    random_mdp,
-    sparse_mdp,
     verify,
 )
 from bisim_abstract._kernels.transport import normalise_rows_kernel, partial_kernel
 from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import BlockLevel, BlockModel, build_blocks, exact_blocks
+from bisim_abstract.errors import InvalidMDPError
 from bisim_abstract.estimation import Estimate
+from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from tests.mdps import BY_HAND, dense
 from tests.oracles import (
     backup_exact,
@@ -895,5 +893,5 @@ def test_means_of_the_least_probabilities_stay_above_0() -> None:
     assert (model.probs > 0.0).all()
     mdp = TabularMDP.from_dense(P, [0.0, 0.5, 1.0])
     certificate = certify(mdp, 0.5, blocks=[0, 1, 0], propose=[])
-    assert verify(certificate, mdp).is_valid
-    assert verify(certificate, mdp, mode="exact").is_valid
+    assert verify(mdp, certificate).is_valid
+    assert verify(mdp, certificate, mode="exact").is_valid

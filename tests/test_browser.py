@@ -19,10 +19,10 @@ from bisim_abstract import (
     TabularMDP,
     certify,
     compare_abstractions,
-    random_mdp,
     verify,
     write_report,
 )
+from bisim_abstract.parts import random_mdp
 from bisim_abstract.value import amount_text, share_text
 from bisim_abstract.wrappers import extract_mdp
 
@@ -160,8 +160,8 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Report:
         for name in ("clusters", "raw states")
     ]
     path = write_report(
-        tmp_path_factory.mktemp("rooms") / "report.html", certificate, mdp,
-        verification=verify(certificate, mdp), comparison=compare_abstractions(mdp, certificate),
+        tmp_path_factory.mktemp("rooms") / "report.html", mdp, certificate,
+        verification=verify(mdp, certificate), comparison=compare_abstractions(mdp, certificate),
         curves=curves, embedding=points, commands=["make demo"], record={"seed": 0},
     )  # fmt: skip
     return path, mdp, certificate
@@ -171,7 +171,7 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def taxi(tmp_path_factory: pytest.TempPathFactory) -> Report:
     mdp = extract_mdp("Taxi-v3")
     certificate = certify(mdp, 0.9)
-    path = write_report(tmp_path_factory.mktemp("taxi") / "report.html", certificate, mdp)
+    path = write_report(tmp_path_factory.mktemp("taxi") / "report.html", mdp, certificate)
     return path, mdp, certificate
 
 
@@ -180,7 +180,7 @@ def abstained(tmp_path_factory: pytest.TempPathFactory) -> Report:
     mdp = random_mdp(200, seed=1)
     certificate = certify(mdp, 0.9, tau=0.15, max_pairs=500)
     assert not certificate.is_certified
-    path = write_report(tmp_path_factory.mktemp("random") / "report.html", certificate, mdp)
+    path = write_report(tmp_path_factory.mktemp("random") / "report.html", mdp, certificate)
     return path, mdp, certificate
 
 
@@ -190,7 +190,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Report:
     mdp = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
     certificate = certify(mdp, 0.9, tau=0.07)
     assert certificate.verdict.level == "poor"
-    path = write_report(tmp_path_factory.mktemp("lake") / "report.html", certificate, mdp)
+    path = write_report(tmp_path_factory.mktemp("lake") / "report.html", mdp, certificate)
     return path, mdp, certificate
 
 
@@ -285,13 +285,13 @@ def test_what_was_not_evaluated_says_so(
     value, tau = certificate.value, certificate.tau
     assert value is not None
     assert tau is not None
-    page.open(write_report(tmp_path / "report.html", certificate, mdp))
+    page.open(write_report(tmp_path / "report.html", mdp, certificate))
     assert page.text("kept") == share_text(value.kept)
     page.set_tau(certificate.certified_thresholds()[0].low)
     assert page.state() == "certified"
     assert (page.text("kept"), page.text("loss")) == ("not evaluated", "not evaluated")
     assert page.worth() == "none"
-    page.open(write_report(tmp_path / "report.html", certificate.at(tau), mdp))
+    page.open(write_report(tmp_path / "report.html", mdp, certificate.at(tau)))
     assert page.text("kept") == "not evaluated"
     assert page.run("return document.querySelectorAll('#frontier *').length") == 0
     assert page.complaints() == []
@@ -585,7 +585,7 @@ def test_the_slider_is_fluid_with_as_many_states_as_are_drawn(page: Page, tmp_pa
 
     mdp = RoomsGridEnv(side=140, room_size=35).to_mdp()
     certificate = certify(mdp, 0.9, tau="auto")
-    path = write_report(tmp_path / "report.html", certificate, mdp)
+    path = write_report(tmp_path / "report.html", mdp, certificate)
     assert path.stat().st_size < 5_000_000
     page.open(path)
     millis = page.run(
@@ -604,7 +604,7 @@ def test_the_slider_is_fluid_with_as_many_states_as_are_drawn(page: Page, tmp_pa
 def test_the_smallest_models(page: Page, tmp_path: Path, n: int) -> None:
     mdp = TabularMDP.from_dense(np.eye(n)[:, None, :], np.arange(n, dtype=np.float64)[:, None])
     certificate = certify(mdp, 0.9, tau=0.5)
-    page.open(write_report(tmp_path / "report.html", certificate, mdp), width=390)
+    page.open(write_report(tmp_path / "report.html", mdp, certificate), width=390)
     for position in (0, 500, 1000):
         page.slide(position)
         assert page.counts() == live(certificate, page.tau())
@@ -622,7 +622,7 @@ def test_what_a_thinned_page_does_not_know_it_does_not_say(
     _, mdp, certificate = taxi
     kept = report_data.kept_intervals(certificate.certified_thresholds(), certificate.tau or 0.0)
     assert len(kept) == 3
-    page.open(write_report(tmp_path / "report.html", certificate, mdp))
+    page.open(write_report(tmp_path / "report.html", mdp, certificate))
     for position in range(0, 1001, 50):
         page.slide(position)
         tau = page.tau()
@@ -640,7 +640,7 @@ def test_hostile_strings_run_nothing(page: Page, abstained: Report, tmp_path: Pa
     bad = "</script><script>document.title = 'taken'</script><img src=x onerror=alert(1)>"
     curve = Curve(bad, (1, 2), np.array([[0.1, 0.2]]))
     path = write_report(
-        tmp_path / "report.html", certificate, mdp.with_metadata(env=bad), title=bad,
+        tmp_path / "report.html", mdp.with_metadata(env=bad), certificate, title=bad,
         curves=[curve], record={bad: bad}, commands=[bad],
     )  # fmt: skip
     page.open(path, width=390)

@@ -17,22 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import (
-    Estimate,
-    FileFormatError,
-    InvalidArgumentError,
-    TabularMDP,
-    certify,
-    grouped_mdp,
-    random_mdp,
-    sparse_mdp,
-    verify,
-)
+from bisim_abstract import InvalidArgumentError, TabularMDP, certify, verify
 from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import BlockLevel, build_blocks
 from bisim_abstract.certificate import Certificate
+from bisim_abstract.errors import FileFormatError
 from bisim_abstract.features import make_witness, value_features
 from bisim_abstract.linking import Undecided
+from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
 from tests.oracles import first_appearance
 
 Floats = npt.NDArray[np.float64]
@@ -543,7 +535,7 @@ def test_at_another_threshold_the_bounds_stay(scope: str, tmp_path: Path) -> Non
         labels = {"labels_lower": lower, "labels_upper": upper}
         assert same(other, changed(certificate, tau=tau, **labels))
         assert same(other.at(0.4), certificate)
-        assert verify(other, mdp).is_valid
+        assert verify(mdp, other).is_valid
         verdicts.add(other.is_certified)
     assert verdicts == {True, False}
     assert type(certificate.at(np.float64(0.5)).tau) is float
@@ -712,7 +704,7 @@ def test_round_trip_of_all_components(tmp_path: Path, is_estimate: bool, scope: 
         strict=True,
     ):
         assert one.tobytes() == two.tobytes()
-    assert verify(loaded, mdp, mode="exact").is_valid
+    assert verify(mdp, loaded, mode="exact").is_valid
 
 
 def test_round_trip_of_one_component(tmp_path: Path) -> None:
@@ -1187,7 +1179,7 @@ def test_levels_of_exact_models_are_no_estimates(tmp_path: Path) -> None:
     mdp = layered()[0]
     loaded = Certificate.load(tmp_path / "c")
     assert all(level.model.is_estimate for level in loaded.levels)
-    assert verify(loaded, mdp).verdict == "rejected"
+    assert verify(mdp, loaded).verdict == "rejected"
     refused(tmp_path / "d", lambda header, arrays: arrays.update(reward_radius=radius))
     refused(tmp_path / "d", lambda header, arrays: header.update(alpha=0.05))
 

@@ -19,21 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import (
-    FileFormatError,
-    InvalidArgumentError,
-    MemoryLimitError,
-    TabularMDP,
-    bisimulation_metric,
-    grouped_mdp,
-    random_mdp,
-    repair_labels,
-    sparse_mdp,
-)
+from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric
 from bisim_abstract._typing import Progress
 from bisim_abstract.arms import Arms
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.certify import certify, single_build
+from bisim_abstract.errors import FileFormatError, MemoryLimitError
+from bisim_abstract.parts import grouped_mdp, random_mdp, repair_labels, sparse_mdp
 from bisim_abstract.verify import verify
 from tests.mdps import BY_HAND, Known
 
@@ -68,7 +60,7 @@ def _every_certificate_is_verified(monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield
     for certificate, mdp in made:
         mode = "exact" if certificate.n_covered <= 60 else "sampled"
-        found = verify(certificate, mdp, mode=mode, sample=40)
+        found = verify(mdp, certificate, mode=mode, sample=40)
         assert found.is_valid, found.problem
         assert found.widening == 0.0
 
@@ -293,7 +285,7 @@ def test_a_threshold_is_found_over_covered_pairs() -> None:
     assert best.low <= made.tau < best.high
     assert len(set(made.labels_upper.tolist())) == best.n_clusters == 3
     assert len(set(zip(groups.tolist(), made.labels_upper.tolist(), strict=True))) == 3
-    assert verify(made, mdp, mode="exact").is_valid
+    assert verify(mdp, made, mode="exact").is_valid
 
 
 @pytest.mark.parametrize("count", [1, 3, 24])
@@ -302,7 +294,7 @@ def test_a_number_of_clusters_is_found_over_covered_pairs(count: int) -> None:
     made = covering(mdp, 0.5, n_clusters=count, max_rounds=12, threads=1)
     assert made.is_certified
     assert len(set(made.labels_upper.tolist())) == count
-    assert verify(made, mdp, mode="exact").is_valid
+    assert verify(mdp, made, mode="exact").is_valid
 
 
 @pytest.mark.parametrize("goal", [{"tau": "auto"}, {"n_clusters": 2}], ids=str)
@@ -518,7 +510,7 @@ def test_foreign_files_are_no_checkpoints(tmp_path: Path) -> None:
 RUN = """
 import signal
 import sys
-from bisim_abstract import sparse_mdp
+from bisim_abstract.parts import sparse_mdp
 from bisim_abstract.certify import certify
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit none
@@ -831,7 +823,7 @@ def test_rewards_beyond_single_precision(scope: str, size: float) -> None:
         rewards=plain.rewards * size,
     )
     certificate = certify(mdp, 0.9, scope=scope, max_rounds=3, index="Flat")
-    assert verify(certificate, mdp).is_valid
+    assert verify(mdp, certificate).is_valid
     if scope == "covered":
         assert certificate.n_covered > 0
 
@@ -879,7 +871,7 @@ def test_rewards_of_all_sizes() -> None:
     P[4, 0, [1, 2, 3]] = 0.3125, 0.0625, 0.625
     mdp = TabularMDP.from_dense(P, np.array([[1e-74], [1e-242], [0.0], [0.0], [1e90]]))
     found = certify(mdp, 0.9, tau=0.0, max_pairs=0, blocks=[2, 1, 0, 4, 4])
-    assert verify(found, mdp).is_valid
+    assert verify(mdp, found).is_valid
 
 
 def test_diameters_of_blocks_where_products_underflow() -> None:
@@ -895,5 +887,5 @@ def test_diameters_of_blocks_where_products_underflow() -> None:
     found = certify(mdp, 0.9, seed=69, tau="auto", max_pairs=1, max_rounds=3)
     (level,) = found.levels
     assert level.model.radius.max() > 0.0
-    result = verify(found, mdp, mode="exact")
+    result = verify(mdp, found, mode="exact")
     assert result.is_valid, result.problem

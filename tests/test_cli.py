@@ -20,13 +20,11 @@ import pytest
 import bisim_abstract.report
 from bisim_abstract import (
     Certificate,
-    ExtractionError,
     TabularMDP,
     __version__,
     certify,
     cli,
     lift_policy,
-    read_bridge,
     sources,
     value_iteration,
     value_loss,
@@ -35,6 +33,8 @@ from bisim_abstract import (
 from bisim_abstract.aggregate import aggregate
 from bisim_abstract.cli import main
 from bisim_abstract.encoders import ActionMaxEncoder, load_encoder
+from bisim_abstract.errors import ExtractionError
+from bisim_abstract.parts import read_bridge
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 
 ROOT = Path(__file__).parent.parent
@@ -309,7 +309,7 @@ def test_certify(kind: str, call: Any, world: World) -> None:
     found = loaded(ended.out)
     check_described(found, certificate)
     assert found["file"] == "c.npz"
-    assert verify(certificate, mdp).is_valid
+    assert verify(mdp, certificate).is_valid
 
 
 def test_certify_as_text(call: Any, world: World) -> None:
@@ -346,7 +346,7 @@ def test_verify(mode: str, call: Any, world: World) -> None:
     certificate = Certificate.load(world.certificate)
     check_described(found, certificate)
     lake = TabularMDP.load(world.lake)
-    expected = verify(certificate, lake, mode=mode, sample=50, seed=2)
+    expected = verify(lake, certificate, mode=mode, sample=50, seed=2)
     assert found["is_valid"] is True
     for name in ("verdict", "mode", "problem", "pairs_checked"):
         assert found[name] == getattr(expected, name)
@@ -631,7 +631,7 @@ def test_certify_keeps_what_it_has_when_interrupted(
     assert ended.code == 130
     found = Certificate.load("c.npz")
     assert found.stop == "interrupted in step 1"
-    assert verify(found, TabularMDP.load(world.lake)).is_valid
+    assert verify(TabularMDP.load(world.lake), found).is_valid
 
 
 def broken(*args: Any, **kwargs: Any) -> None:

@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import (
-    InvalidArgumentError,
-    TabularMDP,
-    _linkage,
-    bisimulation_metric,
-    certify,
+from bisim_abstract import InvalidArgumentError, TabularMDP, _linkage, bisimulation_metric, certify
+from bisim_abstract._linkage import linked_points
+from bisim_abstract.partition import numbered
+from bisim_abstract.parts import (
     cluster_by_arm,
     cluster_by_embedding,
     cluster_by_metric,
@@ -22,8 +20,6 @@ from bisim_abstract import (
     grouped_mdp,
     sparse_mdp,
 )
-from bisim_abstract._linkage import linked_points
-from bisim_abstract.partition import numbered
 
 
 def linked(table: Any, tau: float) -> npt.NDArray[np.int64]:

@@ -12,16 +12,18 @@ from bisim_abstract import (
     InvalidArgumentError,
     TabularMDP,
     certify,
+    compare_abstractions,
+    value_iteration,
+)
+from bisim_abstract.aggregate import value_loss
+from bisim_abstract.parts import (
     cluster_by_embedding,
     cluster_by_rewards,
-    compare_abstractions,
     compare_clusterings,
     grouped_mdp,
     random_mdp,
     single_build,
-    value_iteration,
 )
-from bisim_abstract.aggregate import value_loss
 from bisim_abstract.retrieval import k_means
 
 OTHERS = ["rewards, same threshold", "rewards, k-means", "chance"]
@@ -66,8 +68,8 @@ def unclear() -> tuple[TabularMDP, Certificate]:
 def test_losses_by_hand(gamma: float) -> None:
     rows = compare_clusterings(
         tiny(),
-        gamma,
         {"apart": [0, 1, 2], "together": [4, 4, 7], "with the end": [0, 0, 0]},
+        gamma,
     )
     assert [row.name for row in rows] == ["apart", "together", "with the end"]
     assert [row.n_clusters for row in rows] == [2, 1, 1]  # and the end
@@ -89,20 +91,20 @@ def test_known_optimal_values_are_used() -> None:
     mdp = tiny()
     best = value_iteration(mdp, 0.9)
     labels = {"together": [0, 0, 1]}
-    given = compare_clusterings(mdp, 0.9, labels, optimal=best)
-    assert given == compare_clusterings(mdp, 0.9, labels)
+    given = compare_clusterings(mdp, labels, 0.9, optimal=best)
+    assert given == compare_clusterings(mdp, labels, 0.9)
     with pytest.raises(InvalidArgumentError, match="optimal must be"):
-        compare_clusterings(mdp, 0.5, labels, optimal=best)
+        compare_clusterings(mdp, labels, 0.5, optimal=best)
 
 
 def test_clusterings_are_checked() -> None:
-    assert compare_clusterings(tiny(), 0.9, {}) == []
+    assert compare_clusterings(tiny(), {}, 0.9) == []
     with pytest.raises(InvalidArgumentError, match="one whole number per state"):
-        compare_clusterings(tiny(), 0.9, {"short": [0, 1]})
+        compare_clusterings(tiny(), {"short": [0, 1]}, 0.9)
     with pytest.raises(InvalidArgumentError, match="gamma"):
-        compare_clusterings(tiny(), 1.0, {"apart": [0, 1, 2]})
+        compare_clusterings(tiny(), {"apart": [0, 1, 2]}, 1.0)
     with pytest.raises(InvalidArgumentError):
-        compare_clusterings("tiny", 0.9, {})  # type: ignore[arg-type]
+        compare_clusterings("tiny", {}, 0.9)  # type: ignore[arg-type]
 
 
 # -- certificates ------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ def test_others_are_what_they_say(grouped: tuple[TabularMDP, Certificate]) -> No
         "embedding, same threshold": cluster_by_embedding(single, 60, tau),
     }
     by_name = {row.name: row for row in rows}
-    for row in compare_clusterings(mdp, 0.9, expected):
+    for row in compare_clusterings(mdp, expected, 0.9):
         assert by_name[row.name] == row
     assert by_name["embedding, k-means"].n_clusters == 5
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from bisim_abstract import grouped_mdp, retrieve_pairs
 from bisim_abstract._atomic import write_json
 from bisim_abstract.certify import certify
+from bisim_abstract.parts import grouped_mdp, retrieve_pairs
 from bisim_abstract.retrieval import _faiss_ready
 from tests.jobs import PARTS, job, part_of_job, small_certificate, verified, walk
 
@@ -424,7 +424,8 @@ def test_vector_environments(library: str, way: str, dynamics: str, saved: str) 
 RAY = """
 import json, os, sys
 import ray
-from bisim_abstract import certify, grouped_mdp, verify
+from bisim_abstract import certify, verify
+from bisim_abstract.parts import grouped_mdp
 from tests.jobs import digest, job, verified, walk
 
 path, root = sys.argv[1:]

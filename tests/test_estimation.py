@@ -19,14 +19,9 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import binom, multinomial
 
-from bisim_abstract import (
-    BisimError,
-    Estimate,
-    InvalidArgumentError,
-    InvalidMDPError,
-    TabularMDP,
-    estimate_mdp,
-)
+from bisim_abstract import BisimError, InvalidArgumentError, TabularMDP, estimate_mdp
+from bisim_abstract.errors import InvalidMDPError
+from bisim_abstract.parts import Estimate
 
 
 def estimate_of(mdp: TabularMDP) -> Estimate:

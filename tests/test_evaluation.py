@@ -15,12 +15,9 @@ from bisim_abstract import (
     MetricBounds,
     bisimulation_metric,
     evaluate_embedding,
-    grouped_mdp,
-    landmark_mds,
-    single_build,
-    sparse_mdp,
 )
 from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract.parts import grouped_mdp, landmark_mds, single_build, sparse_mdp
 
 
 def line(places: npt.ArrayLike, gap: float = 0.0) -> MetricBounds:

@@ -16,15 +16,11 @@ from hypothesis import strategies as st
 
 import bisim_abstract.features as module
 from bisim_abstract import (
-    Estimate,
     InvalidArgumentError,
     TabularMDP,
     bisimulation_metric,
     estimate_mdp,
     evaluate_policy,
-    grouped_mdp,
-    random_mdp,
-    sparse_mdp,
     value_iteration,
 )
 from bisim_abstract._typing import Progress
@@ -35,6 +31,7 @@ from bisim_abstract.features import (
     make_witness,
     value_features,
 )
+from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
 from tests.mdps import BY_HAND, Known, dense, gammas, mdps, scaled
 from tests.oracles import backup_pair_exact, lifted_exact, transport_exact
 
@@ -296,16 +293,16 @@ def test_each_kind_is_the_value_function_it_should_be(seed: int) -> None:
     close_up_to_a_constant(features.values[0], value_iteration(mdp, gamma).lower)
     close_up_to_a_constant(features.values[1], value_iteration(scaled(mdp, -1.0), gamma).lower)
     uniform = np.full((30, 3), 1.0 / 3.0)
-    close_up_to_a_constant(features.values[2], evaluate_policy(mdp, uniform, gamma).lower)
+    close_up_to_a_constant(features.values[2], evaluate_policy(mdp, gamma, uniform).lower)
     for a in range(3):
-        always = evaluate_policy(mdp, np.full(30, a), gamma).lower
+        always = evaluate_policy(mdp, gamma, np.full(30, a)).lower
         close_up_to_a_constant(features.values[3 + a], always)
     for f in range(6, features.kinds.size):
         signed = TabularMDP.from_dense(dense(mdp), mdp.rewards * features.signs[f])
         if features.kinds[f] == 0:
             values = value_iteration(signed, gamma).lower
         else:
-            values = evaluate_policy(signed, uniform, gamma).lower
+            values = evaluate_policy(signed, gamma, uniform).lower
         close_up_to_a_constant(features.values[f], values)
 
 

@@ -16,17 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import (
-    FileFormatError,
-    InvalidArgumentError,
-    MemoryLimitError,
-    TabularMDP,
-    estimate_mdp,
-    read_bridge,
-    read_model,
-    single_build,
-    sparse_mdp,
-)
+from bisim_abstract import InvalidArgumentError, TabularMDP, estimate_mdp, read_model
+from bisim_abstract.errors import FileFormatError, MemoryLimitError
+from bisim_abstract.parts import read_bridge, single_build, sparse_mdp
 
 CONTENT = {"indptr", "indices", "probs", "rewards", "start", "state_ids"}
 ESTIMATE = {"estimate_counts", "estimate_reward_radius", "estimate_row_radius"}

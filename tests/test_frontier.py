@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, certify, grouped_mdp, prove_value
+from bisim_abstract import InvalidArgumentError, TabularMDP, certify, prove_value
 from bisim_abstract.frontier import first_good
+from bisim_abstract.parts import grouped_mdp
 from tests.mdps import BY_HAND, Known
 from tests.test_value import NOTHING_TO_LOSE, limit_tightening, random_row
 

@@ -22,14 +22,8 @@ from fuzzing.core import Case, Run, Target, Violation, case_rng, fuzz
 from fuzzing.models import dense, random_model
 from fuzzing.mutate import members_of, read_arrays, write_members
 
-from bisim_abstract import (
-    Certificate,
-    TabularMDP,
-    Verification,
-    bisimulation_metric,
-    certify,
-    sparse_mdp,
-)
+from bisim_abstract import Certificate, TabularMDP, Verification, bisimulation_metric, certify
+from bisim_abstract.parts import sparse_mdp
 from tests.mdps import BY_HAND
 from tests.oracles import backup_exact, metric_lp, optimal_values_exact
 

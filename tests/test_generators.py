@@ -9,14 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import (
-    InvalidArgumentError,
-    TabularMDP,
-    bisimulation_classes,
-    grouped_mdp,
-    random_mdp,
-    sparse_mdp,
-)
+from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_classes
+from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 
 Maker = Callable[..., TabularMDP]
 

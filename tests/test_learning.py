@@ -15,9 +15,9 @@ from bisim_abstract import (
     QLearning,
     TabularMDP,
     learning_curve,
-    score_above_random,
     value_iteration,
 )
+from bisim_abstract.parts import score_above_random
 
 
 class Table(gym.Env[Any, Any]):

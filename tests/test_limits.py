@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
-from bisim_abstract import Certificate, FileFormatError, TabularMDP, certify
+from bisim_abstract import Certificate, TabularMDP, certify
 from bisim_abstract import _memory as memory
 from bisim_abstract._atomic import remove_unfinished, replacing, write_json
 from bisim_abstract._typing import Progress
+from bisim_abstract.errors import FileFormatError
 from bisim_abstract.runs import Config, Run
 from bisim_abstract.sources import Source
 from bisim_abstract.wrappers import RoomsGridEnv
@@ -261,7 +262,8 @@ def test_a_checkpoint_that_cannot_be_kept_is_refused_before_any_work(
 CLOSED = """
 import json, sys
 from pathlib import Path
-from bisim_abstract import certify, sparse_mdp, write_report
+from bisim_abstract import certify, write_report
+from bisim_abstract.parts import sparse_mdp
 from bisim_abstract.runs import Config, Run
 from bisim_abstract.sources import Source
 
@@ -425,7 +427,7 @@ import bisim_abstract as b
 from bisim_abstract.cli import main
 mdp, _ = b.grouped_mdp(30, 3, seed=0)
 certificate = b.certify(mdp, 0.9)
-print(json.dumps([b.__file__, b.verify(certificate, mdp).verdict]))
+print(json.dumps([b.__file__, b.verify(mdp, certificate).verdict]))
 """
 
 
@@ -620,7 +622,8 @@ def test_what_needs_no_pairs_works_for_many_states(tmp_path: Path) -> None:
 ABSTAIN = """
 import json, sys
 import numpy as np
-from bisim_abstract import certify, sparse_mdp
+from bisim_abstract import certify
+from bisim_abstract.parts import sparse_mdp
 from bisim_abstract import refinement
 
 refinement.available_bytes = lambda: 10**6

@@ -8,13 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import (
-    TabularMDP,
-    bisimulation_metric,
-    grouped_mdp,
-    linking,
-    sparse_mdp,
-)
+from bisim_abstract import TabularMDP, bisimulation_metric, linking
 from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract.features import value_features
@@ -28,6 +22,7 @@ from bisim_abstract.linking import (
     upper_forest,
 )
 from bisim_abstract.partition import Forest, certified_intervals
+from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from tests.oracles import first_appearance
 
 Floats = npt.NDArray[np.float64]

@@ -18,16 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisim_abstract import (
-    BisimError,
-    Estimate,
-    InvalidArgumentError,
-    InvalidMDPError,
-    TabularMDP,
-    random_mdp,
-    sparse_mdp,
-)
+from bisim_abstract import BisimError, InvalidArgumentError, TabularMDP
 from bisim_abstract._mdp_checks import kept
+from bisim_abstract.errors import InvalidMDPError
+from bisim_abstract.parts import Estimate, random_mdp, sparse_mdp
 
 Outcome = tuple[float, int, float, bool]
 Table = Mapping[int, Mapping[int, list[Outcome]]]

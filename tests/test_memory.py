@@ -16,18 +16,23 @@ import pytest
 from bisim_abstract import (
     Certificate,
     InvalidArgumentError,
-    MemoryLimitError,
     QLearning,
     TabularMDP,
     bisimulation_metric,
     certify,
-    cluster_by_metric,
-    distortion,
     estimate_mdp,
     evaluate_embedding,
+    learning_curve,
+    verify,
+)
+from bisim_abstract._memory import _left_by_groups, available_bytes, check_memory, human_bytes
+from bisim_abstract.encoders import RandomEmbedding, collect_transitions, sample_transitions
+from bisim_abstract.errors import MemoryLimitError
+from bisim_abstract.parts import (
+    cluster_by_metric,
+    distortion,
     grouped_mdp,
     landmark_mds,
-    learning_curve,
     random_mdp,
     retrieve_neighbours,
     retrieve_pairs,
@@ -35,10 +40,7 @@ from bisim_abstract import (
     solve_transport,
     sparse_mdp,
     value_features,
-    verify,
 )
-from bisim_abstract._memory import _left_by_groups, available_bytes, check_memory, human_bytes
-from bisim_abstract.encoders import RandomEmbedding, collect_transitions, sample_transitions
 from bisim_abstract.plots import _pair_groups
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, enumerate_mdp
 
@@ -247,12 +249,12 @@ LIMITED: dict[str, tuple[Callable[[World, int | None], Any], int, tuple[str, ...
         ("44,850 pairs", "smaller sample"),
     ),
     "verify": (
-        lambda w, b: verify(w.certificate, w.mdp, memory_limit=b),
+        lambda w, b: verify(w.mdp, w.certificate, memory_limit=b),
         1_000_000,
         ("checking a certificate", "larger machine"),
     ),
     "verify, exact": (
-        lambda w, b: verify(w.certificate, w.mdp, mode="sampled", sample=5, memory_limit=b),
+        lambda w, b: verify(w.mdp, w.certificate, mode="sampled", sample=5, memory_limit=b),
         1_000_000,
         ("checking a certificate", "larger machine"),
     ),
@@ -322,28 +324,28 @@ def test_verify_looks_at_all_parts_of_a_certificate(world: World) -> None:
     found = certify(mdp, 0.9, tau="auto")
     found = replace(found, features=value_features(mdp, 0.9), run={})
     assert found.levels
-    assert verify(found, mdp, memory_limit=10**8).is_valid
+    assert verify(mdp, found, memory_limit=10**8).is_valid
     names = set()
     for limit in range(1_000, 400_000, 1_000):
         try:
-            verify(found, mdp, memory_limit=limit)
+            verify(mdp, found, memory_limit=limit)
         except MemoryLimitError as error:
             names.add(str(error).split(" up to its ")[1].split(" ")[0])
         else:
             break
     assert {"labels", "values"} <= names
     # Pairs are checked one table after the other: only the largest counts.
-    pairs = verify(world.certificate, world.mdp).pairs_checked
-    text = refused(lambda: verify(world.certificate, world.mdp, memory_limit=1))
+    pairs = verify(world.mdp, world.certificate).pairs_checked
+    text = refused(lambda: verify(world.mdp, world.certificate, memory_limit=1))
     assert human_bytes(158 * pairs) in text
 
 
 def test_wrong_certificates_are_rejected_where_they_fit(world: World) -> None:
     made = world.certificate
     wrong = replace(made, lower=made.lower + 9.0, upper=made.upper + 9.0, run={})
-    assert verify(wrong, world.mdp, memory_limit=10**8).verdict == "rejected"
+    assert verify(world.mdp, wrong, memory_limit=10**8).verdict == "rejected"
     with pytest.raises(MemoryLimitError):
-        verify(wrong, world.mdp, memory_limit=10_000)
+        verify(world.mdp, wrong, memory_limit=10_000)
 
 
 class Impostor:
@@ -362,7 +364,7 @@ class Impostor:
 
 def test_certificates_larger_than_memory_are_not_copied(world: World) -> None:
     endless = Impostor(world.certificate, "keys", np.broadcast_to(np.int64(1), 10**13))
-    assert "larger machine" in refused(lambda: verify(endless, world.mdp))  # type: ignore[arg-type]
+    assert "larger machine" in refused(lambda: verify(world.mdp, endless))  # type: ignore[arg-type]
 
 
 def test_certificates_cannot_pretend_to_be_too_large(world: World) -> None:
@@ -372,7 +374,7 @@ def test_certificates_cannot_pretend_to_be_too_large(world: World) -> None:
             raise MemoryLimitError("go away")
 
     for value in (MemoryLimitError("go away"), world.certificate.keys.view(Liar)):
-        found = verify(Impostor(world.certificate, "keys", value), world.mdp)  # type: ignore[arg-type]
+        found = verify(world.mdp, Impostor(world.certificate, "keys", value))  # type: ignore[arg-type]
         assert found.verdict == "rejected"
 
 

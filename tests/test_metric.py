@@ -14,20 +14,18 @@ from hypothesis import strategies as st
 
 from bisim_abstract import (
     InvalidArgumentError,
-    MemoryLimitError,
     MetricBounds,
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
-    grouped_mdp,
-    random_mdp,
-    sparse_mdp,
     value_iteration,
 )
 from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
 from bisim_abstract._pairs import DeterministicPairs, StochasticPairs
 from bisim_abstract._typing import Progress
+from bisim_abstract.errors import MemoryLimitError
+from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from tests.mdps import BY_HAND, Known, dense, gammas, mdps, scaled, two_loops
 from tests.oracles import backup_exact, backup_pair_exact, classes_exact, metric_lp
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bisim_abstract import Certificate, InvalidArgumentError, NearPair, TabularMDP, certify
+from bisim_abstract import Certificate, InvalidArgumentError, TabularMDP, certify
+from bisim_abstract.parts import NearPair
 from tests.mdps import dense
 from tests.oracles import metric_lp, transport_lp
 from tests.test_value import limit_tightening, random_row, with_equal_radii

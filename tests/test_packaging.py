@@ -60,7 +60,7 @@ def test_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
         "assert isinstance(env.unwrapped, RoomsGridEnv);"
         "mdp = extract_mdp(env);"
         "metric = bisim_abstract.bisimulation_metric(mdp, 0.9);"
-        "bisim_abstract.write_report('r.html', bisim_abstract.certify(mdp, 0.9), mdp);"
+        "bisim_abstract.write_report('r.html', mdp, bisim_abstract.certify(mdp, 0.9));"
         "print(bisim_abstract.__file__, metric.is_converged)"
     )
     where, converged = run(sys.executable, "-P", "-c", code, cwd=tmp_path).split()

@@ -66,7 +66,7 @@ def test_quick_form(name: str, tmp_path: Path) -> None:
 
 
 def build_of(truth: Any, neighbours: int = 6) -> Any:
-    from bisim_abstract import single_build
+    from bisim_abstract.parts import single_build
 
     return single_build(truth.mdp, planted.GAMMA, neighbours=neighbours, sweeps=300)
 

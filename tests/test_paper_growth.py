@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bisim_abstract import bisimulation_metric, sparse_mdp
+from bisim_abstract import bisimulation_metric
 from bisim_abstract._typing import FloatArray
 from bisim_abstract.arms import Arms
+from bisim_abstract.parts import sparse_mdp
 
 pytestmark = pytest.mark.slow  # experiments, if only in their quick form
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from bisim_abstract import BisimError, InvalidArgumentError, MemoryLimitError
+from bisim_abstract import BisimError, InvalidArgumentError
 from bisim_abstract._memory import available_bytes, check_memory, human_bytes
 from bisim_abstract._parallel import map_chunks, thread_count
+from bisim_abstract.errors import MemoryLimitError
 
 
 def span(begin: int, end: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisim_abstract import InvalidArgumentError, sparse_mdp
+from bisim_abstract import InvalidArgumentError
 from bisim_abstract.arms import Arms
 from bisim_abstract.partition import (
     CertifiedInterval,
@@ -26,6 +26,7 @@ from bisim_abstract.partition import (
     numbered,
     spanning_forest,
 )
+from bisim_abstract.parts import sparse_mdp
 from tests.oracles import first_appearance
 
 LAW = settings(derandomize=True, deadline=None, max_examples=120)

@@ -12,18 +12,15 @@ import pytest
 
 from bisim_abstract import (
     Certificate,
-    FileFormatError,
     InvalidArgumentError,
     TabularMDP,
     bisimulation_metric,
     certify,
-    grouped_mdp,
-    random_mdp,
-    single_build,
-    sparse_mdp,
     verify,
 )
+from bisim_abstract.errors import FileFormatError
 from bisim_abstract.partition import numbered, spanning_forest
+from bisim_abstract.parts import grouped_mdp, random_mdp, single_build, sparse_mdp
 
 MODELS: dict[str, Callable[[int], TabularMDP]] = {
     "dense": lambda seed: random_mdp(9, 2, seed=seed),
@@ -67,9 +64,9 @@ def test_every_certificate_is_verified_exactly_and_brackets_the_clustering(
             certify(mdp, gamma, tau=tau, seed=seed),
         ]
         for certificate in made:
-            found = verify(certificate, mdp, mode="exact")
+            found = verify(mdp, certificate, mode="exact")
             assert (found.verdict, found.widening) == ("verified", 0.0), found.problem
-            assert verify(certificate, mdp).is_valid
+            assert verify(mdp, certificate).is_valid
             # The clustering of the exact metric over pairs in scope lies between both arms'.
             first, second = np.triu_indices(mdp.n_states, 1)
             if certificate.scope == "covered":
@@ -150,7 +147,7 @@ def test_altered_certificates_are_rejected_whatever_their_digest(
     except (InvalidArgumentError, FileFormatError):
         return  # refused at sight: no such certificate can even be held
     for mode in ("float", "exact"):
-        found = verify(altered, mdp, mode=mode)
+        found = verify(mdp, altered, mode=mode)
         assert found.verdict == "rejected", name
         assert found.problem
 
@@ -166,23 +163,23 @@ def test_a_widened_scope_is_rejected(tau: float, tmp_path: Path) -> None:
     first, second = np.triu_indices(12, 1)
     is_linked = bisimulation_metric(mdp, 0.5).upper[first, second] <= tau
     assert (labels[first] != labels[second])[is_linked].any()
-    assert verify(certificate, mdp, mode="exact").is_valid
+    assert verify(mdp, certificate, mode="exact").is_valid
     dataclasses.replace(certificate, scope="all").save(tmp_path / "altered.npz")
     altered = Certificate.load(tmp_path / "altered.npz")
     for mode in ("float", "exact"):
-        found = verify(altered, mdp, mode=mode)
+        found = verify(mdp, altered, mode=mode)
         assert found.verdict == "rejected"
         assert "labels_lower" in found.problem
     # Asked for this scope, the same bounds give other clusters, and these are right.
     honest = altered.at(tau)
     assert not np.array_equal(honest.labels_lower, labels)
-    assert verify(honest, mdp, mode="exact").is_valid
+    assert verify(mdp, honest, mode="exact").is_valid
 
 
 def test_the_honest_one_passes(honest: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
     mdp, certificate = honest
     certificate.save(tmp_path / "honest.npz")
     for mode in ("float", "exact", "sampled"):
-        assert verify(Certificate.load(tmp_path / "honest.npz"), mdp, mode=mode).is_valid
+        assert verify(mdp, Certificate.load(tmp_path / "honest.npz"), mode=mode).is_valid
     other = sparse_mdp(12, 2, support=3, seed=6)
-    assert "another model" in verify(certificate, other).problem
+    assert "another model" in verify(other, certificate).problem

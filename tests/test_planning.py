@@ -17,11 +17,10 @@ from bisim_abstract import (
     TabularMDP,
     Values,
     evaluate_policy,
-    random_mdp,
-    sparse_mdp,
     value_iteration,
 )
 from bisim_abstract._typing import Progress
+from bisim_abstract.parts import random_mdp, sparse_mdp
 from tests.mdps import BY_HAND, Known, gammas, mdps, scaled, two_loops, wheel
 from tests.oracles import optimal_values_exact, policy_values_exact
 
@@ -66,7 +65,7 @@ def test_hand_solved_values(known: Known) -> None:
     values = value_iteration(known.mdp, known.gamma)
     check_bounds(values, known.values)
     assert values.is_converged
-    check_bounds(evaluate_policy(known.mdp, values.policy, known.gamma), known.values)
+    check_bounds(evaluate_policy(known.mdp, known.gamma, values.policy), known.values)
 
 
 def test_the_better_action_is_chosen() -> None:
@@ -108,7 +107,7 @@ def test_few_sweeps_enclose_as_well(mdp: TabularMDP, gamma: float, max_sweeps: i
 @given(mdps(max_actions=3), gammas(), st.data())
 def test_policy_values_are_enclosed(mdp: TabularMDP, gamma: float, data: st.DataObject) -> None:
     policy = data.draw(policies(mdp.n_states, mdp.n_actions))
-    values = evaluate_policy(mdp, policy, gamma)
+    values = evaluate_policy(mdp, gamma, policy)
     check_bounds(values, policy_values_exact(mdp, policy.tolist(), gamma))
     assert values.is_converged
     assert values.policy.shape == policy.shape
@@ -121,8 +120,8 @@ def test_actions_are_certain_probabilities(
 ) -> None:
     n, n_actions = mdp.rewards.shape
     actions = np.array(data.draw(st.lists(st.integers(0, n_actions - 1), min_size=n, max_size=n)))
-    by_action = evaluate_policy(mdp, actions, gamma)
-    by_weight = evaluate_policy(mdp, np.eye(n_actions)[actions], gamma)
+    by_action = evaluate_policy(mdp, gamma, actions)
+    by_weight = evaluate_policy(mdp, gamma, np.eye(n_actions)[actions])
     np.testing.assert_array_equal(by_action.lower, by_weight.lower)
     np.testing.assert_array_equal(by_action.upper, by_weight.upper)
     np.testing.assert_array_equal(by_action.policy, actions)
@@ -138,7 +137,7 @@ def test_bounds_need_their_rounding_slack() -> None:
         check_bounds(value_iteration(mdp, gamma), optimal_values_exact(mdp, gamma))
         policy = rng.dirichlet(np.ones(2), size=4)
         truth = policy_values_exact(mdp, policy.tolist(), gamma)
-        values = evaluate_policy(mdp, policy, gamma)
+        values = evaluate_policy(mdp, gamma, policy)
         check_bounds(values, truth)
         assert values.gap <= 1e-12 / (1.0 - gamma) ** 2
 
@@ -159,7 +158,7 @@ def test_tiny_terms_of_a_wide_mixture_add_up() -> None:
     )
     policy = np.full((n, n_actions), width * 0.49 * 2.0**-53)
     policy[:, -1] = 1.0 - policy[0, :-1].sum()
-    values = evaluate_policy(mdp, policy, gamma)
+    values = evaluate_policy(mdp, gamma, policy)
     truth = 1 / (1 - Fraction(gamma))
     assert all(Fraction(x) <= truth for x in values.lower.tolist())
     assert all(truth <= Fraction(x) for x in values.upper.tolist())
@@ -169,12 +168,12 @@ def test_policies_are_divided_by_their_sums() -> None:
     # Rows may miss 1 by 1e-9; the values are those of the quotients.
     mdp = two_loops(0.9).mdp
     policy = np.array([[1.0 + 8e-10], [1.0 - 8e-10]])
-    values = evaluate_policy(mdp, policy, 0.9)
+    values = evaluate_policy(mdp, 0.9, policy)
     check_bounds(values, policy_values_exact(mdp, policy.tolist(), 0.9))
     np.testing.assert_array_equal(values.policy, [[1.0], [1.0]])
     mdp = sparse_mdp(4, 3, support=2, seed=1)
     policy = np.array([[0.2, 0.3, 0.5]] * 4) * (1.0 + 9e-10 * np.array([[-1], [1], [0.3], [0.7]]))
-    values = evaluate_policy(mdp, policy, 0.99)
+    values = evaluate_policy(mdp, 0.99, policy)
     check_bounds(values, policy_values_exact(mdp, policy.tolist(), 0.99))
 
 
@@ -212,7 +211,7 @@ def test_more_states_than_a_factorisation_is_used_for(solver: str, gamma: float)
     if solver == "optimal":
         values = value_iteration(mdp, gamma)
     else:
-        values = evaluate_policy(mdp, np.zeros(n, np.int64), gamma)
+        values = evaluate_policy(mdp, gamma, np.zeros(n, np.int64))
     assert values.is_converged
     assert (values.lower <= values.upper).all()
     first = countdown_values(40, stay, gamma)
@@ -238,11 +237,11 @@ def test_a_large_model_with_choices() -> None:
     values = value_iteration(mdp, 0.9)
     assert values.is_converged
     # Bounds of the greedy policy must meet those of the optimum.
-    own = evaluate_policy(mdp, values.policy, 0.9)
+    own = evaluate_policy(mdp, 0.9, values.policy)
     assert own.is_converged
     assert (own.lower <= values.upper).all()
     assert (own.upper >= values.lower - 20.0 * values.gap).all()
-    uniform = evaluate_policy(mdp, np.full((n, 3), 1 / 3), 0.9)
+    uniform = evaluate_policy(mdp, 0.9, np.full((n, 3), 1 / 3))
     assert (uniform.lower <= values.upper).all()
 
 
@@ -257,7 +256,7 @@ def test_rewards_of_any_size_and_sign(factor: float, gamma: float) -> None:
     check_bounds(values, optimal_values_exact(mdp, gamma))
     assert values.is_converged
     policy = np.full((5, 2), 0.5)
-    values = evaluate_policy(mdp, policy, gamma)
+    values = evaluate_policy(mdp, gamma, policy)
     check_bounds(values, policy_values_exact(mdp, policy.tolist(), gamma))
     assert values.is_converged
 
@@ -276,7 +275,7 @@ def test_rewards_beyond_floats_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="rescale the rewards"):
         value_iteration(mdp, 0.999)
     with pytest.raises(InvalidArgumentError, match="rescale the rewards"):
-        evaluate_policy(mdp, [0], 0.999)
+        evaluate_policy(mdp, 0.999, [0])
 
 
 # -- the value of the start --------------------------------------------------------------------
@@ -381,7 +380,7 @@ def test_invalid_discounts_are_refused(gamma: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="gamma must"):
         value_iteration(mdp, gamma)
     with pytest.raises(InvalidArgumentError, match="gamma must"):
-        evaluate_policy(mdp, [0, 0], gamma)
+        evaluate_policy(mdp, gamma, [0, 0])
 
 
 @pytest.mark.parametrize(
@@ -400,7 +399,7 @@ def test_invalid_discounts_are_refused(gamma: Any) -> None:
 )
 def test_bad_policies_are_refused(policy: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        evaluate_policy(sparse_mdp(3, 2, support=2, seed=0), policy, 0.5)
+        evaluate_policy(sparse_mdp(3, 2, support=2, seed=0), 0.5, policy)
 
 
 @pytest.mark.parametrize(

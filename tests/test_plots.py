@@ -26,24 +26,20 @@ from bisim_abstract import (
     Certificate,
     Curve,
     InvalidArgumentError,
-    MissingDependency,
     StateMap,
     TabularMDP,
     ValueLoss,
     certify,
     plot_curves,
-    plot_dendrogram,
     plot_embedding,
     plot_losses,
-    plot_map,
-    plot_profile,
-    plot_widths,
     plots,
-    sparse_mdp,
     state_map,
 )
+from bisim_abstract.errors import MissingDependency
 from bisim_abstract.frontier import Frontier, FrontierPoint
-from bisim_abstract.plots import plot_frontier
+from bisim_abstract.parts import sparse_mdp
+from bisim_abstract.plots import plot_dendrogram, plot_frontier, plot_map, plot_profile, plot_widths
 from bisim_abstract.value import amount_text, share_text
 from bisim_abstract.wrappers import extract_mdp
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, grouped_mdp, proposals, sparse_mdp
+from bisim_abstract import InvalidArgumentError, TabularMDP, proposals
+from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from bisim_abstract.proposals import (
     propose_classes,
     propose_components,

@@ -25,17 +25,10 @@ from typing import Any
 
 import pytest
 
-from bisim_abstract import (
-    Certificate,
-    RayBackend,
-    TabularMDP,
-    certify,
-    grouped_mdp,
-    sparse_mdp,
-    verify,
-)
+from bisim_abstract import Certificate, RayBackend, TabularMDP, certify, verify
 from bisim_abstract import ray_backend as module
 from bisim_abstract._parallel import Array, Job, Sweep, Work
+from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from tests.test_ray import parts
 
 ROOT = Path(__file__).parent.parent
@@ -333,7 +326,7 @@ def test_a_cluster_is_joined_at_its_address(
     assert len(list((tmp_path / "met").iterdir())) == 2  # both nodes came
     found = Certificate.load(tmp_path / "met.npz")
     assert parts(found) == parts(local)
-    assert verify(found, model()).is_valid
+    assert verify(model(), found).is_valid
 
     small, _ = grouped_mdp(60, 5, noise=0.05, seed=1)
     small.save(tmp_path / "m.npz")
@@ -359,7 +352,7 @@ def test_a_node_is_killed_with_tasks_and_results(nodes: Nodes, tmp_path: Path) -
     found = Certificate.load(folder.with_suffix(".npz"))
     mdp, options = large()
     assert parts(found) == parts(certify(mdp, 0.9, **options))
-    assert verify(found, mdp).is_valid
+    assert verify(mdp, found).is_valid
 
 
 def test_without_any_processor_it_waits_for_a_node_and_says_so(

@@ -21,11 +21,8 @@ from bisim_abstract import (
     bisimulation_classes,
     bisimulation_metric,
     certify,
-    grouped_mdp,
     linking,
-    random_mdp,
     refinement,
-    sparse_mdp,
     verify,
 )
 from bisim_abstract._typing import Progress
@@ -33,6 +30,7 @@ from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import as_labels
 from bisim_abstract.embedding import as_points
 from bisim_abstract.partition import CertifiedInterval
+from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.refinement import Goal, Refinement
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 from tests.mdps import BY_HAND, Known
@@ -117,7 +115,7 @@ def inside(interval: CertifiedInterval) -> tuple[float, float]:
 
 
 def check_proof(certificate: Certificate, mdp: TabularMDP, *, mode: str = "float") -> None:
-    found = verify(certificate, mdp, mode=mode, threads=1)
+    found = verify(mdp, certificate, mode=mode, threads=1)
     assert found.is_valid, found.problem
 
 
@@ -268,7 +266,7 @@ def test_the_exact_checker_accepts_every_step() -> None:
         work = started(mdp, 0.8, blocks=planted % 3)
         while work.step(lambda stage, detail: None):
             certificate = work.certificate(stop="on the way", run={})
-            assert verify(certificate, mdp, mode="exact").widening == 0.0
+            assert verify(mdp, certificate, mode="exact").widening == 0.0
             check_proof(certificate, mdp, mode="exact")
 
 

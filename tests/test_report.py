@@ -32,8 +32,6 @@ from bisim_abstract import (
     certify,
     compare_abstractions,
     estimate_mdp,
-    grouped_mdp,
-    random_mdp,
     state_map,
     verify,
     write_report,
@@ -47,6 +45,7 @@ from bisim_abstract._report_data import (
 )
 from bisim_abstract.frontier import Frontier, FrontierPoint
 from bisim_abstract.partition import Forest, numbered, spanning_forest
+from bisim_abstract.parts import grouped_mdp, random_mdp
 from bisim_abstract.report import _inside, _kept, _number, _percent, _short, embed
 from bisim_abstract.value import amount_text, share_text
 from bisim_abstract.verdict import judge
@@ -207,7 +206,7 @@ LOSS = ValueLoss(2.0, 1.0, 0.5, 1.9, 0.9, 0.4, 0.875)
 def everything(mdp: TabularMDP, certificate: Certificate) -> dict[str, Any]:
     curve = Curve("on clusters", (10, 20, 30), np.array([[0.1, 0.5, 0.9], [0.2, 0.4, 0.8]]))
     return {
-        "verification": verify(certificate, mdp),
+        "verification": verify(mdp, certificate),
         "comparison": compare_abstractions(mdp, certificate),
         "curves": [curve],
         "embedding": np.random.default_rng(0).normal(size=(mdp.n_states, 3)),
@@ -222,7 +221,7 @@ def everything(mdp: TabularMDP, certificate: Certificate) -> dict[str, Any]:
 def test_everything_is_there(rooms: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
     mdp, certificate = rooms
     target = tmp_path / "report.html"
-    assert write_report(target, certificate, mdp, **everything(mdp, certificate)) == target
+    assert write_report(target, mdp, certificate, **everything(mdp, certificate)) == target
     assert os.listdir(tmp_path) == ["report.html"]
     text = target.read_text(encoding="utf-8")
     page = Reader(text)
@@ -255,7 +254,7 @@ def test_what_is_not_given_is_not_there(
     rooms: tuple[TabularMDP, Certificate], tmp_path: Path
 ) -> None:
     mdp, certificate = rooms
-    page = Reader(write_report(tmp_path / "r.html", certificate, mdp).read_text(encoding="utf-8"))
+    page = Reader(write_report(tmp_path / "r.html", mdp, certificate).read_text(encoding="utf-8"))
     hidden = {"comparison", "curves", "learning", "embedding", "cloud", "copy", "commands"}
     assert not hidden & page.ids
     assert "Not checked independently" in page.text
@@ -264,7 +263,7 @@ def test_what_is_not_given_is_not_there(
 
 def test_the_page_asks_for_nothing(rooms: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
     mdp, certificate = rooms
-    target = write_report(tmp_path / "r.html", certificate, mdp, **everything(mdp, certificate))
+    target = write_report(tmp_path / "r.html", mdp, certificate, **everything(mdp, certificate))
     text = target.read_text(encoding="utf-8")
     assert re.findall(r"https?://[^\"']*", text) == ["http://www.w3.org/2000/svg"]
     for word in ("url(", "@import", "innerHTML", "outerHTML", "document.write", "eval(", "fetch("):
@@ -281,7 +280,7 @@ def test_the_page_asks_for_nothing(rooms: tuple[TabularMDP, Certificate], tmp_pa
 
 def test_every_control_has_a_name(rooms: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
     mdp, certificate = rooms
-    page = Reader(write_report(tmp_path / "r.html", certificate, mdp).read_text(encoding="utf-8"))
+    page = Reader(write_report(tmp_path / "r.html", mdp, certificate).read_text(encoding="utf-8"))
     labelled = {a.get("for") for tag, a in page.tags if tag == "label"}
     for tag, attrs in page.tags:
         if tag == "input" and attrs.get("type") != "radio":
@@ -308,9 +307,9 @@ def test_hostile_strings_stay_strings(
         "verification": bad, "places": places, "comparison": rows, "curves": [curve],
         "record": {HOSTILE: HOSTILE}, "commands": [HOSTILE],
     }  # fmt: skip
-    plain = Reader(write_report(tmp_path / "plain.html", certificate, mdp).read_text("utf-8"))
+    plain = Reader(write_report(tmp_path / "plain.html", mdp, certificate).read_text("utf-8"))
     for title in (HOSTILE, None):
-        target = write_report(tmp_path / "r.html", forged, mdp, title=title, **options)
+        target = write_report(tmp_path / "r.html", mdp, forged, title=title, **options)
         text = target.read_text(encoding="utf-8")
         assert "<script>alert" not in text
         page = Reader(text)
@@ -334,7 +333,7 @@ def test_embedded_json_says_the_same() -> None:
 
 
 def page_of(tmp_path: Path, certificate: Certificate, mdp: TabularMDP, **options: Any) -> Reader:
-    target = write_report(tmp_path / "page.html", certificate, mdp, **options)
+    target = write_report(tmp_path / "page.html", mdp, certificate, **options)
     data_of(target)  # is JSON
     return Reader(target.read_text(encoding="utf-8"))
 
@@ -373,7 +372,7 @@ def test_the_banner_is_the_verdict_in_its_colour(
         (unasked, "poor", "CERTIFIED: 9 clusters of 144 states; what planning on them is worth"),
         (abstained, "open", "NOT CERTIFIED at tau 0.2"),
     ):
-        for check in (None, verify(certificate, mdp)):
+        for check in (None, verify(mdp, certificate)):
             page = page_of(tmp_path, certificate, mdp, verification=check)
             assert level_of(page) == judge(certificate, check).level == level
             assert sentence_of(tmp_path) == judge(certificate, check).sentence
@@ -511,7 +510,7 @@ def test_forests_are_the_certificates(
     tmp_path: Path,
 ) -> None:
     for mdp, certificate in (rooms, taxi, abstained):
-        check_exact(certificate, data_of(write_report(tmp_path / "r.html", certificate, mdp)))
+        check_exact(certificate, data_of(write_report(tmp_path / "r.html", mdp, certificate)))
 
 
 def test_sampled_states_keep_their_clusters(
@@ -523,7 +522,7 @@ def test_sampled_states_keep_their_clusters(
 ) -> None:
     monkeypatch.setattr(report_data, "MAX_DRAWN", 30)
     for mdp, certificate in (rooms, taxi, abstained):
-        target = write_report(tmp_path / "r.html", certificate, mdp)
+        target = write_report(tmp_path / "r.html", mdp, certificate)
         data = data_of(target)
         states = data["map"]["states"]
         assert 9 <= len(states) <= 30
@@ -567,7 +566,7 @@ def test_intervals_are_kept_by_width(
 ) -> None:
     mdp, certificate = taxi
     monkeypatch.setattr(report_data, "MAX_INTERVALS", 5)
-    target = write_report(tmp_path / "r.html", certificate, mdp)
+    target = write_report(tmp_path / "r.html", mdp, certificate)
     data = data_of(target)
     every = certificate.certified_thresholds()
     assert len(every) > 5
@@ -644,7 +643,7 @@ def test_values_are_those_of_the_frontier(
     tmp_path: Path,
 ) -> None:
     for mdp, certificate in (rooms, taxi, poor):
-        target = write_report(tmp_path / "r.html", certificate, mdp)
+        target = write_report(tmp_path / "r.html", mdp, certificate)
         drawn = data_of(target)["frontier"]
         expected = certificate.frontier(mdp)
         assert drawn["keep"] == 100.0 * certificate.keep
@@ -822,7 +821,7 @@ def test_tiny_models(n: int, tau: float | None, tmp_path: Path) -> None:
             "value": None,
         }
         certificate = dataclasses.replace(certificate, **fields)
-    target = write_report(tmp_path / "r.html", certificate, mdp)
+    target = write_report(tmp_path / "r.html", mdp, certificate)
     data = data_of(target)
     check_exact(certificate, data)
     low, high = data["range"]
@@ -842,7 +841,7 @@ def test_a_model_of_one_reward_has_no_positive_threshold(tmp_path: Path) -> None
 def test_large_grids_are_drawn_by_samples(tmp_path: Path) -> None:
     mdp = RoomsGridEnv(side=150, room_size=50).to_mdp()
     certificate = certify(mdp, 0.9, tau="auto")
-    target = write_report(tmp_path / "r.html", certificate, mdp)
+    target = write_report(tmp_path / "r.html", mdp, certificate)
     data = data_of(target)
     assert len(data["map"]["x"]) == 75 * 75
     assert data["map"]["size"] == [75, 75]
@@ -863,7 +862,7 @@ def test_places_may_be_missing(rooms: tuple[TabularMDP, Certificate], tmp_path: 
     nowhere = np.full(mdp.n_states, np.nan)
     for is_grid in (False, True):
         places = StateMap(nowhere, nowhere, is_grid, "Nothing.")
-        data = data_of(write_report(tmp_path / "r.html", certificate, mdp, places=places))
+        data = data_of(write_report(tmp_path / "r.html", mdp, certificate, places=places))
         assert set(data["map"]["x"]) == {None}
 
 
@@ -897,12 +896,12 @@ def test_an_embedding_replaces_a_map_of_rewards(
 ) -> None:
     mdp, certificate = abstained
     points = np.random.default_rng(0).normal(size=(mdp.n_states, 4))
-    target = write_report(tmp_path / "r.html", certificate, mdp, embedding=points)
+    target = write_report(tmp_path / "r.html", mdp, certificate, embedding=points)
     page = Reader(target.read_text(encoding="utf-8"))
     assert "directions of the embedding" in page.text
     assert "embedding" not in page.ids
     target = write_report(
-        tmp_path / "r.html", certificate, mdp, embedding=points, places=state_map(mdp)
+        tmp_path / "r.html", mdp, certificate, embedding=points, places=state_map(mdp)
     )
     assert "embedding" in Reader(target.read_text(encoding="utf-8")).ids
 
@@ -938,26 +937,26 @@ def test_wrong_arguments_are_refused(
     mdp, certificate = rooms
     target = tmp_path / "r.html"
     with pytest.raises(InvalidArgumentError, match="another model"):
-        write_report(target, certificate, abstained[0])
+        write_report(target, abstained[0], certificate)
     with pytest.raises(InvalidArgumentError, match="Certificate"):
         write_report(target, mdp, mdp)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="commands"):
-        write_report(target, certificate, mdp, commands="make demo")
+        write_report(target, mdp, certificate, commands="make demo")
     with pytest.raises(InvalidArgumentError, match="places"):
-        write_report(target, certificate, mdp, places=3)  # type: ignore[arg-type]
+        write_report(target, mdp, certificate, places=3)  # type: ignore[arg-type]
     short = StateMap(np.zeros(3), np.zeros(3), True, "")
     with pytest.raises(InvalidArgumentError, match=r"places\.x"):
-        write_report(target, certificate, mdp, places=short)
+        write_report(target, mdp, certificate, places=short)
     half = np.full(mdp.n_states, 0.5)
     with pytest.raises(InvalidArgumentError, match="whole numbers"):
-        write_report(target, certificate, mdp, places=StateMap(half, half, True, ""))
+        write_report(target, mdp, certificate, places=StateMap(half, half, True, ""))
     gone = np.where(np.arange(mdp.n_states) == 0, np.nan, 0.0)
     with pytest.raises(InvalidArgumentError, match="same states"):
-        write_report(target, certificate, mdp, places=StateMap(gone, half * 0, True, ""))
+        write_report(target, mdp, certificate, places=StateMap(gone, half * 0, True, ""))
     with pytest.raises(InvalidArgumentError):
-        write_report(target, certificate, mdp, embedding=np.zeros((3, 2)))
+        write_report(target, mdp, certificate, embedding=np.zeros((3, 2)))
     with pytest.raises(InvalidArgumentError, match="scores of curve"):
-        write_report(target, certificate, mdp, curves=[Curve("c", (1, 2), np.zeros((1, 3)))])
+        write_report(target, mdp, certificate, curves=[Curve("c", (1, 2), np.zeros((1, 3)))])
     assert not target.exists()
 
 
@@ -966,10 +965,10 @@ def test_writing_is_all_or_nothing(
 ) -> None:
     mdp, certificate = rooms
     with pytest.raises(FileNotFoundError, match=r"none/r\.html"):
-        write_report(tmp_path / "none" / "r.html", certificate, mdp)
+        write_report(tmp_path / "none" / "r.html", mdp, certificate)
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="folder"):
-        write_report(tmp_path / "folder", certificate, mdp)
+        write_report(tmp_path / "folder", mdp, certificate)
     target = tmp_path / "r.html"
     target.write_text("old")
 
@@ -979,19 +978,20 @@ def test_writing_is_all_or_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", fails)
         with pytest.raises(OSError, match="disk full"):
-            write_report(target, certificate, mdp)
+            write_report(target, mdp, certificate)
     assert target.read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == ["folder", "r.html"]
-    write_report(str(target), certificate, mdp)
+    write_report(str(target), mdp, certificate)
     once = target.read_bytes()
-    write_report(target, certificate, mdp)
+    write_report(target, mdp, certificate)
     assert target.read_bytes() == once  # nothing in it depends on the time or the run
 
 
 def test_writing_loads_no_heavy_library(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from bisim_abstract import certify, grouped_mdp, write_report\n"
+        "from bisim_abstract import certify, write_report\n"
+        "from bisim_abstract.parts import grouped_mdp\n"
         "mdp, _ = grouped_mdp(12, 4, seed=0)\n"
         f"write_report({str(tmp_path / 'r.html')!r}, certify(mdp, 0.9), mdp)\n"
         "print([name for name in ('torch', 'matplotlib') if name in sys.modules])\n"

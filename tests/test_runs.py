@@ -20,21 +20,20 @@ import pytest
 
 from bisim_abstract import (
     Certificate,
-    FileFormatError,
     InvalidArgumentError,
     TabularMDP,
     __version__,
     certify,
     cli,
     compare_abstractions,
-    random_mdp,
     runs,
-    single_build,
     verify,
 )
 from bisim_abstract._atomic import replacing, write_json
 from bisim_abstract.cli import main
 from bisim_abstract.encoders import load_encoder
+from bisim_abstract.errors import FileFormatError
+from bisim_abstract.parts import random_mdp, single_build
 from bisim_abstract.runs import (
     Config,
     Run,
@@ -136,7 +135,7 @@ def test_files_hold_what_the_functions_give(finished: RunResult) -> None:
     same_certificate(Certificate.load(folder / "certificate.npz"), certificate)
     assert finished.verification.is_valid
     verification = json.loads((folder / "verification.json").read_bytes())
-    assert verification == json.loads(json.dumps(plain(verify(certificate, mdp))))
+    assert verification == json.loads(json.dumps(plain(verify(mdp, certificate))))
     comparison = compare_abstractions(mdp, certificate, embedding=stored)
     assert json.loads((folder / "comparison.json").read_bytes()) == plain(comparison)
     curves = learning_curves(ROOMS, mdp, certificate, steps=40, seeds=2)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from bisim_abstract import certify, sparse_mdp
+from bisim_abstract import certify
+from bisim_abstract.parts import sparse_mdp
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,14 +10,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract import (
-    ExtractionError,
-    FileFormatError,
-    InvalidArgumentError,
-    TabularMDP,
-    read_bridge,
-    sparse_mdp,
-)
+from bisim_abstract import InvalidArgumentError, TabularMDP
+from bisim_abstract.errors import ExtractionError, FileFormatError
+from bisim_abstract.parts import read_bridge, sparse_mdp
 from bisim_abstract.sources import Source
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 

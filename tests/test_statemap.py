@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, random_mdp
+from bisim_abstract import InvalidArgumentError, TabularMDP
 from bisim_abstract._typing import FloatArray
+from bisim_abstract.parts import random_mdp
 from bisim_abstract.statemap import StateMap, state_map
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from bisim_abstract import InvalidArgumentError, TransportPlans, solve_transport
+from bisim_abstract import InvalidArgumentError
 from bisim_abstract._kernels.transport import bounds_kernel, normalise_rows_kernel
+from bisim_abstract.parts import TransportPlans, solve_transport
 from tests.oracles import transport_exact, transport_lp
 
 LAW = settings(

@@ -12,18 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import (
-    InvalidArgumentError,
-    ProvenValue,
-    TabularMDP,
-    ValueBracket,
-    estimate_mdp,
-    grouped_mdp,
-    prove_value,
-    random_mdp,
-    value_bracket,
-)
+from bisim_abstract import InvalidArgumentError, ProvenValue, TabularMDP, estimate_mdp, prove_value
 from bisim_abstract.estimation import Estimate
+from bisim_abstract.parts import ValueBracket, grouped_mdp, random_mdp, value_bracket
 from bisim_abstract.value import amount_text, share_text, start_means
 from bisim_abstract.value_proof import GroundValues, backup, bounded
 from tests.mdps import BY_HAND, Known

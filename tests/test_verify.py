@@ -153,15 +153,15 @@ def by_fractions(
 
 def accepted(content: dict[str, Any], mdp: TabularMDP) -> float:
     """All modes accept, and leave nothing open but float mode's rounding; its widening."""
-    exact = verify(made(content), mdp, mode="exact")
+    exact = verify(mdp, made(content), mode="exact")
     assert exact.is_valid, exact.problem
     assert exact.verdict == "verified"
     assert exact.pairs_checked == content["keys"].size
     assert exact.widening == 0.0
-    sampled = verify(made(content), mdp, mode="sampled", sample=5, seed=1)
+    sampled = verify(mdp, made(content), mode="sampled", sample=5, seed=1)
     assert (sampled.is_valid, sampled.verdict) == (True, "sampled")
     assert sampled.pairs_checked == min(5, content["keys"].size)
-    plain = verify(made(content), mdp)
+    plain = verify(mdp, made(content))
     assert plain.is_valid, plain.problem
     assert plain.verdict == "verified"
     assert plain.problem == ""
@@ -228,8 +228,8 @@ def test_accepts_scaled_and_shifted_rewards() -> None:
         mdp = TabularMDP.from_rows(
             base.indptr, base.indices, base.probs, base.rewards * scale + shift
         )
-        assert verify(made(by_arms(mdp, 0.9)), mdp).is_valid
-        assert verify(made(by_arms(mdp, 0.9)), mdp, mode="sampled", sample=6).is_valid
+        assert verify(mdp, made(by_arms(mdp, 0.9))).is_valid
+        assert verify(mdp, made(by_arms(mdp, 0.9)), mode="sampled", sample=6).is_valid
 
 
 def test_accepts_an_empty_cover_and_a_single_state() -> None:
@@ -243,7 +243,7 @@ def test_accepts_an_empty_cover_and_a_single_state() -> None:
 def test_threads_do_not_matter() -> None:
     mdp = sparse_mdp(90, 2, support=3, seed=0)
     content = by_arms(mdp, 0.9, sweeps=5)
-    one, two = (verify(made(content), mdp, threads=threads) for threads in (1, 2))
+    one, two = (verify(mdp, made(content), threads=threads) for threads in (1, 2))
     assert one == two
     assert one.pairs_checked == 90 * 89 // 2
 
@@ -402,7 +402,7 @@ def test_rejects_alterations(
         pair = divmod(int(honest["keys"][index]), N)
         words = words.replace("{" + str(index) + "}", str(pair))
     for mode in ("float", "exact"):
-        found = verify(made(content), ALTER_MDP, mode=mode)
+        found = verify(ALTER_MDP, made(content), mode=mode)
         assert (found.is_valid, found.verdict, found.mode) == (False, "rejected", mode)
         assert words in found.problem
         with pytest.raises(VerificationError, match=r"[a-z]"):
@@ -414,7 +414,7 @@ def test_names_the_value_and_the_bound(honest: dict[str, Any]) -> None:
     at("upper", 7, lambda x: x * 0.9999)(content)
     s, t = divmod(int(content["keys"][7]), N)
     value = float(content["upper"][7])
-    problem = verify(made(content), ALTER_MDP).problem
+    problem = verify(ALTER_MDP, made(content)).problem
     assert problem.startswith(f"upper bound of pair ({s}, {t}) is {value!r}, below its backup")
     assert value < float(problem.split()[-1]) <= honest["upper"][7]
 
@@ -422,14 +422,14 @@ def test_names_the_value_and_the_bound(honest: dict[str, Any]) -> None:
 def test_rejects_another_model_before_anything_else(honest: dict[str, Any]) -> None:
     other = sparse_mdp(12, 2, support=3, seed=6)
     content = {"fingerprint": honest["fingerprint"]}  # nothing else is even looked at
-    found = verify(made(content), other)
+    found = verify(other, made(content))
     assert "another model" in found.problem
     assert found.pairs_checked == 0
 
 
 @pytest.mark.parametrize("empty", [None, 3, "certificate", object(), {}])
 def test_rejects_what_is_no_certificate(empty: Any) -> None:
-    assert verify(empty, ALTER_MDP).verdict == "rejected"
+    assert verify(ALTER_MDP, empty).verdict == "rejected"
 
 
 def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
@@ -458,7 +458,7 @@ def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
             content = dict(honest)
             content[name] = value
             for mode in ("float", "sampled"):
-                found = verify(made(content), ALTER_MDP, mode=mode, sample=3)
+                found = verify(ALTER_MDP, made(content), mode=mode, sample=3)
                 # Only what no claim rests on may be anything; and absent is absent.
                 absent = ("alpha", "features", "terminal_state", "value")
                 is_absent = name in absent and value is None
@@ -474,15 +474,15 @@ def test_enormous_values_are_decided(honest: dict[str, Any]) -> None:
     bare["labels_upper"] = bare["labels_lower"]
     # An upper bound above its start value says nothing, and what it says is true.
     high = {**bare, "upper": np.full_like(honest["upper"], 1.7e308)}
-    assert verify(made(high), ALTER_MDP).is_valid
+    assert verify(ALTER_MDP, made(high)).is_valid
     both = {**high, "lower": high["upper"]}
-    assert "lower bound of pair" in verify(made(both), ALTER_MDP).problem
+    assert "lower bound of pair" in verify(ALTER_MDP, made(both)).problem
 
 
 def test_arguments_are_checked(honest: dict[str, Any]) -> None:
     for options in ({"mode": "fast"}, {"sample": 0}, {"threads": 0}, {"seed": -1}):
         with pytest.raises(InvalidArgumentError):
-            verify(made(honest), ALTER_MDP, **options)
+            verify(ALTER_MDP, made(honest), **options)
 
 
 # -- alterations that leave every claim true ---------------------------------------------------
@@ -511,7 +511,7 @@ def test_a_single_lower_bound_may_not_just_be_dropped(honest: dict[str, Any]) ->
     content = dict(honest)
     used = int(np.argmax(honest["lower"]))
     at("lower", used, lambda _: 0.0)(content)
-    found = verify(made(content), ALTER_MDP)
+    found = verify(ALTER_MDP, made(content))
     assert not found.is_valid
     assert "lower bound of pair" in found.problem
 
@@ -524,15 +524,15 @@ def test_rounding_widens_and_partitions_must_survive_it(monkeypatch: pytest.Monk
     mdp, gamma = sparse_mdp(8, 2, support=3, seed=1), 0.9
     content = by_arms(mdp, gamma, sweeps=600)
     keys, lower, upper = content["keys"], content["lower"], content["upper"]
-    wide = verify(made(content), mdp).widening
+    wide = verify(mdp, made(content)).widening
     assert 0.0 < wide < 1e-12
     edge = fields(mdp, gamma, keys, lower, upper, tau=float(np.sort(upper)[1]))
-    exact = verify(made(edge), mdp, mode="exact")
+    exact = verify(mdp, made(edge), mode="exact")
     assert exact.is_valid
     # Fractions decide, unless that would take too long.
-    assert verify(made(edge), mdp) == exact
+    assert verify(mdp, made(edge)) == exact
     monkeypatch.setattr(importlib.import_module("bisim_abstract.verify"), "SMALL", 0)
-    found = verify(made(edge), mdp)
+    found = verify(mdp, made(edge))
     assert not found.is_valid
     assert "rounding asks for" in found.problem
     assert found.problem.endswith('; mode "exact" would decide, slowly')
@@ -553,8 +553,8 @@ def test_float_and_exact_agree_on_random_changes() -> None:
             noise = size * rng.standard_normal(content[name].size) * (rng.random() < 0.5)
             content[name] = content[name] * np.exp(noise)
         content["lower"] = np.minimum(content["lower"], content["upper"])
-        exact = verify(made(content), mdp, mode="exact")
-        plain = verify(made(content), mdp)
+        exact = verify(mdp, made(content), mode="exact")
+        plain = verify(mdp, made(content))
         assert exact.is_valid == plain.is_valid, (seed, exact, plain)
         counts[exact.is_valid] += 1
     assert min(counts.values()) >= 5

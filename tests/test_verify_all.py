@@ -445,7 +445,7 @@ def undecided(content: dict[str, Any], mdp: TabularMDP) -> str:
 
 def found(content: dict[str, Any], mdp: TabularMDP, mode: str = "float") -> Any:
     made: Any = SimpleNamespace(**content)
-    return verify(made, mdp, mode=mode)
+    return verify(mdp, made, mode=mode)
 
 
 def accepted(content: dict[str, Any], mdp: TabularMDP) -> float:
@@ -602,9 +602,9 @@ def test_accepts_the_arms_over_blocks() -> None:
                 arms.sweep()
             certificate = Certificate.of(arms, tau=None, stop="", run={})
             for mode in ("float", "exact"):
-                result = verify(certificate, mdp, mode=mode)
+                result = verify(mdp, certificate, mode=mode)
                 assert result.is_valid, result.problem
-            assert verify(certificate, mdp, threads=1) == verify(certificate, mdp, threads=2)
+            assert verify(mdp, certificate, threads=1) == verify(mdp, certificate, threads=2)
             s, t = np.triu_indices(12, 1)
             low, high = certificate.bounds(s, t)
             exact = bisimulation_metric(mdp, 0.9)
@@ -1246,7 +1246,7 @@ def test_rewards_that_differ_by_little_are_no_obstacle(offset: float) -> None:
     )
     certificate = certify(mdp, 0.9, tau=0.05, max_pairs=2_000)
     assert certificate.features is not None
-    result = verify(certificate, mdp)
+    result = verify(mdp, certificate)
     assert result.is_valid, result.problem
     assert result.mode == "float"
     assert result.widening < 1e-11
@@ -1650,7 +1650,7 @@ def test_counts_what_was_checked(honest: dict[str, Any]) -> None:
     result = found(honest, ALTER_MDP)
     assert (result.levels_checked, result.features_checked) == (1, 4)
     sampled: Any = SimpleNamespace(**honest)
-    assert verify(sampled, ALTER_MDP, mode="sampled", sample=3).pairs_checked == 3
+    assert verify(ALTER_MDP, sampled, mode="sampled", sample=3).pairs_checked == 3
 
 
 # -- found by a review -------------------------------------------------------------------------
@@ -1749,7 +1749,7 @@ def test_a_certificate_is_read_once(honest: dict[str, Any]) -> None:
             return content[name]
 
     turning: Any = Turning()
-    result = verify(turning, ALTER_MDP)
+    result = verify(ALTER_MDP, turning)
     assert result.mode == "exact"
     assert not result.is_valid
     assert reads.count("keys") == reads.count("levels") == reads.count("features") == 1

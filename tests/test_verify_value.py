@@ -14,15 +14,14 @@ import pytest
 
 from bisim_abstract import (
     Certificate,
-    FileFormatError,
     InvalidArgumentError,
     TabularMDP,
     certify,
-    grouped_mdp,
     prove_value,
-    random_mdp,
     verify,
 )
+from bisim_abstract.errors import FileFormatError
+from bisim_abstract.parts import grouped_mdp, random_mdp
 from tests.test_value import (
     Exact,
     check_inequality,
@@ -117,7 +116,7 @@ def some_certificate(seed: int, *, is_estimate: bool = False) -> tuple[Certifica
 
 def check_accepted(certificate: Certificate, mdp: TabularMDP) -> None:
     for mode in (*MODES, "sampled"):
-        found = verify(certificate, mdp, mode=mode)
+        found = verify(mdp, certificate, mode=mode)
         assert found.is_valid, found.problem
         assert found.values_checked == (0 if certificate.value is None else 6)
 
@@ -145,7 +144,7 @@ def test_float_mode_leaves_nothing_open_for_dense_rows(n: int) -> None:
     mdp = random_mdp(n, 2, seed=0)
     certificate = certify(mdp, 0.9, tau=1e3)
     assert certificate.n_clusters == 1
-    found = verify(certificate, mdp)
+    found = verify(mdp, certificate)
     assert found.is_valid, found.problem
     assert found.mode == "float"
 
@@ -156,7 +155,7 @@ def test_float_mode_leaves_nothing_open_where_shifts_are_large() -> None:
     for seed in range(40):
         case = random_case(20_000 + seed, max_states=5)
         for mdp in (case.mdp, with_radii(case.mdp, seed)):
-            found = verify(certify(mdp, case.gamma, tau=1e305), mdp)
+            found = verify(mdp, certify(mdp, case.gamma, tau=1e305))
             assert found.is_valid, found.problem
             if found.mode != "float":
                 left.append((seed, mdp.estimate is not None))
@@ -168,7 +167,7 @@ def test_float_mode_leaves_nothing_open_where_shifts_are_large() -> None:
 
 def check_rejected(forged: Any, mdp: TabularMDP, what: str = "value: ") -> None:
     for mode in MODES:
-        found = verify(forged, mdp, mode=mode)
+        found = verify(mdp, forged, mode=mode)
         assert not found.is_valid, (mode, what)
         assert found.problem.startswith(what), found.problem
 
@@ -229,7 +228,7 @@ def test_rejects_numbers_that_are_too_good(kind: str) -> None:
     # Claiming less is honest.
     for change in ({"loss": value.loss + 1.0}, {"kept": -np.inf}, {"start_loss": 1e6}):
         for mode in MODES:
-            assert verify(opened(certificate, **change), mdp, mode=mode).is_valid
+            assert verify(mdp, opened(certificate, **change), mode=mode).is_valid
 
 
 def test_rejects_other_policies() -> None:
@@ -245,7 +244,7 @@ def test_rejects_other_policies() -> None:
             truth = is_true(forged, mdp, 0.9)
             rejected += not truth
             for mode in MODES:
-                assert truth or not verify(forged, mdp, mode=mode).is_valid
+                assert truth or not verify(mdp, forged, mode=mode).is_valid
     assert rejected >= value.policy.size
 
 
@@ -292,7 +291,7 @@ def test_rejects_malformed_numbers(name: str, wrong: Any) -> None:
     certificate, mdp = plain_certificate("plain")
     forged = opened(certificate, **{name: wrong})
     for mode in MODES:
-        assert not verify(forged, mdp, mode=mode).is_valid
+        assert not verify(mdp, forged, mode=mode).is_valid
 
 
 def test_rejects_actions_that_do_not_exist() -> None:
@@ -310,7 +309,7 @@ def test_rejects_a_value_of_clusters_that_are_not_certified() -> None:
     forged = opened(certificate)
     forged.labels_lower = np.zeros(mdp.n_states, np.int64)
     for mode in MODES:
-        assert not verify(forged, mdp, mode=mode).is_valid
+        assert not verify(mdp, forged, mode=mode).is_valid
     without = opened(certificate)
     without.tau, without.labels_lower, without.labels_upper = None, *(np.empty(0, np.int64),) * 2
     check_rejected(without, mdp)
@@ -344,9 +343,9 @@ def test_rejects_another_end() -> None:
         forged = opened(certificate)
         forged.terminal_state = end
         for mode in MODES:
-            assert not verify(forged, mdp, mode=mode).is_valid
+            assert not verify(mdp, forged, mode=mode).is_valid
     unmarked = replace(mdp, terminal_state=None, state_ids=mdp.state_ids)
-    assert not verify(certificate, unmarked).is_valid
+    assert not verify(unmarked, certificate).is_valid
 
 
 # -- by less than a rounding error -----------------------------------------------------------------
@@ -365,7 +364,7 @@ def test_float_mode_accepts_nothing_that_rounding_hides() -> None:
         forged = opened(certificate, random_upper=np.array([below]), kept=-np.inf)
         hidden += float(mdp.rewards.sum() / 3.0) <= below
         for mode in MODES:
-            assert not verify(forged, mdp, mode=mode).is_valid
+            assert not verify(mdp, forged, mode=mode).is_valid
     assert hidden > 5  # plain float arithmetic would not have noticed
 
 
@@ -382,7 +381,7 @@ def test_a_loss_is_compared_exactly() -> None:
     }
     check_rejected(opened(certificate, **claims, loss=high), mdp, "value: loss")
     more = opened(certificate, **claims, loss=float(np.nextafter(high, 2.0)))
-    assert all(verify(more, mdp, mode=mode).is_valid for mode in MODES)
+    assert all(verify(mdp, more, mode=mode).is_valid for mode in MODES)
 
 
 def test_a_negative_share_is_measured_by_the_least_gain() -> None:
@@ -408,7 +407,7 @@ def test_a_negative_share_is_measured_by_the_least_gain() -> None:
     }
     for mode in MODES:
         for kept, is_valid in ((-0.5 / 0.3 - 1e-9, True), (-0.5 / 0.3 + 1e-9, False)):
-            found = verify(opened(certificate, **loose, kept=kept), mdp, mode=mode)
+            found = verify(mdp, opened(certificate, **loose, kept=kept), mode=mode)
             assert (found.is_valid, found.mode) == (is_valid, mode)
 
 
@@ -445,8 +444,8 @@ def check_altered(seed: int, count: int) -> int:
         forged = altered(certificate, rng)
         truth = is_true(forged, mdp, certificate.gamma)
         false += not truth
-        assert verify(forged, mdp, mode="exact").is_valid == truth
-        if verify(forged, mdp, mode="float").is_valid:
+        assert verify(mdp, forged, mode="exact").is_valid == truth
+        if verify(mdp, forged, mode="float").is_valid:
             assert truth
     return false
 

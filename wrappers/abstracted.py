@@ -141,7 +141,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self.mdp = _model_of(env, certificate, seed, max_states)
         self.tau, clusters = _certified_clusters(certificate, tau)
         if verify:
-            found = verify_certificate(certificate, self.mdp)
+            found = verify_certificate(self.mdp, certificate)
             if not found.is_valid:
                 raise NotCertifiedError(
                     f"the certificate does not hold: {found.problem}; make a new one with certify"

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bisim_abstract import BisimError, certify, grouped_mdp, sparse_mdp
+from bisim_abstract import BisimError, certify
 from bisim_abstract.cli import main
+from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from fuzzing.core import Case, Run
 from fuzzing.files import claim, make_bridges, make_encoders
 from fuzzing.mutate import pick

@@ -16,12 +16,10 @@ from bisim_abstract import (
     bisimulation_metric,
     certify,
     evaluate_policy,
-    grouped_mdp,
-    single_build,
-    sparse_mdp,
     value_iteration,
     verify,
 )
+from bisim_abstract.parts import grouped_mdp, single_build, sparse_mdp
 from fuzzing.core import Case, Run
 from fuzzing.files import REFUSALS, claim, sample_estimate, seal_certificate
 from fuzzing.models import Floats, random_gamma, random_model
@@ -84,7 +82,7 @@ class Truth:
             found = (
                 value_iteration(mdp, gamma)
                 if weights is None
-                else evaluate_policy(mdp, weights, gamma)
+                else evaluate_policy(mdp, gamma, weights)
             )
             guess = found.lower / 2.0 + found.upper / 2.0  # proven by the oracle
             self._values[key] = values_enclosure(mdp, gamma, weights, guess)
@@ -387,7 +385,7 @@ def judge(case: Case, certificate: Certificate, truth: Truth) -> bool:
     """Whether a certificate is accepted; if so, it must be true. Any may be looked at."""
     claim(certificate.summary(), "no summary")
     mode = "float" if case.rng.random() < 0.85 else "exact"
-    found = verify(certificate, truth.mdp, mode=mode, threads=1)
+    found = verify(truth.mdp, certificate, mode=mode, threads=1)
     claim(found.is_valid == (not found.problem), "a problem without a rejection")
     if not found.is_valid:
         return False
@@ -397,6 +395,6 @@ def judge(case: Case, certificate: Certificate, truth: Truth) -> bool:
     check_value(certificate, truth)
     again = case.folder / "again.npz"
     certificate.save(again)
-    other = verify(Certificate.load(again), truth.mdp, mode=mode, threads=1)
+    other = verify(truth.mdp, Certificate.load(again), mode=mode, threads=1)
     claim(other == found, "another verdict after a round trip")
     return True

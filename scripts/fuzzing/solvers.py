@@ -20,15 +20,17 @@ from bisim_abstract import (
     estimate_mdp,
     evaluate_policy,
     lift_policy,
-    make_witness,
     prove_value,
+    value_iteration,
+    value_loss,
+    verify,
+)
+from bisim_abstract.parts import (
+    make_witness,
     single_build,
     solve_transport,
     value_bracket,
     value_features,
-    value_iteration,
-    value_loss,
-    verify,
 )
 from fuzzing.core import Case, Run
 from fuzzing.files import claim
@@ -169,14 +171,14 @@ def check_certify(case: Case, mdp: TabularMDP, gamma: float) -> None:
         certificate = certify(mdp, gamma, **goal)
     judge_bounds(certificate, mdp, confirmed(certificate, mdp))
     if is_sampled(case, 0.1, mdp, 4):
-        exact = verify(certificate, mdp, mode="exact", threads=1)
+        exact = verify(mdp, certificate, mode="exact", threads=1)
         claim(exact.is_valid, f"rejected in fractions: {exact.problem}")
         judge_bounds(certificate, mdp, 0.0)
 
 
 def confirmed(certificate: Certificate, mdp: TabularMDP) -> float:
     """The widening that `verify` asks for; it must accept what the package made."""
-    found = verify(certificate, mdp, threads=1)
+    found = verify(mdp, certificate, threads=1)
     claim(found.is_valid, f"our own certificate is rejected in {found.mode} mode: {found.problem}")
     return found.widening
 
@@ -239,7 +241,7 @@ def check_planning(case: Case, mdp: TabularMDP, gamma: float) -> None:
         weights = np.eye(n_actions)[policy]
     else:
         policy = weights = case.rng.dirichlet(np.ones(n_actions), size=n)
-    check_values(case, mdp, gamma, evaluate_policy(mdp, policy, gamma), weights)
+    check_values(case, mdp, gamma, evaluate_policy(mdp, gamma, policy), weights)
 
 
 def check_values(
@@ -337,7 +339,7 @@ def check_aggregate(case: Case, mdp: TabularMDP, gamma: float) -> None:
     claim(loss.sup_lower <= loss.sup and loss.mean_lower <= loss.mean, "loss bounds cross")
     best = values_enclosure(mdp, gamma, None, value_iteration(mdp, gamma).lower)
     weights = np.eye(mdp.n_actions)[np.asarray(lifted, dtype=np.int64)]
-    own = values_enclosure(mdp, gamma, weights, evaluate_policy(mdp, lifted, gamma).lower)
+    own = values_enclosure(mdp, gamma, weights, evaluate_policy(mdp, gamma, lifted).lower)
     at_least = best[0] - own[1]  # what is lost for certain
     claim(at_least.max() <= loss.sup, "a loss above value_loss.sup")
     claim(at_least.mean() <= loss.mean, "a loss above value_loss.mean")

@@ -24,10 +24,11 @@ from typing import TypeVar
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract import MetricBounds, TabularMDP, bisimulation_metric, certify, sparse_mdp
+from bisim_abstract import MetricBounds, TabularMDP, bisimulation_metric, certify
 from bisim_abstract._typing import IntArray
 from bisim_abstract.arms import Arms
 from bisim_abstract.covering import retrieve
+from bisim_abstract.parts import sparse_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 from paper.common import (
     CLOSE,

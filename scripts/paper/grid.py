@@ -20,21 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from bisim_abstract import (
-    Certificate,
-    MetricBounds,
-    TabularMDP,
-    bisimulation_metric,
-    certify,
+from bisim_abstract import Certificate, MetricBounds, TabularMDP, bisimulation_metric, certify
+from bisim_abstract._typing import BoolArray, FloatArray, IntArray
+from bisim_abstract.arms import Arms
+from bisim_abstract.embedding import as_points
+from bisim_abstract.parts import (
     distortion,
     landmark_mds,
     random_mdp,
     recall_miss,
     retrieve_neighbours,
 )
-from bisim_abstract._typing import BoolArray, FloatArray, IntArray
-from bisim_abstract.arms import Arms
-from bisim_abstract.embedding import as_points
 from paper.common import Options
 
 GAMMA = 0.7

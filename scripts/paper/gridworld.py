@@ -34,10 +34,7 @@ from bisim_abstract import (
     TabularMDP,
     Values,
     certify,
-    cluster_by_rewards,
-    compare_clusterings,
     prove_value,
-    single_build,
     value_iteration,
     value_loss,
     verify,
@@ -49,6 +46,7 @@ from bisim_abstract.encoders import (
     collect_transitions,
     sample_transitions,
 )
+from bisim_abstract.parts import cluster_by_rewards, compare_clusterings, single_build
 from bisim_abstract.wrappers import extract_mdp
 from paper.common import (
     CLOSE,
@@ -118,7 +116,7 @@ class World:
 
     def loss(self, labels: IntArray) -> tuple[float, float]:
         """Mean and largest value loss of planning on clusters; the latter from below."""
-        row = compare_clusterings(self.mdp, GAMMA, {"": labels}, optimal=self.optimal)[0]
+        row = compare_clusterings(self.mdp, {"": labels}, GAMMA, optimal=self.optimal)[0]
         return row.loss.mean, row.loss.sup_lower
 
 
@@ -205,7 +203,7 @@ def world(name: str, size: Size, seed: int) -> World:
     found = certify(mdp, GAMMA, tau="auto")
     seconds = time.perf_counter() - begin
     begin = time.perf_counter()
-    verdict = verify(found, mdp).verdict
+    verdict = verify(mdp, found).verdict
     checked = time.perf_counter() - begin
     best = value_iteration(mdp, GAMMA)
     return World(name, env, mdp, rooms, best, found, seconds, verdict, checked)
@@ -347,7 +345,7 @@ def other_models(size: Size, seed: int) -> tuple[list[float], list[float]]:
         mdp, _ = shared_model(size, k)
         best = value_iteration(mdp, GAMMA)
         one = np.zeros(mdp.n_states, np.int64)
-        row = compare_clusterings(mdp, GAMMA, {"": one}, optimal=best)[0]
+        row = compare_clusterings(mdp, {"": one}, GAMMA, optimal=best)[0]
         values.append(float(best.upper.mean()))
         losses.append(row.loss.mean)
     return values, losses

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bisim_abstract import landmark_mds, single_build
 from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract.parts import landmark_mds, single_build
 from paper import grid
 from paper.common import ResultTable
 from paper.grid import GAMMA, Run

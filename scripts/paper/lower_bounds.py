@@ -23,9 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bisim_abstract import TabularMDP, bisimulation_metric, retrieve_pairs
+from bisim_abstract import TabularMDP, bisimulation_metric
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract.arms import Arms
+from bisim_abstract.parts import retrieve_pairs
 from paper.common import (
     DIFFERENT,
     REPRODUCED,

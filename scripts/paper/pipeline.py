@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bisim_abstract import distortion, landmark_mds, single_build
 from bisim_abstract._typing import FloatArray
+from bisim_abstract.parts import distortion, landmark_mds, single_build
 from paper import grid
 from paper.common import (
     CLOSE,

@@ -26,11 +26,11 @@ from bisim_abstract import (
     TabularMDP,
     Values,
     bisimulation_metric,
-    compare_clusterings,
     value_iteration,
 )
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 from bisim_abstract.partition import numbered, spanning_forest
+from bisim_abstract.parts import compare_clusterings
 from paper.common import CLOSE, DIFFERENT, REPRODUCED, Claim
 
 GAMMA = 0.9
@@ -140,7 +140,7 @@ class Truth:
 
     def loss(self, labels: IntArray) -> float:
         """The mean value loss of planning on these clusters."""
-        rows = compare_clusterings(self.mdp, GAMMA, {"": labels}, optimal=self.optimal)
+        rows = compare_clusterings(self.mdp, {"": labels}, GAMMA, optimal=self.optimal)
         return rows[0].loss.mean
 
     def linked(self, distances: FloatArray, tau: float, among: BoolArray | None = None) -> IntArray:

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bisim_abstract import landmark_mds, retrieve_pairs
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract.arms import Arms
 from bisim_abstract.embedding import as_points
 from bisim_abstract.partition import spanning_forest
+from bisim_abstract.parts import landmark_mds, retrieve_pairs
 from paper import grid
 from paper.common import (
     CLOSE,

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bisim_abstract import TabularMDP, bisimulation_metric, solve_transport, sparse_mdp
+from bisim_abstract import TabularMDP, bisimulation_metric
 from bisim_abstract.arms import Arms
 from bisim_abstract.covering import retrieve
+from bisim_abstract.parts import solve_transport, sparse_mdp
 from paper.common import (
     DIFFERENT,
     REPRODUCED,

@@ -25,13 +25,12 @@ from bisim_abstract import (
     Certificate,
     bisimulation_metric,
     certify,
-    cluster_by_embedding,
     prove_value,
-    single_build,
     value_loss,
     verify,
 )
 from bisim_abstract.encoders import DBCEncoder, collect_transitions
+from bisim_abstract.parts import cluster_by_embedding, single_build
 from bisim_abstract.wrappers import extract_mdp
 from paper.common import (
     CLOSE,
@@ -283,7 +282,7 @@ def certified(result: Result, truth: Truth, tau: float, exact_seconds: float) ->
     found = certify(mdp, GAMMA, tau=tau)
     seconds = time.perf_counter() - begin
     begin = time.perf_counter()
-    verdict = verify(found, mdp).verdict
+    verdict = verify(mdp, found).verdict
     checked = time.perf_counter() - begin
     lower, upper = found.bounds(truth.first, truth.second)
     encloses = bool((lower <= truth.above).all() and (upper >= truth.below).all())

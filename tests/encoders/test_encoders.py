@@ -13,14 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from bisim_abstract import (
-    FileFormatError,
-    InvalidArgumentError,
-    TabularMDP,
-    bisimulation_metric,
-    grouped_mdp,
-    random_mdp,
-)
+from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._typing import FloatArray
 from bisim_abstract.embedding import Embedding, as_points
@@ -39,6 +32,8 @@ from bisim_abstract.encoders._nets import Samples, angles
 from bisim_abstract.encoders.action_max import ActionMaxLearner
 from bisim_abstract.encoders.dbc import DBCLearner
 from bisim_abstract.encoders.mico import MICoLearner
+from bisim_abstract.errors import FileFormatError
+from bisim_abstract.parts import grouped_mdp, random_mdp
 
 CLASSES: list[type[Encoder]] = [ActionMaxEncoder, DBCEncoder, MICoEncoder]
 QUICK: dict[str, Any] = {"dim": 3, "steps": 20, "batch_size": 16, "hidden": (8,)}

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bisim_abstract import (
-    bisimulation_metric,
-    certify,
-    evaluate_embedding,
-    grouped_mdp,
-    single_build,
-    verify,
-)
+from bisim_abstract import bisimulation_metric, certify, evaluate_embedding, verify
 from bisim_abstract.encoders import (
     ActionMaxEncoder,
     DBCEncoder,
@@ -25,6 +18,7 @@ from bisim_abstract.encoders import (
     RandomEmbedding,
     RewardEmbedding,
 )
+from bisim_abstract.parts import grouped_mdp, single_build
 from bisim_abstract.wrappers import RoomsGridEnv
 
 CLASSES = [ActionMaxEncoder, DBCEncoder, MICoEncoder]
@@ -36,14 +30,14 @@ def test_any_encoder_is_an_embedding_and_none_is_trusted(cls: type[Encoder], sco
     mdp, _ = grouped_mdp(40, 4, noise=0.05, seed=2)
     encoder = cls(dim=3, steps=20, batch_size=16).fit(mdp, n_transitions=500)
     found = certify(mdp, 0.8, tau=0.4, scope=scope, embedding=encoder, propose=["embedding"])
-    assert verify(found, mdp).is_valid
+    assert verify(mdp, found).is_valid
     metric = bisimulation_metric(mdp, 0.8)
     states = np.arange(40)
     lower, upper = found.bounds(states[:, None], states)
     below, above = metric.bounds(states[:, None], states)
     assert (lower <= above).all()
     assert (upper >= below).all()
-    assert verify(single_build(mdp, 0.8, sweeps=5, embedding=encoder), mdp).is_valid
+    assert verify(mdp, single_build(mdp, 0.8, sweeps=5, embedding=encoder)).is_valid
 
 
 def test_a_trained_encoder_finds_the_blocks_and_a_random_one_does_not() -> None:
@@ -53,13 +47,13 @@ def test_a_trained_encoder_finds_the_blocks_and_a_random_one_does_not() -> None:
     goal: dict[str, Any] = {"tau": "auto", "max_pairs": 0}
     found = certify(mdp, 0.9, embedding=encoder, propose=["embedding"], **goal)
     assert found.is_certified
-    assert verify(found, mdp).is_valid
+    assert verify(mdp, found).is_valid
     both = np.unique(np.stack([found.labels_upper, env.rooms]), axis=1)
     assert both.shape[1] == 16 == found.labels_upper.max() + 1
     random = RandomEmbedding(mdp.n_states)
     chance = certify(mdp, 0.9, embedding=random, propose=["embedding"], **goal)
     assert not chance.is_certified
-    assert verify(chance, mdp).is_valid
+    assert verify(mdp, chance).is_valid
     # Where other proposals come to the rescue, the useless one was work for nothing.
     helped = certify(mdp, 0.9, embedding=encoder, **goal)
     rescued = certify(mdp, 0.9, embedding=random, **goal)

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from bisim_abstract import FileFormatError, InvalidArgumentError, TabularMDP, sparse_mdp
+from bisim_abstract import InvalidArgumentError, TabularMDP
 from bisim_abstract._npz import write_npz
 from bisim_abstract.encoders import Transitions, collect_transitions, sample_transitions
+from bisim_abstract.errors import FileFormatError
+from bisim_abstract.parts import sparse_mdp
 
 
 class Counter(gym.Env[Any, Any]):

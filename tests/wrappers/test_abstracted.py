@@ -20,14 +20,13 @@ from gymnasium.utils.env_checker import check_env
 
 from bisim_abstract import (
     Certificate,
-    ExtractionError,
-    FileFormatError,
     InvalidArgumentError,
     NotCertifiedError,
     TabularMDP,
     aggregate,
     certify,
 )
+from bisim_abstract.errors import ExtractionError, FileFormatError
 from bisim_abstract.wrappers import (
     AbstractedEnv,
     Distractor,

@@ -17,11 +17,11 @@ from gymnasium.utils.env_checker import check_env
 import bisim_abstract
 from bisim_abstract import (
     InvalidArgumentError,
-    MemoryLimitError,
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
 )
+from bisim_abstract.errors import MemoryLimitError
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 
 ID = "bisim_abstract/RoomsGrid-v0"

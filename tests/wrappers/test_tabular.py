@@ -10,14 +10,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
-from bisim_abstract import (
-    ExtractionError,
-    InvalidArgumentError,
-    StochasticEnvError,
-    TabularMDP,
-    bisimulation_metric,
-    value_iteration,
-)
+from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric, value_iteration
+from bisim_abstract.errors import ExtractionError, StochasticEnvError
 from bisim_abstract.wrappers import TabularEnv, extract_mdp, make_env
 
 NEWER = "Taxi-v4" in gym.registry  # Gymnasium 1.3 renamed Taxi and CliffWalking

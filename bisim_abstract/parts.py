@@ -1,0 +1,96 @@
+"""The parts that `certify` and its neighbours are made of, for those who combine them anew.
+
+- **Models to try**: `random_mdp`, `sparse_mdp`, `grouped_mdp`; `read_bridge`.
+- **Proposals**: `propose_classes`, `propose_components`, `split_labels`, `repair_labels`:
+  partitions worth trying. They are never trusted.
+- **Blocks**: `build_blocks` makes the `BlockModel` of a partition; a `BlockLevel` has bounds on it.
+- **Features**: `value_features` and `make_witness`, functions whose differences are lower bounds on
+  the metric.
+- **Retrieval**: `landmark_mds`, `retrieve_pairs`, `retrieve_neighbours`, which pairs are worth a
+  look; `distortion` and `recall_miss`, how good that choice is. `single_build` is the paper's
+  algorithm over them.
+- **Transport**: `solve_transport`, many small exact problems at once, with bounds on both sides.
+- **Clusterings and values**: `cluster_by_arm`, `cluster_by_metric`, `cluster_by_rewards`,
+  `cluster_by_embedding`, to compare with; `compare_clusterings`; `value_bracket`, what a partition
+  proves by itself; `random_values` and `score_above_random`, what "kept" is measured against.
+- What methods of results hand out: `CertifiedInterval`, `Profile`, `Undecided`, `NearPair`,
+  `FrontierPoint`, `Estimate`.
+
+Example:
+    >>> from bisim_abstract.parts import build_blocks, grouped_mdp, propose_classes
+    >>> mdp, groups = grouped_mdp(12, 3, noise=0.0, seed=0)
+    >>> build_blocks(mdp, propose_classes(mdp)).n_blocks
+    3
+"""
+
+from bisim_abstract.aggregate import random_values
+from bisim_abstract.blocks import BlockLevel, BlockModel, build_blocks
+from bisim_abstract.brackets import value_bracket
+from bisim_abstract.certify import single_build
+from bisim_abstract.clustering import (
+    cluster_by_arm,
+    cluster_by_embedding,
+    cluster_by_metric,
+    cluster_by_rewards,
+)
+from bisim_abstract.comparison import compare_clusterings
+from bisim_abstract.embedding import distortion, landmark_mds
+from bisim_abstract.estimation import Estimate
+from bisim_abstract.features import ValueFeatures, Witness, make_witness, value_features
+from bisim_abstract.files import read_bridge
+from bisim_abstract.frontier import FrontierPoint
+from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract.learning import score_above_random
+from bisim_abstract.linking import Undecided
+from bisim_abstract.nearest import NearPair
+from bisim_abstract.partition import CertifiedInterval, Profile
+from bisim_abstract.proposals import (
+    propose_classes,
+    propose_components,
+    repair_labels,
+    split_labels,
+)
+from bisim_abstract.retrieval import recall_miss, retrieve_neighbours, retrieve_pairs
+from bisim_abstract.transport import TransportPlans, solve_transport
+from bisim_abstract.value import ValueBracket
+
+__all__ = [
+    "BlockLevel",
+    "BlockModel",
+    "CertifiedInterval",
+    "Estimate",
+    "FrontierPoint",
+    "NearPair",
+    "Profile",
+    "TransportPlans",
+    "Undecided",
+    "ValueBracket",
+    "ValueFeatures",
+    "Witness",
+    "build_blocks",
+    "cluster_by_arm",
+    "cluster_by_embedding",
+    "cluster_by_metric",
+    "cluster_by_rewards",
+    "compare_clusterings",
+    "distortion",
+    "grouped_mdp",
+    "landmark_mds",
+    "make_witness",
+    "propose_classes",
+    "propose_components",
+    "random_mdp",
+    "random_values",
+    "read_bridge",
+    "recall_miss",
+    "repair_labels",
+    "retrieve_neighbours",
+    "retrieve_pairs",
+    "score_above_random",
+    "single_build",
+    "solve_transport",
+    "sparse_mdp",
+    "split_labels",
+    "value_bracket",
+    "value_features",
+]
