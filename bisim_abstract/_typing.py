@@ -13,6 +13,7 @@ AnyIntArray: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
+UIntArray: TypeAlias = npt.NDArray[np.uint64]
 SeedLike: TypeAlias = int | np.random.Generator | None
 
 

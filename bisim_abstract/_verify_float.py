@@ -203,7 +203,6 @@ def _bound_backups(
     """Fill in the bounds of all pairs with a claim that needs a backup, in groups."""
     from bisim_abstract._verify_kernels import (
         check_pairs_kernel,
-        count_cells_kernel,
         list_cells_kernel,
     )
 
@@ -214,8 +213,8 @@ def _bound_backups(
     is_plain = table.level is None
     rows = (table.indptr, table.indices, table.probs)
     s, t = first[chosen], second[chosen]
-    counts = np.empty(chosen.size, np.int64)
-    count_cells_kernel(s, t, *rows, radius, gamma, is_plain, counts)
+    counts, none = np.empty(chosen.size, np.int64), np.empty(0, np.int64)
+    list_cells_kernel(s, t, *rows, radius, gamma, is_plain, counts, none, none)
     # Groups of pairs with about as many costs each; they depend on the table alone.
     after = np.cumsum(counts)
     group = (after - counts) // CELLS
@@ -229,7 +228,7 @@ def _bound_backups(
             one, two, at = s[own], t[own], chosen[own]
             cells = int(counts[own].sum())
             from_, to = np.empty(cells, np.int64), np.empty(cells, np.int64)
-            list_cells_kernel(one, two, *rows, radius, gamma, is_plain, from_, to)
+            list_cells_kernel(one, two, *rows, radius, gamma, is_plain, counts[own], from_, to)
             below, above = reader.read(from_, to)
             lows, highs = np.empty((at.size, 2)), np.empty((at.size, 2))
             check_pairs_kernel(

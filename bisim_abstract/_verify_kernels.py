@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._kernels._jit import kernel
+from bisim_abstract._kernels._jit import inlined, inner, kernel
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 
 U = 2.0**-53
@@ -29,7 +29,7 @@ NEGLIGIBLE = 2.0**-56
 PATHS_PER_NODE = 100  # far beyond what is ever needed; makes an end certain
 
 
-@kernel
+@inlined
 def transport_kernel(
     n: int,
     m: int,
@@ -39,13 +39,8 @@ def transport_kernel(
     y: FloatArray,
     z: FloatArray,
     x: FloatArray,
-    need: FloatArray,
-    reach: FloatArray,
-    through: IntArray,
-    back: IntArray,
-    row_done: IntArray,
-    col_done: IntArray,
-    row_reach: FloatArray,
+    line: FloatArray,
+    mark: IntArray,
 ) -> None:
     """Shortest augmenting paths from one row after another, on the dense bipartite graph.
 
@@ -55,8 +50,10 @@ def transport_kernel(
 
     In: n, m; a (n), b (m) masses; c (n, m) costs.
     Out: y (n), z (m) potentials; x (n, m) plan.
-    Scratch: need, reach, through, col_done (m); back, row_done, row_reach (n).
+    Scratch: line (3, at least n and m), mark (4, the same).
     """
+    need, reach, row_reach = line[0], line[1], line[2]
+    through, back, row_done, col_done = mark[0], mark[1], mark[2], mark[3]
     for j in range(m):
         need[j] = b[j]
         z[j] = c[0, j]
@@ -64,72 +61,52 @@ def transport_kernel(
             z[j] = min(z[j], c[i, j])
     for i in range(n):
         y[i] = c[i, 0] - z[0]
-        for j in range(1, m):
-            y[i] = min(y[i], c[i, j] - z[j])
         for j in range(m):
+            y[i] = min(y[i], c[i, j] - z[j])
             x[i, j] = 0.0
     paths = PATHS_PER_NODE * (n + m)
     for source in range(n):
         left = a[source]
-        while left > NEGLIGIBLE:
+        while left > NEGLIGIBLE and paths > 0:
             paths -= 1
-            if paths < 0:
-                return
             for i in range(n):
                 row_done[i] = 0
             for j in range(m):
                 col_done[j] = 0
                 reach[j] = np.inf
-            row, here = source, 0.0
-            row_done[row] = 1
-            row_reach[row] = 0.0
+            # The column settled last; the source is reached at no cost, and so is a row from a
+            # settled column that it ships to: only columns compete for being next.
             target = -1
-            # A row is reached at no cost from a settled column that it ships to, so only columns
-            # compete for being next; row_done is 2 for rows that are reached but not relaxed.
             while True:
-                for j in range(m):
-                    if col_done[j] == 0:
-                        length = here + max(0.0, c[row, j] - y[row] - z[j])
-                        if length < reach[j]:
-                            reach[j] = length
-                            through[j] = row
-                # The next row that hangs on a settled column, at the same distance.
-                pending = -1
                 for i in range(n):
-                    if row_done[i] == 2:
-                        pending = i
-                        break
-                if pending < 0:
-                    best = -1
-                    for j in range(m):
-                        limit = np.inf if best < 0 else reach[best]
-                        if col_done[j] == 0 and reach[j] < limit:
-                            best = j
-                    if best < 0:
-                        break
-                    col_done[best] = 1
-                    if need[best] > NEGLIGIBLE:
-                        target = best
-                        break
-                    for i in range(n):
-                        if row_done[i] == 0 and x[i, best] > 0.0:
-                            row_done[i] = 2
-                            row_reach[i] = reach[best]
-                            back[i] = best
-                    for i in range(n):
-                        if row_done[i] == 2:
-                            pending = i
-                            break
-                    if pending < 0:
-                        # Nothing hangs on this column: relax the same row again (no effect)
-                        # and go on with the next column.
-                        continue
-                row = pending
-                row_done[row] = 1
-                here = row_reach[row]
+                    if target < 0:
+                        is_next = i == source
+                    else:
+                        is_next = row_done[i] == 0 and x[i, target] > 0.0
+                    if is_next:
+                        row_done[i] = 1
+                        back[i] = target
+                        here = 0.0 if target < 0 else reach[target]
+                        row_reach[i] = here
+                        for j in range(m):
+                            length = here + max(0.0, c[i, j] - y[i] - z[j])
+                            if col_done[j] == 0 and length < reach[j]:
+                                reach[j] = length
+                                through[j] = i
+                target = -1
+                total = np.inf
+                for j in range(m):
+                    if col_done[j] == 0 and reach[j] < total:
+                        total = reach[j]
+                        target = j
+                if target < 0:
+                    break
+                col_done[target] = 1
+                if need[target] > NEGLIGIBLE:
+                    break
             if target < 0:
-                return
-            total = reach[target]
+                paths = 0
+                break
             for i in range(n):
                 if row_done[i] == 1:
                     y[i] += total - row_reach[i]
@@ -145,16 +122,15 @@ def transport_kernel(
             left -= amount
             need[target] -= amount
             j = target
-            while True:
+            while j >= 0:
                 i = through[j]
                 x[i, j] += amount
-                if i == source:
-                    break
                 j = back[i]
-                x[i, j] -= amount
+                if j >= 0:
+                    x[i, j] -= amount
 
 
-@kernel
+@inlined
 def dual_bound(
     n: int,
     m: int,
@@ -209,7 +185,7 @@ def dual_bound(
     return max(0.0, value - ((5.0 * (n + m) + 16.0) * U * top + TINY))
 
 
-@kernel
+@inlined
 def plan_bound(
     n: int, m: int, a: FloatArray, b: FloatArray, c: FloatArray, top: float, x: FloatArray
 ) -> float:
@@ -278,21 +254,26 @@ def transport_bounds(
     a: FloatArray,
     b: FloatArray,
     c: FloatArray,
-    y: FloatArray,
-    z: FloatArray,
+    free: float,
     x: FloatArray,
-    need: FloatArray,
-    reach: FloatArray,
-    through: IntArray,
-    back: IntArray,
-    row_done: IntArray,
-    col_done: IntArray,
-    row_reach: FloatArray,
+    line: FloatArray,
+    mark: IntArray,
 ) -> tuple[float, float]:
-    """Bounds on W from below and above. Buffers as in `transport_kernel`.
+    """Bounds on the cost of carrying all but `free` of the mass, 0 <= free < 1.
+
+    For free > 0, one more row and one more column, each of mass `free`, cost nothing. A plan of
+    this wider problem in which they meet with mass v carries 1 - free + v of the mass between
+    real rows and columns, which costs no less than 1 - free does; and a plan that carries 1 -
+    free can be completed at no cost. So both problems have the same value. Masses of the wider
+    problem are those of the rows over 1 + free: three more roundings, and three more terms than
+    n, which the analysis in `dual_bound` counts by the size of the wider problem. The product
+    with 1 + free is rounded twice: 4u cover it.
 
     Where a side has one point there is one coupling: Σ mass·cost, non-negative terms with a
     mass off by γ_N, a product, at most N additions and a cost off by 8u, so below γ_(2N + 10).
+
+    In: a (n), b (m). In and out: c (n, m), where free > 0 one wider.
+    Scratch: with k = 1 + the larger of n and m, x (k, k), line (7, k), mark (4, k).
     """
     top = 0.0
     for i in range(n):
@@ -300,7 +281,7 @@ def transport_bounds(
             top = max(top, c[i, j])
     if top == 0.0:
         return 0.0, 0.0
-    if n == 1 or m == 1:
+    if free == 0.0 and (n == 1 or m == 1):
         value = 0.0
         for i in range(n):
             for j in range(m):
@@ -310,10 +291,24 @@ def transport_bounds(
                 value += mass * c[i, j]
         slack = value * (3.0 * (n + m) + 16.0) * U + TINY
         return max(0.0, value - slack), value + slack
-    transport_kernel(
-        n, m, a, b, c, y, z, x, need, reach, through, back, row_done, col_done, row_reach
-    )
-    return dual_bound(n, m, a, b, c, top, y, z), plan_bound(n, m, a, b, c, top, x)
+    y, z, p, q = line[3], line[4], line[5], line[6]
+    scale = 1.0 + free
+    for i in range(n):
+        p[i] = a[i] / scale
+    for j in range(m):
+        q[j] = b[j] / scale
+    if free > 0.0:
+        p[n], q[m] = free / scale, free / scale
+        for i in range(n):
+            c[i, m] = 0.0
+        for j in range(m + 1):
+            c[n, j] = 0.0
+        n, m = n + 1, m + 1
+    transport_kernel(n, m, p, q, c, y, z, x, line, mark)
+    low, high = dual_bound(n, m, p, q, c, top, y, z), plan_bound(n, m, p, q, c, top, x)
+    if free > 0.0:
+        low, high = low * scale * (1.0 - 4.0 * U), high * scale * (1.0 + 4.0 * U)
+    return low, high
 
 
 @kernel
@@ -328,73 +323,6 @@ def row_masses(begin: int, end: int, probs: FloatArray, out: FloatArray) -> int:
     for k in range(begin, end):
         out[k - begin] = probs[k] / total
     return end - begin
-
-
-@kernel
-def partial_bounds(
-    n: int,
-    m: int,
-    a: FloatArray,
-    b: FloatArray,
-    c: FloatArray,
-    free: float,
-    wide_a: FloatArray,
-    wide_b: FloatArray,
-    wide_c: FloatArray,
-    y: FloatArray,
-    z: FloatArray,
-    x: FloatArray,
-    need: FloatArray,
-    reach: FloatArray,
-    through: IntArray,
-    back: IntArray,
-    row_done: IntArray,
-    col_done: IntArray,
-    row_reach: FloatArray,
-) -> tuple[float, float]:
-    """Bounds on the cost of carrying all but `free` of the mass, 0 < free < 1.
-
-    One more row and one more column, each of mass `free`, cost nothing. A plan of this wider
-    problem in which they meet with mass v carries 1 - free + v of the mass between real rows
-    and columns, which costs no less than 1 - free does; and a plan that carries 1 - free can be
-    completed at no cost. So both problems have the same value. Masses of the wider problem are
-    those of the rows over 1 + free: three more roundings, and three more terms than n, which
-    the analysis in `dual_bound` counts by the size of the wider problem. The product with
-    1 + free is rounded twice: 4u cover it.
-
-    In: a (n), b (m), c (n, m), free. Scratch: wide_a (n + 1), wide_b (m + 1),
-    wide_c (n + 1, m + 1); the others as in `transport_kernel`, for the wider problem.
-    """
-    scale = 1.0 + free
-    for i in range(n):
-        wide_a[i] = a[i] / scale
-        for j in range(m):
-            wide_c[i, j] = c[i, j]
-        wide_c[i, m] = 0.0
-    for j in range(m):
-        wide_b[j] = b[j] / scale
-        wide_c[n, j] = 0.0
-    wide_c[n, m] = 0.0
-    wide_a[n] = free / scale
-    wide_b[m] = free / scale
-    low, high = transport_bounds(
-        n + 1,
-        m + 1,
-        wide_a,
-        wide_b,
-        wide_c,
-        y,
-        z,
-        x,
-        need,
-        reach,
-        through,
-        back,
-        row_done,
-        col_done,
-        row_reach,
-    )
-    return low * scale * (1.0 - 4.0 * U), high * scale * (1.0 + 4.0 * U)
 
 
 # -- reading costs -----------------------------------------------------------------------------
@@ -511,7 +439,7 @@ def feature_costs_kernel(
 # -- backups -----------------------------------------------------------------------------------
 
 
-@kernel
+@inner
 def is_same_row(
     row: int, other: int, indptr: IntArray, indices: IntArray, probs: FloatArray
 ) -> bool:
@@ -526,7 +454,7 @@ def is_same_row(
     return True
 
 
-@kernel
+@inner
 def needs_costs(
     s: int,
     t: int,
@@ -548,30 +476,6 @@ def needs_costs(
 
 
 @kernel
-def count_cells_kernel(
-    first: IntArray,
-    second: IntArray,
-    indptr: IntArray,
-    indices: IntArray,
-    probs: FloatArray,
-    radius: FloatArray,
-    gamma: float,
-    is_plain: bool,
-    counts: IntArray,
-) -> None:
-    """How many costs the backup of each pair reads. Out: counts (pairs)."""
-    n_actions = radius.shape[1]
-    for k in range(first.size):
-        s, t = first[k], second[k]
-        counts[k] = 0
-        for a in range(n_actions):
-            if needs_costs(s, t, a, indptr, indices, probs, radius, gamma, is_plain):
-                row, other = s * n_actions + a, t * n_actions + a
-                size = indptr[row + 1] - indptr[row]
-                counts[k] += size * (indptr[other + 1] - indptr[other])
-
-
-@kernel
 def list_cells_kernel(
     first: IntArray,
     second: IntArray,
@@ -581,25 +485,32 @@ def list_cells_kernel(
     radius: FloatArray,
     gamma: float,
     is_plain: bool,
+    counts: IntArray,
     from_: IntArray,
     to: IntArray,
 ) -> None:
     """The pairs whose costs backups read: pair by pair, action by action, row by row.
 
-    In: first, second (pairs). Out: from_, to (cells, as counted by `count_cells_kernel`).
+    In: first, second (pairs).
+    Out: counts (pairs), how many each backup reads; from_, to (all of them), or empty, to count.
     """
     n_actions = radius.shape[1]
+    is_listing = from_.size > 0
     cell = 0
     for k in range(first.size):
         s, t = first[k], second[k]
+        counts[k] = 0
         for a in range(n_actions):
             if needs_costs(s, t, a, indptr, indices, probs, radius, gamma, is_plain):
                 row, other = s * n_actions + a, t * n_actions + a
-                for i in range(indptr[row], indptr[row + 1]):
-                    for j in range(indptr[other], indptr[other + 1]):
-                        from_[cell] = indices[i]
-                        to[cell] = indices[j]
-                        cell += 1
+                begin, end = indptr[other], indptr[other + 1]
+                counts[k] += (indptr[row + 1] - indptr[row]) * (end - begin)
+                if is_listing:
+                    for i in range(indptr[row], indptr[row + 1]):
+                        for j in range(begin, end):
+                            from_[cell] = indices[i]
+                            to[cell] = indices[j]
+                            cell += 1
 
 
 @kernel
@@ -651,34 +562,31 @@ def check_pairs_kernel(
     (else 0).
     """
     n_actions = low.shape[1]
-    widest = 1
+    size = 2
     for pair in range(first.size):
-        for block in (first[pair], second[pair]):
-            for row in range(block * n_actions, (block + 1) * n_actions):
-                widest = max(widest, indptr[row + 1] - indptr[row] + 1)
-    a, b, wide_a, wide_b = np.empty(widest), np.empty(widest), np.empty(widest), np.empty(widest)
-    cost_below, cost_above = np.empty((widest, widest)), np.empty((widest, widest))
-    wide_c, x = np.empty((widest, widest)), np.empty((widest, widest))
-    y, z = np.empty(widest), np.empty(widest)
-    need, reach, row_reach = np.empty(widest), np.empty(widest), np.empty(widest)
-    through, back = np.empty(widest, np.int64), np.empty(widest, np.int64)
-    row_done, col_done = np.empty(widest, np.int64), np.empty(widest, np.int64)
+        for action in range(n_actions):
+            row, other = first[pair] * n_actions + action, second[pair] * n_actions + action
+            size = max(size, indptr[row + 1] - indptr[row] + 1)
+            size = max(size, indptr[other + 1] - indptr[other] + 1)
+    a, b = np.empty(size), np.empty(size)
+    c, x = np.empty((size, size)), np.empty((size, size))
+    line, mark = np.empty((7, size)), np.empty((4, size), np.int64)
     up, down = 1.0 + 8.0 * U, 1.0 - 8.0 * U
     cell = 0
     for pair in range(first.size):
         s, t = first[pair], second[pair]
         most, least = 0.0, 0.0
         for action in range(n_actions):
-            most = max(most, high[s, action] - low[t, action], high[t, action] - low[s, action])
-            least = max(least, low[s, action] - high[t, action], low[t, action] - high[s, action])
+            one, two = high[s, action] - low[t, action], high[t, action] - low[s, action]
+            most, least = max(most, one, two), max(least, -one, -two)
         # No backup below is less than the gap; none above is less than the span.
         proved_low, ceiling = least * (1.0 - 2.0 * U), 0.0
         proved_high, floor = most * (1.0 + 2.0 * U), most * (1.0 - 2.0 * U)
         is_low_done = is_low_implied[pair] or proved_low >= claim_below[pair]
         is_high_done = is_high_implied[pair]
         for action in range(n_actions):
-            span = max(high[s, action] - low[t, action], high[t, action] - low[s, action])
-            gap = max(0.0, low[s, action] - high[t, action], low[t, action] - high[s, action])
+            one, two = high[s, action] - low[t, action], high[t, action] - low[s, action]
+            span, gap = max(one, two), max(0.0, -one, -two)
             if not needs_costs(s, t, action, indptr, indices, probs, radius, gamma, is_plain):
                 # Staying put costs nothing: W = 0, and the gap is all there is.
                 ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
@@ -686,112 +594,61 @@ def check_pairs_kernel(
             row, other = s * n_actions + action, t * n_actions + action
             n = row_masses(indptr[row], indptr[row + 1], probs, a)
             m = row_masses(indptr[other], indptr[other + 1], probs, b)
-            if is_low_done and is_high_done:
-                cell += n * m
-                continue
             free = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)
-            kappa = beyond if free > 0.0 else 0.0
-            for i in range(n):
-                for j in range(m):
-                    cost_below[i, j], cost_above[i, j] = below[cell], above[cell]
-                    kappa = max(kappa, above[cell])
-                    cell += 1
             is_same = is_same_row(row, other, indptr, indices, probs)
-            if not is_low_done:
-                spread = 0.0
-                if not is_same and free < 1.0:
-                    spread = spread_bound(n, m, a, b, cost_below)
-                spread = (gap + gamma * spread) * up + TINY
-                if is_same or free >= 1.0:
-                    ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
-                elif spread * (1.0 + 16.0 * U) < claim_below[pair]:
-                    ceiling = max(ceiling, spread)
-                else:
-                    if free > 0.0:
-                        less, more = partial_bounds(
-                            n,
-                            m,
-                            a,
-                            b,
-                            cost_below,
-                            free,
-                            wide_a,
-                            wide_b,
-                            wide_c,
-                            y,
-                            z,
-                            x,
-                            need,
-                            reach,
-                            through,
-                            back,
-                            row_done,
-                            col_done,
-                            row_reach,
-                        )
-                    else:
-                        less, more = transport_bounds(
-                            n,
-                            m,
-                            a,
-                            b,
-                            cost_below,
-                            y,
-                            z,
-                            x,
-                            need,
-                            reach,
-                            through,
-                            back,
-                            row_done,
-                            col_done,
-                            row_reach,
-                        )
-                    if more == 0.0:
-                        ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
-                    else:
-                        proved_low = max(proved_low, (gap + gamma * less) * down - TINY)
-                        ceiling = max(ceiling, (gap + gamma * more) * up + TINY)
-                    is_low_done = proved_low >= claim_below[pair]
-            if not is_high_done and kappa > 0.0:
+            here = cell
+            cell += n * m
+            for side in range(2):
+                is_low = side == 0
+                if is_low_done if is_low else is_high_done:
+                    continue
+                claim = claim_below[pair] if is_low else claim_above[pair]
+                base = gap if is_low else span
+                kappa = beyond if free > 0.0 else 0.0
                 is_still = is_same
                 for i in range(n):
-                    is_still = is_still and cost_above[i, i] == 0.0
-                quick = (span + gamma * (kappa * up)) * up + TINY
-                if quick > claim_above[pair]:
-                    more = 0.0 if is_still else spread_bound(n, m, a, b, cost_above)
-                    if free > 0.0:
-                        more = min(kappa * up, (more + free * kappa) * (1.0 + 16.0 * U) + TINY)
-                    quick = (span + gamma * more) * up + TINY
-                if is_still and free == 0.0:
+                    for j in range(m):
+                        cost = below[here + i * m + j] if is_low else above[here + i * m + j]
+                        c[i, j] = cost
+                        kappa = max(kappa, cost)
+                    if is_same and not is_low and c[i, i] > 0.0:
+                        is_still = False
+                if is_low and (is_still or free >= 1.0):
+                    ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
                     continue
-                if quick <= claim_above[pair]:
+                if not is_low and (kappa == 0.0 or (is_still and free == 0.0)):
+                    continue
+                # What couplings show that need no solver.
+                quick = (span + gamma * (kappa * up)) * up + TINY
+                if is_low or quick > claim:
+                    more = 0.0 if is_still else spread_bound(n, m, a, b, c)
+                    if free > 0.0 and not is_low:
+                        more = min(kappa * up, (more + free * kappa) * (1.0 + 16.0 * U) + TINY)
+                    quick = (base + gamma * more) * up + TINY
+                if is_low and quick * (1.0 + 16.0 * U) < claim:
+                    ceiling = max(ceiling, quick)
+                    continue
+                if not is_low and quick <= claim:
                     proved_high = max(proved_high, quick)
                     continue
                 less, more = 0.0, 0.0
                 if not is_still:
                     less, more = transport_bounds(
-                        n,
-                        m,
-                        a,
-                        b,
-                        cost_above,
-                        y,
-                        z,
-                        x,
-                        need,
-                        reach,
-                        through,
-                        back,
-                        row_done,
-                        col_done,
-                        row_reach,
+                        n, m, a, b, c, free if is_low else 0.0, x, line, mark
                     )
-                if free > 0.0:
-                    more = min(kappa * up, (more + free * kappa) * (1.0 + 16.0 * U) + TINY)
-                    less = min(kappa * down, (less + free * kappa) * (1.0 - 16.0 * U))
-                proved_high = max(proved_high, (span + gamma * more) * up + TINY)
-                floor = max(floor, (span + gamma * less) * down - TINY)
+                if is_low:
+                    if more == 0.0:
+                        ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
+                    else:
+                        proved_low = max(proved_low, (gap + gamma * less) * down - TINY)
+                        ceiling = max(ceiling, (gap + gamma * more) * up + TINY)
+                    is_low_done = proved_low >= claim
+                else:
+                    if free > 0.0:
+                        more = min(kappa * up, (more + free * kappa) * (1.0 + 16.0 * U) + TINY)
+                        less = min(kappa * down, (less + free * kappa) * (1.0 - 16.0 * U))
+                    proved_high = max(proved_high, (span + gamma * more) * up + TINY)
+                    floor = max(floor, (span + gamma * less) * down - TINY)
         lower[pair, 0] = claim_below[pair] if is_low_implied[pair] else proved_low
         lower[pair, 1] = np.inf if is_low_done else ceiling
         upper[pair, 0] = claim_above[pair] if is_high_done else proved_high
@@ -842,21 +699,21 @@ def radius_kernel(
     and what it is certainly not nearer than.
     """
     n_blocks, n_actions = radius.shape
-    mass, mark = np.empty(n_blocks), np.full(n_blocks, -1, np.int64)
+    mass, mark = np.empty(n_blocks), np.zeros(n_blocks, np.int64)  # the row met last, plus one
     for state in range(begin, end):
         block = labels[state]
         for action in range(n_actions):
             row = state * n_actions + action
             centre = block * n_actions + action
             for k in range(centre_indptr[centre], centre_indptr[centre + 1]):
-                mark[centre_indices[k]] = row
+                mark[centre_indices[k]] = row + 1
                 mass[centre_indices[k]] = 0.0
             is_exact = True
             total, outside = 0.0, 0.0
             for k in range(indptr[row], indptr[row + 1]):
                 other, p = labels[indices[k]], probs[k]
                 total += p
-                if mark[other] != row:
+                if mark[other] != row + 1:
                     if not is_estimate:
                         return row, 1, float(other)
                     outside += p

@@ -130,7 +130,10 @@ def bisimulation_classes(
             )
         block = np.unique(given, return_inverse=True)[1].astype(np.int64)
     keys, scale = _reward_keys(mdp.rewards, digits)
-    refine_kernel(mdp.n_actions, mdp.indptr, mdp.indices, mdp.probs, keys, scale, block)
+    bits = np.empty(1)
+    word = bits.view(np.uint64)
+    rows = mdp.indptr, mdp.indices, mdp.probs
+    refine_kernel(mdp.n_actions, *rows, keys, scale, block, bits, word)
     labels, representatives = _by_first_appearance(block)
     if mdp.terminal_state is not None:
         representatives[labels[mdp.terminal_state]] = mdp.terminal_state

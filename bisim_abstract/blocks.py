@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from bisim_abstract._cached import cached_property
 from bisim_abstract._mdp_checks import check_rows, kept
-from bisim_abstract._parallel import map_chunks, thread_count
+from bisim_abstract._parallel import map_chunks, read_only, thread_count
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
@@ -239,7 +239,7 @@ def build_blocks(
     indptr = np.concatenate([[0], np.cumsum(counts)])
     indices, probs = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
     radius = np.empty((n_blocks, n_actions))
-    extra = np.empty((0, 0)) if mdp.estimate is None else mdp.estimate.row_radius
+    extra = read_only(np.empty((0, 0))) if mdp.estimate is None else mdp.estimate.row_radius
 
     def fill(begin: int, end: int) -> None:
         centre_kernel(

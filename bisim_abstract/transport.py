@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bisim_abstract._mdp_checks import frozen
 from bisim_abstract._memory import check_memory
-from bisim_abstract._parallel import map_chunks, thread_count
+from bisim_abstract._parallel import map_chunks, read_only, thread_count
 from bisim_abstract._typing import FloatArray
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -143,5 +143,6 @@ def _normalised(name: str, masses: FloatArray, lead: tuple[int, ...], size: int)
     if size == 1:
         out[:] = 1.0
     else:
-        normalise_rows_kernel(np.arange(0, flat.size + 1, size), flat.ravel(), out.reshape(-1))
+        indptr = read_only(np.arange(0, flat.size + 1, size))
+        normalise_rows_kernel(indptr, read_only(flat.ravel()), out.reshape(-1))
     return out

@@ -21,7 +21,7 @@ from bisim_abstract import (
     estimate_mdp,
     verify,
 )
-from bisim_abstract._kernels.transport import normalise_rows_kernel, partial_kernel
+from bisim_abstract._kernels.transport import arm_kernel, normalise_rows_kernel
 from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import BlockLevel, BlockModel, build_blocks, exact_blocks
 from bisim_abstract.errors import InvalidMDPError
@@ -706,23 +706,23 @@ def test_partial_transport() -> None:
         weights = np.concatenate([a, b])
         indptr, probs = np.array([0, m, m + n]), np.empty(m + n)
         normalise_rows_kernel(indptr, weights, probs)
-        k = max(m, n) + 1
-        got = partial_kernel(
+        radius = np.array([[free / 2.0], [free / 2.0]])
+        out = np.empty(1)
+        arm_kernel(
             0,
             1,
-            indptr,
-            probs,
+            *(np.array([0]), np.array([1])),
+            *(np.array([0, m * n]), np.arange(m * n)),
+            *(indptr, np.concatenate([np.arange(m), np.arange(n)]), weights, probs),
+            *(np.zeros((2, 1)), np.zeros((2, 1)), radius),
+            1.0,
+            max(m, n),
+            0.0,
+            False,
             cost.ravel().copy(),
-            float(cost.max()),
-            free,
-            np.empty(k * k),
-            np.empty(k),
-            np.empty(k),
-            np.empty(k * k),
-            np.empty(2 * k),
-            np.empty(5 * k),
-            np.empty(10 * k, np.int64),
+            out,
         )
+        got = float(out[0])
         assert Fraction(got) <= truth
         loose = max(loose, float(truth) - got)
     assert loose <= 1e-13

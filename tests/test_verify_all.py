@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from bisim_abstract import Certificate, TabularMDP, bisimulation_metric, certify, verify
 from bisim_abstract._verify_exact import partial_transport
 from bisim_abstract._verify_float import check_radii
-from bisim_abstract._verify_kernels import partial_bounds, residual_kernel, row_masses
+from bisim_abstract._verify_kernels import residual_kernel, row_masses, transport_bounds
 from bisim_abstract._verify_read import read_claims
 from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import BlockModel
@@ -1531,30 +1531,10 @@ def test_partial_transport() -> None:
         p, q = np.empty(n), np.empty(m)
         row_masses(0, n, a, p)
         row_masses(0, m, b, q)
-        y, z, need, reach, row_reach, wide_a, wide_b = (np.empty(k) for _ in range(7))
-        wide_c, x = np.empty((k, k)), np.empty((k, k))
-        through, back, row_done, col_done = (np.empty(k, np.int64) for _ in range(4))
-        low, high = partial_bounds(
-            n,
-            m,
-            p,
-            q,
-            cost,
-            free,
-            wide_a,
-            wide_b,
-            wide_c,
-            y,
-            z,
-            x,
-            need,
-            reach,
-            through,
-            back,
-            row_done,
-            col_done,
-            row_reach,
-        )
+        wide = np.empty((k, k))
+        wide[:n, :m] = cost
+        scratch = np.empty((k, k)), np.empty((7, k)), np.empty((4, k), np.int64)
+        low, high = transport_bounds(n, m, p, q, wide, free, *scratch)
         assert Fraction(low) <= truth <= Fraction(high)
         assert high - low <= 1e-13
 

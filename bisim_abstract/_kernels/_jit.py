@@ -1,12 +1,25 @@
-"""The one way kernels are compiled."""
+"""The one way kernels are compiled, and what is told of it.
+
+Compiling is what a newcomer waits for, and most of the time goes into numba's own front end, in
+proportion to the Python in kernels and to the number of layers between them: every caller
+optimises all that it calls once more. Hence three decorators: `kernel` for what Python calls,
+`inner` for what only kernels call, `inlined` for what is written into its callers before anything
+is compiled, which suits what is long and has one caller.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 
 # A fork waits until no other thread compiles: the child would inherit numba's lock as taken, by a
@@ -21,6 +34,16 @@ if hasattr(os, "register_at_fork"):
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Rewrites of array expressions would look for what no kernel has, and nobody takes a kernel's
+# address as a C function: a tenth of the time.
+OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "fastmath": False,
+    "error_model": "numpy",
+    "no_rewrites": True,
+    "no_cfunc_wrapper": True,
+}
+
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile on first call, without fastmath, releasing the interpreter lock.
@@ -29,14 +52,23 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     can be written (a read-only install without a home, a full disk), it is compiled anew in each
     process.
     """
-    options: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
     try:
-        compiled = numba.njit(cache=True, **options)(function)
+        compiled = numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # numba found no writable place for its cache
-        compiled = numba.njit(cache=False, **options)(function)
+        compiled = numba.njit(cache=False, **OPTIONS)(function)
     else:
         _save_if_possible(compiled)
     return cast("Callable[P, R]", compiled)
+
+
+def inner(function: Callable[P, R]) -> Callable[P, R]:
+    """For what kernels call and Python does not: nothing is made for calls from Python."""
+    return cast("Callable[P, R]", numba.njit(no_cpython_wrapper=True, **OPTIONS)(function))
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """For what is to become a part of the kernels that call it (and can be called for tests)."""
+    return cast("Callable[P, R]", numba.njit(inline="always", **OPTIONS)(function))
 
 
 def _save_if_possible(compiled: Any) -> None:
@@ -53,3 +85,80 @@ def _save_if_possible(compiled: Any) -> None:
             return
 
     cache.save_overload = guarded
+
+
+@dataclass
+class Compilation:
+    """What was compiled while somebody looked, in whatever thread.
+
+    Attributes:
+        seconds: Time spent compiling.
+        count: Kernels compiled, not counting what they call.
+    """
+
+    seconds: float = 0.0
+    count: int = 0
+    begun: Callable[[], None] | None = None
+    since: float = field(default_factory=time.perf_counter)
+
+
+class _Watch(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Hears of every compilation of this process, of which one at a time is under way.
+
+    Numba holds its lock meanwhile; compilations nest, as callees are compiled on the way.
+    """
+
+    def __init__(self) -> None:
+        self.watched: list[Compilation] = []
+        self.lock = threading.Lock()  # of the list
+        self._depth = 0
+        self._begin = 0.0
+        self._is_collecting = False
+
+    def on_start(self, event: Any) -> None:
+        """Something is compiled."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._begin = time.perf_counter()
+        # Millions of small objects that live to the end: collecting garbage would be in vain.
+        self._is_collecting = gc.isenabled()
+        gc.disable()
+        with self.lock:
+            waiting = [found for found in self.watched if found.begun is not None]
+            calls = [found.begun for found in waiting]
+            for found in waiting:
+                found.begun = None
+        for call in calls:
+            if call is not None:
+                call()
+
+    def on_end(self, event: Any) -> None:
+        """It is done, or has failed."""
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        if self._is_collecting:
+            gc.enable()
+        end = time.perf_counter()
+        with self.lock:
+            for found in self.watched:
+                found.seconds += end - max(self._begin, found.since)
+                found.count += 1
+
+
+_watch = _Watch()
+event.register("numba:compile", _watch)
+
+
+@contextmanager
+def watching(begun: Callable[[], None] | None = None) -> Iterator[Compilation]:
+    """Count what is compiled meanwhile; `begun` is called once, when a compilation begins."""
+    found = Compilation(begun=begun)
+    with _watch.lock:
+        _watch.watched.append(found)
+    try:
+        yield found
+    finally:
+        with _watch.lock:
+            _watch.watched = [other for other in _watch.watched if other is not found]

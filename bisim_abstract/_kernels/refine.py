@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._kernels._jit import kernel
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._kernels._jit import inner, kernel
+from bisim_abstract._typing import FloatArray, IntArray, UIntArray
 
 EPS = 2.0**-53
 
 
-@kernel
+@inner
 def mix_kernel(x: np.uint64, salt: np.uint64) -> np.uint64:
     """Scramble 64 bits (the finaliser of SplitMix64, salted)."""
     x = (x + salt) * np.uint64(0x9E3779B97F4A7C15)
@@ -28,7 +28,7 @@ def mix_kernel(x: np.uint64, salt: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@kernel
+@inner
 def lift_row_kernel(
     row: int,
     indptr: IntArray,
@@ -86,7 +86,7 @@ def lift_row_kernel(
     return count, s, total_lo, exact
 
 
-@kernel
+@inner
 def ratio_kernel(hi: float, lo: float, total_hi: float, total_lo: float) -> float:
     """The quotient of two double-doubles, rounded to a float; exactly 1 for equal ones.
 
@@ -106,7 +106,7 @@ def ratio_kernel(hi: float, lo: float, total_hi: float, total_lo: float) -> floa
     return q + rest / total_hi
 
 
-@kernel
+@inner
 def signature_kernel(
     s: int,
     indptr: IntArray,
@@ -119,14 +119,15 @@ def signature_kernel(
     lo: FloatArray,
     touched: IntArray,
     bits: FloatArray,
+    word: UIntArray,
 ) -> tuple[np.uint64, np.uint64]:
     """128-bit signature of state s under the current blocks.
 
     In: reward_key (n, A), int64; scale: masses are rounded to multiples of 1/scale, or kept
-    as floats for scale 0. Scratch: hi, lo (blocks), touched (widest row), bits (1).
+    as floats for scale 0. Scratch: hi, lo (blocks), touched (widest row), bits (1) and word, the
+    same memory seen as an integer.
     """
     n_actions = reward_key.shape[1]
-    view = bits.view(np.uint64)
     h1 = np.uint64(0)
     h2 = np.uint64(0)
     for a in range(n_actions):
@@ -148,39 +149,63 @@ def signature_kernel(
             if mass == 0.0:
                 continue
             bits[0] = mass
-            word = mix_kernel(view[0], salt) + np.uint64(b) * np.uint64(0x9FB21C651E98DF25)
+            here = mix_kernel(word[0], salt) + np.uint64(b) * np.uint64(0x9FB21C651E98DF25)
             # A sum over blocks: it does not depend on their order.
-            h1 += mix_kernel(word, np.uint64(0xE7037ED1A0B428DB))
-            h2 += mix_kernel(word, np.uint64(0x8EBC6AF09C88C6E3) + salt)
+            h1 += mix_kernel(here, np.uint64(0xE7037ED1A0B428DB))
+            h2 += mix_kernel(here, np.uint64(0x8EBC6AF09C88C6E3) + salt)
     return h1, h2
 
 
-@kernel
+@inner
+def sort_kernel(values: IntArray, begin: int, end: int) -> None:
+    """Sort values[begin:end] in place: Shell's method, quick to compile and good on short rows."""
+    gap = 1
+    while gap < (end - begin) // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(begin + gap, end):
+            value = values[i]
+            j = i
+            while j >= begin + gap and values[j - gap] > value:
+                values[j] = values[j - gap]
+                j -= gap
+            values[j] = value
+        gap //= 3
+
+
+@inner
 def predecessors_kernel(
-    indptr: IntArray, indices: IntArray, n_states: int, n_actions: int
-) -> tuple[IntArray, IntArray]:
-    """For every state the states that may lead to it, as (pointers, states)."""
-    ptr = np.zeros(n_states + 1, np.int64)
-    last = np.full(n_states, -1, np.int64)
+    indptr: IntArray, indices: IntArray, n_states: int, n_actions: int, ptr: IntArray
+) -> IntArray:
+    """For every state the states that may lead to it; those of t begin at ptr[t].
+
+    Out: ptr (n_states + 1).
+    """
+    last = np.zeros(n_states, np.int64)  # the state met last as a predecessor, plus one
+    ptr[:] = 0
     for s in range(n_states):
         for k in range(indptr[s * n_actions], indptr[(s + 1) * n_actions]):
             t = indices[k]
-            if last[t] != s:
-                last[t] = s
-                ptr[t + 1] += 1
+            if last[t] != s + 1:
+                last[t] = s + 1
+                ptr[t] += 1
+    total = 0
     for t in range(n_states):
-        ptr[t + 1] += ptr[t]
-        last[t] = -1
-    fill = ptr[:-1].copy()
-    states = np.empty(ptr[n_states], np.int64)
-    for s in range(n_states):
+        total += ptr[t]
+        ptr[t] = total  # where the predecessors of t end
+        last[t] = n_states
+    ptr[n_states] = total
+    states = np.empty(total, np.int64)
+    # Backwards, filling each list from its end, so that lists are in order and ptr says where
+    # they begin.
+    for s in range(n_states - 1, -1, -1):
         for k in range(indptr[s * n_actions], indptr[(s + 1) * n_actions]):
             t = indices[k]
             if last[t] != s:
                 last[t] = s
-                states[fill[t]] = s
-                fill[t] += 1
-    return ptr, states
+                ptr[t] -= 1
+                states[ptr[t]] = s
+    return states
 
 
 @kernel
@@ -192,49 +217,54 @@ def refine_kernel(
     reward_key: IntArray,
     scale: float,
     block: IntArray,
+    bits: FloatArray,
+    word: UIntArray,
 ) -> int:
     """Refine the partition `block` (n), numbered from 0, until it is stable.
 
+    Scratch: bits (1), and word, the same memory seen as an integer.
     Returns the number of blocks. Blocks lie next to each other in `member`; dirty states are
     swapped to the front of their block, so that a block is never searched as a whole.
     """
     n = block.size
-    ptr = np.empty(0, np.int64)  # predecessors, found once a second round needs them
-    preds = np.empty(0, np.int64)
     widest = 0
     for row in range(n * n_actions):
         widest = max(widest, indptr[row + 1] - indptr[row])
-    hi = np.zeros(n)
-    lo = np.zeros(n)
+    hi, lo = np.zeros(n), np.zeros(n)
     touched = np.empty(widest, np.int64)
-    bits = np.empty(1)
-    sig1 = np.zeros(n, np.uint64)
-    sig2 = np.zeros(n, np.uint64)
+    sig1, sig2 = np.empty(n, np.uint64), np.empty(n, np.uint64)
+    ptr = np.zeros(n + 1, np.int64)
+    preds = touched  # found once a second round needs them
 
+    # Members of each block.
     n_blocks = 0
+    first, size = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
     for s in range(n):
         n_blocks = max(n_blocks, block[s] + 1)
-    first = np.zeros(n + 1, np.int64)
-    size = np.zeros(n, np.int64)
-    for s in range(n):
         size[block[s]] += 1
+    marked = np.zeros(n, np.int64)  # dirty states at the front of each block
     for b in range(n_blocks):
         first[b + 1] = first[b] + size[b]
-    member = np.empty(n, np.int64)
-    place = np.empty(n, np.int64)
-    fill = first[:n_blocks].copy()
+    member, place = np.empty(n, np.int64), np.empty(n, np.int64)
+    dirty, next_dirty = np.empty(n, np.int64), np.empty(n, np.int64)
+    is_dirty = np.zeros(n, np.bool_)
     for s in range(n):
-        place[s] = fill[block[s]]
+        place[s] = first[block[s]] + marked[block[s]]
         member[place[s]] = s
-        fill[block[s]] += 1
+        marked[block[s]] += 1
+        dirty[s] = s
+    marked[:] = 0
 
-    marked = np.zeros(n, np.int64)  # dirty states at the front of each block
-    dirty = np.arange(n)
+    # Of the block that is being split: a hash table of the signatures met, and its parts.
+    n_slots = 2
+    while n_slots < 2 * n:
+        n_slots *= 2
+    slots = np.empty(n_slots, np.int64)
+    part, lead, count = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    name, fill = np.empty(n, np.int64), np.empty(n, np.int64)
+
+    active, renamed = np.empty(n, np.int64), np.empty(n, np.int64)
     n_dirty = n
-    is_dirty = np.ones(n, np.bool_)
-    next_dirty = np.empty(n, np.int64)
-    active = np.empty(n, np.int64)
-    renamed = np.empty(n, np.int64)
     while n_dirty > 0:
         n_active = 0
         for k in range(n_dirty):
@@ -244,7 +274,7 @@ def refine_kernel(
             if size[b] == 1:
                 continue
             sig1[s], sig2[s] = signature_kernel(
-                s, indptr, indices, probs, reward_key, scale, block, hi, lo, touched, bits
+                s, indptr, indices, probs, reward_key, scale, block, hi, lo, touched, bits, word
             )
             if marked[b] == 0:
                 active[n_active] = b
@@ -262,120 +292,84 @@ def refine_kernel(
             b = active[k]
             begin, n_marked, n_all = first[b], marked[b], size[b]
             marked[b] = 0
-            group = member[begin : begin + n_marked].copy()
-            keys = np.empty(n_marked, np.uint64)
-            for i in range(n_marked):
-                keys[i] = sig1[group[i]]
-            order = np.argsort(keys, kind="mergesort")
-            # Equal first halves are nearly always equal signatures; sort such runs by the
-            # second half where they are not.
-            i = 0
-            while i < n_marked:
-                j = i + 1
-                mixed = False
-                while j < n_marked and keys[order[j]] == keys[order[i]]:
-                    if sig2[group[order[j]]] != sig2[group[order[i]]]:
-                        mixed = True
-                    j += 1
-                if mixed:
-                    second = np.empty(j - i, np.uint64)
-                    for q in range(i, j):
-                        second[q - i] = sig2[group[order[q]]]
-                    inner = np.argsort(second, kind="mergesort")
-                    copy = order[i:j].copy()
-                    for q in range(i, j):
-                        order[q] = copy[inner[q - i]]
-                i = j
-            for i in range(n_marked):
-                s = group[order[i]]
-                member[begin + i] = s
-                place[s] = begin + i
-            # Runs of equal signatures; those equal to the unmarked rest belong with it.
-            rest = n_all - n_marked
-            witness = member[begin + n_marked] if rest > 0 else -1
-            largest = rest
-            largest_at = -1  # -1: the rest keeps the name
-            i = 0
-            while i < n_marked:
-                j = i + 1
+            rest = n_all - n_marked  # these have one signature: the first of them stands for all
+            n_slots = 2
+            while n_slots < 2 * n_marked + 2:
+                n_slots *= 2
+            n_slots = min(n_slots, slots.size)
+            for q in range(n_slots):
+                slots[q] = -1
+            mask = np.uint64(n_slots - 1)
+            n_parts = 0
+            for i in range(min(n_marked + 1, n_all)):
                 s = member[begin + i]
-                while (
-                    j < n_marked
-                    and sig1[member[begin + j]] == sig1[s]
-                    and sig2[member[begin + j]] == sig2[s]
-                ):
-                    j += 1
-                with_rest = witness >= 0 and sig1[s] == sig1[witness] and sig2[s] == sig2[witness]
-                if with_rest:
-                    # Move the run to the end of the marked part, next to the rest.
-                    run = member[begin + i : begin + j].copy()
-                    for q in range(j, n_marked):
-                        moved = member[begin + q]
-                        member[begin + q - (j - i)] = moved
-                        place[moved] = begin + q - (j - i)
-                    for q in range(run.size):
-                        at = begin + n_marked - run.size + q
-                        member[at] = run[q]
-                        place[run[q]] = at
-                    n_marked -= run.size
-                    rest += run.size
-                    if largest_at == -1 or rest > largest:
-                        largest = rest
-                        largest_at = -1
-                    witness = -1
-                    continue
-                if j - i > largest:
-                    largest = j - i
-                    largest_at = i
-                i = j
-            if largest == n_all:
-                continue
-            # Name the parts: runs first, then the rest.
-            i = 0
-            while i <= n_marked:
-                if i == n_marked:
-                    if rest == 0:
+                at = sig1[s] & mask
+                while slots[at] >= 0:
+                    other = lead[slots[at]]
+                    if sig1[other] == sig1[s] and sig2[other] == sig2[s]:
                         break
-                    j = n_marked + rest
-                    keeps = largest_at == -1
-                else:
-                    j = i + 1
-                    s = member[begin + i]
-                    while (
-                        j < n_marked
-                        and sig1[member[begin + j]] == sig1[s]
-                        and sig2[member[begin + j]] == sig2[s]
-                    ):
-                        j += 1
-                    keeps = largest_at == i
-                name = b
-                if not keeps:
-                    name = n_blocks
+                    at = (at + np.uint64(1)) & mask
+                if slots[at] < 0:
+                    slots[at] = n_parts
+                    lead[n_parts] = s
+                    count[n_parts] = 0
+                    n_parts += 1
+                part[i] = slots[at]
+                count[part[i]] += 1 if i < n_marked else rest
+            if n_parts == 1:
+                continue
+            # The largest part keeps the name. The rest stays where it is, at the end, and so the
+            # marked states of its part go right before it; the other parts come first.
+            last = part[n_marked] if rest > 0 else n_parts - 1
+            keeps = last
+            at_part = begin
+            for i in range(n_parts):
+                if count[i] > count[keeps]:
+                    keeps = i
+                fill[i] = at_part
+                if i != last:
+                    at_part += count[i]
+            fill[last] = at_part
+            for i in range(n_parts):
+                name[i] = b
+                if i != keeps:
+                    name[i] = n_blocks
                     n_blocks += 1
-                    for q in range(i, j):
-                        block[member[begin + q]] = name
-                        renamed[n_renamed] = member[begin + q]
-                        n_renamed += 1
-                first[name] = begin + i
-                size[name] = j - i
-                if i == n_marked:
+                first[name[i]] = fill[i]
+                size[name[i]] = count[i]
+            for i in range(n_marked):
+                next_dirty[i] = member[begin + i]  # free until this round ends
+            for i in range(n_all):
+                at_state = begin + i
+                s = member[at_state]
+                own = last
+                if i < n_marked:
+                    s = next_dirty[i]
+                    own = part[i]
+                    at_state = fill[own]
+                    fill[own] += 1
+                elif last == keeps:
                     break
-                i = j
+                member[at_state] = s
+                place[s] = at_state
+                if own != keeps:
+                    block[s] = name[own]
+                    renamed[n_renamed] = s
+                    n_renamed += 1
         if n_blocks == n:
             break
-        if ptr.size == 0:
-            ptr, preds = predecessors_kernel(indptr, indices, n, n_actions)
-        n_next = 0
+        n_dirty = 0
+        if n_renamed > 0 and ptr[n] == 0:
+            preds = predecessors_kernel(indptr, indices, n, n_actions, ptr)
         for k in range(n_renamed):
             t = renamed[k]
             for q in range(ptr[t], ptr[t + 1]):
                 s = preds[q]
                 if not is_dirty[s] and size[block[s]] > 1:
                     is_dirty[s] = True
-                    next_dirty[n_next] = s
-                    n_next += 1
+                    next_dirty[n_dirty] = s
+                    n_dirty += 1
         dirty, next_dirty = next_dirty, dirty
-        n_dirty = n_next
     return n_blocks
 
 
@@ -478,7 +472,9 @@ def lift_rows_kernel(
         count, _, _, is_exact = lift_row_kernel(
             rows[k], indptr, indices, probs, block, hi, lo, touched
         )
-        for b in np.sort(touched[:count]):
+        sort_kernel(touched, 0, count)
+        for i in range(count):
+            b = touched[i]
             out_indices[at] = b
             out_probs[at] = hi[b]
             exact = exact and is_exact and lo[b] == 0.0
@@ -506,7 +502,7 @@ def reach_kernel(
     In: order (n), states sorted by block; starts (blocks + 1), where each block begins in it.
     Out: out (blocks * actions).
     """
-    mark = np.full(starts.size - 1, -1, np.int64)
+    mark = np.zeros(starts.size - 1, np.int64)  # the row that reached a block last, plus one
     for c in range(begin, end):
         for a in range(n_actions):
             stamp = c * n_actions + a
@@ -515,8 +511,8 @@ def reach_kernel(
                 row = order[k] * n_actions + a
                 for q in range(indptr[row], indptr[row + 1]):
                     b = block[indices[q]]
-                    if mark[b] != stamp:
-                        mark[b] = stamp
+                    if mark[b] != stamp + 1:
+                        mark[b] = stamp + 1
                         count += 1
             out[stamp] = count
 
@@ -601,18 +597,17 @@ def centre_kernel(
                     hi[b] = 0.0
                     lo[b] = 0.0
             is_same = is_same and union == first_count
-            line = np.sort(out_indices[at : at + union])
-            out_indices[at : at + union] = line
+            sort_kernel(out_indices, at, at + union)
             shift = 0.0
             if is_same and union == 1:
                 out_probs[at] = 1.0
             elif is_same and is_exact:
                 for i in range(union):
-                    out_probs[at + i] = first_hi[line[i]]
+                    out_probs[at + i] = first_hi[out_indices[at + i]]
             else:
                 total = 0.0
                 for i in range(union):
-                    b = line[i]
+                    b = out_indices[at + i]
                     if seen[b] < size:
                         least[b] = 0.0
                     out_probs[at + i] = 0.5 * (least[b] + most[b])
@@ -623,7 +618,7 @@ def centre_kernel(
                 for i in range(union):
                     total += out_probs[at + i]
                 for i in range(union):
-                    most[line[i]] = out_probs[at + i] / total
+                    most[out_indices[at + i]] = out_probs[at + i] / total
                 shift = 1.0
             largest = 0.0
             for k in range(starts[c], starts[c + 1]):
@@ -645,7 +640,7 @@ def centre_kernel(
                 largest = max(largest, off)
             radius[c, a] = min(largest, 1.0)
             for i in range(union):
-                b = line[i]
+                b = out_indices[at + i]
                 seen[b] = 0
                 first_hi[b] = 0.0
                 first_lo[b] = 0.0

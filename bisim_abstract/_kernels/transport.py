@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._kernels._jit import kernel
+from bisim_abstract._kernels._jit import inlined, inner, kernel
 from bisim_abstract._typing import AnyIntArray, FloatArray, IntArray
 
 EPS = 2.0**-53  # half the distance from 1.0 to the next float: the unit roundoff
@@ -46,7 +46,7 @@ def normalise_rows_kernel(indptr: IntArray, weights: FloatArray, out: FloatArray
             out[k] = weights[k] / total
 
 
-@kernel
+@inner
 def solve_kernel(
     m: int,
     n: int,
@@ -287,7 +287,7 @@ def solve_kernel(
     return pivots
 
 
-@kernel
+@inlined
 def bounds_kernel(
     m: int,
     n: int,
@@ -401,7 +401,7 @@ def pair_at_kernel(position: int, n: int) -> tuple[int, int]:
     return s, s + 1 + position - pair_position_kernel(s, s + 1, n)
 
 
-@kernel
+@inner
 def same_row_kernel(
     p: int, q: int, indptr: IntArray, indices: IntArray, weights: FloatArray
 ) -> bool:
@@ -467,6 +467,7 @@ def sweep_kernel(
         widest = max(widest, indptr[p + 1] - indptr[p])
     cost = np.empty(widest * widest)
     flow = np.empty(widest * widest)
+    mass_p, mass_q = np.empty(widest), np.empty(widest)
     pot = np.empty(2 * widest)
     fscratch = np.empty(5 * widest)
     iscratch = np.empty(10 * widest, np.int64)
@@ -481,9 +482,8 @@ def sweep_kernel(
             top = gather_cost_kernel(p, q, indptr, indices, table, cost)
             if gap + gamma * top <= best:
                 continue
-            rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
-            mass_p = probs[indptr[p] : indptr[p + 1]]
-            mass_q = probs[indptr[q] : indptr[q + 1]]
+            rows = masses_kernel(p, indptr, probs, mass_p)
+            cols = masses_kernel(q, indptr, probs, mass_q)
             if rows == 1 or cols == 1:
                 for i in range(rows):
                     for j in range(cols):
@@ -520,41 +520,48 @@ def sweep_kernel(
             t = s + 1
 
 
-@kernel
+@inlined
 def couple_kernel(
-    p: int,
-    q: int,
-    indptr: IntArray,
-    probs: FloatArray,
+    m: int,
+    n: int,
     cost: FloatArray,
     top: float,
+    a: FloatArray,
+    b: FloatArray,
     flow: FloatArray,
     pot: FloatArray,
     fscratch: FloatArray,
     iscratch: IntArray,
 ) -> tuple[float, float]:
-    """Lower and upper bound on the exact transport cost between rows p and q.
+    """Lower and upper bound on the exact transport cost between `a` (m masses) and `b` (n).
 
-    In: cost (row-major over the two supports), its largest entry `top`.
+    In: cost (row-major), its largest entry `top`, a, b.
     Scratch: flow, pot, fscratch, iscratch as in `solve_kernel`.
     """
-    rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
-    if rows == 1 and cols == 1:
+    if m == 1 and n == 1:
         return cost[0], cost[0]  # one coupling, of mass 1: exact
-    mass_p = probs[indptr[p] : indptr[p + 1]]
-    mass_q = probs[indptr[q] : indptr[q + 1]]
-    if rows == 1 or cols == 1:
+    if m == 1 or n == 1:
         # One coupling: the product of the masses, each within 2·EPS relative, times a cost,
-        # summed over rows·cols terms >= 0.
+        # summed over m·n terms >= 0.
         total = 0.0
-        for i in range(rows):
-            for j in range(cols):
-                total += mass_p[i] * mass_q[j] * cost[i * cols + j]
-        slack = (rows * cols + 8) * EPS
+        for i in range(m):
+            for j in range(n):
+                total += a[i] * b[j] * cost[i * n + j]
+        slack = (m * n + 8) * EPS
         tiny = 1e-300 * top + TINY
         return max(total * (1.0 - slack) - tiny, 0.0), total * (1.0 + slack) + tiny
-    solve_kernel(rows, cols, cost, mass_p, mass_q, flow, pot, fscratch, iscratch)
-    return bounds_kernel(rows, cols, cost, mass_p, mass_q, flow, pot)
+    solve_kernel(m, n, cost, a, b, flow, pot, fscratch, iscratch)
+    return bounds_kernel(m, n, cost, a, b, flow, pot)
+
+
+@inner
+def masses_kernel(row: int, indptr: IntArray, probs: FloatArray, out: FloatArray) -> int:
+    """Copy the masses of a row, so that solvers see one type of array; their number."""
+    begin = indptr[row]
+    size = indptr[row + 1] - begin
+    for k in range(size):
+        out[k] = probs[begin + k]
+    return size
 
 
 @kernel
@@ -590,6 +597,7 @@ def residual_kernel(
         widest = max(widest, indptr[p + 1] - indptr[p])
     cost = np.empty(widest * widest)
     flow = np.empty(widest * widest)
+    mass_p, mass_q = np.empty(widest), np.empty(widest)
     pot = np.empty(2 * widest)
     fscratch = np.empty(5 * widest)
     iscratch = np.empty(10 * widest, np.int64)
@@ -609,8 +617,10 @@ def residual_kernel(
                 top = gather_cost_kernel(p, q, indptr, indices, table, cost)
                 if (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY <= best_lower:
                     continue
+                rows = masses_kernel(p, indptr, probs, mass_p)
+                cols = masses_kernel(q, indptr, probs, mass_q)
                 lower, upper = couple_kernel(
-                    p, q, indptr, probs, cost, top, flow, pot, fscratch, iscratch
+                    rows, cols, cost, top, mass_p, mass_q, flow, pot, fscratch, iscratch
                 )
             best_lower = max(best_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
             best_upper = max(best_upper, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
@@ -622,51 +632,6 @@ def residual_kernel(
             s += 1
             t = s + 1
     return rise, fall
-
-
-@kernel
-def partial_kernel(
-    p: int,
-    q: int,
-    indptr: IntArray,
-    probs: FloatArray,
-    cost: FloatArray,
-    top: float,
-    free: float,
-    wide: FloatArray,
-    mass_p: FloatArray,
-    mass_q: FloatArray,
-    flow: FloatArray,
-    pot: FloatArray,
-    fscratch: FloatArray,
-    iscratch: IntArray,
-) -> float:
-    """Lower bound on the cost of carrying row p to row q when `free` of the mass costs nothing.
-
-    In: cost (row-major over the two supports), its largest entry `top`, 0 < free < 1.
-    Scratch: wide (cost with one more row and column), mass_p, mass_q (supports + 1), the rest
-    as in `solve_kernel` for the larger problem.
-
-    One more row and column, each of mass `free`, take part at no cost; between the two of them
-    a unit costs 4·top. Whatever carries 1 - free of the mass from p to q can be completed to a
-    plan of this larger problem at the same cost, so the larger problem costs no more; and any
-    feasible dual of it, which is what `bounds_kernel` evaluates, is a lower bound on it.
-    """
-    rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
-    for i in range(rows):
-        mass_p[i] = probs[indptr[p] + i]
-        for j in range(cols):
-            wide[i * (cols + 1) + j] = cost[i * cols + j]
-        wide[i * (cols + 1) + cols] = 0.0
-    for j in range(cols):
-        mass_q[j] = probs[indptr[q] + j]
-        wide[rows * (cols + 1) + j] = 0.0
-    wide[rows * (cols + 1) + cols] = 4.0 * top
-    mass_p[rows] = free
-    mass_q[cols] = free
-    solve_kernel(rows + 1, cols + 1, wide, mass_p, mass_q, flow, pot, fscratch, iscratch)
-    lower, _ = bounds_kernel(rows + 1, cols + 1, wide, mass_p, mass_q, flow, pot)
-    return lower
 
 
 @kernel
@@ -707,20 +672,21 @@ def arm_kernel(
     - Upper: of a coupling of c and c', all but at most t + t' of the mass also couples x and y
       (summed by block); the rest may go anywhere at a cost of at most κ, the largest in reach.
     - Lower: of a coupling of x and y, all but at most t + t' of the mass couples parts of c
-      and c', so it costs at least what `partial_kernel` bounds.
+      and c'. One more row and column, each of mass t + t', take part at no cost; between the
+      two of them a unit costs 4·top. Whatever carries all but t + t' of the mass from c to c'
+      can be completed to a plan of this larger problem at the same cost, so the larger problem
+      costs no more; and any feasible dual of it, which is what `bounds_kernel` evaluates, is a
+      lower bound on it.
     - Rounding as in `residual_kernel`: each term is >= 0 and computed with a relative error
       below 4·EPS per line. An action is skipped only if an upper bound on its value is at most
       what another has reached, so that the maximum does not change (upper arm) or only stays
       lower (lower arm).
     """
     n_actions = low.shape[1]
-    cost = np.empty(widest * widest)
-    wide = np.empty((widest + 1) * (widest + 1))
-    flow = np.empty((widest + 1) * (widest + 1))
-    pot = np.empty(2 * widest + 2)
-    mass_p, mass_q = np.empty(widest + 1), np.empty(widest + 1)
-    fscratch = np.empty(5 * widest + 5)
-    iscratch = np.empty(10 * widest + 10, np.int64)
+    size = widest + 1
+    cost, flow = np.empty(size * size), np.empty(size * size)
+    mass_p, mass_q, pot = np.empty(size), np.empty(size), np.empty(2 * size)
+    fscratch, iscratch = np.empty(5 * size), np.empty(10 * size, np.int64)
     for at in range(begin, end):
         s, t = first[at], second[at]
         cell = offset[at - begin]
@@ -728,66 +694,63 @@ def arm_kernel(
         for a in range(n_actions):
             p, q = s * n_actions + a, t * n_actions + a
             rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
-            size = rows * cols
             free = radius[s, a] + radius[t, a]
             if free > 0.0:
                 free *= 1.0 + 2.0 * EPS
+            # The lower arm lets `free` of the mass travel at no cost: one more row and column.
+            more = 1 if free > 0.0 and not is_upper else 0
+            stride = cols + more
+            top = 0.0
+            for i in range(rows):
+                for j in range(cols):
+                    c = values[positions[cell]]
+                    cost[i * stride + j] = c
+                    cell += 1
+                    if c > top:
+                        top = c
             if is_upper:
                 gap = max(high[s, a] - low[t, a], high[t, a] - low[s, a])
             else:
                 gap = max(0.0, low[s, a] - high[t, a], low[t, a] - high[s, a])
-            top = 0.0
-            for k in range(size):
-                c = values[positions[cell + k]]
-                cost[k] = c
-                if c > top:
-                    top = c
-            cell += size
             most = max(top, reach) if free > 0.0 else top
             if (gap + gamma * most) * (1.0 + 4.0 * EPS) + TINY <= best:
                 continue
-            bound = 0.0
-            is_free_of_cost = same_row_kernel(p, q, indptr, indices, weights)
-            if is_free_of_cost:
+            is_still = same_row_kernel(p, q, indptr, indices, weights)
+            if is_still:
                 for i in range(rows):
-                    if cost[i * cols + i] > 0.0:
-                        is_free_of_cost = False
-                        break
+                    if cost[i * stride + i] > 0.0:
+                        is_still = False
+            lower, upper = 0.0, 0.0
+            if not is_still and free < 1.0 and (more == 0 or top > 0.0):
+                masses_kernel(p, indptr, probs, mass_p)
+                masses_kernel(q, indptr, probs, mass_q)
+                if more == 1:
+                    mass_p[rows], mass_q[cols] = free, free
+                    for i in range(rows):
+                        cost[i * stride + cols] = 0.0
+                    for j in range(cols):
+                        cost[rows * stride + j] = 0.0
+                    cost[rows * stride + cols] = 4.0 * top
+                lower, upper = couple_kernel(
+                    rows + more,
+                    stride,
+                    cost,
+                    top,
+                    mass_p,
+                    mass_q,
+                    flow,
+                    pot,
+                    fscratch,
+                    iscratch,
+                )
             if is_upper:
                 if free >= 1.0:
-                    bound = most
-                else:
-                    if not is_free_of_cost:
-                        _, bound = couple_kernel(
-                            p, q, indptr, probs, cost, top, flow, pot, fscratch, iscratch
-                        )
-                    if free > 0.0:
-                        bound = min((bound + free * most) * (1.0 + 4.0 * EPS) + TINY, most)
-                best = max(best, (gap + gamma * bound) * (1.0 + 4.0 * EPS) + TINY)
+                    upper = most
+                elif free > 0.0:
+                    upper = min((upper + free * most) * (1.0 + 4.0 * EPS) + TINY, most)
+                best = max(best, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
             else:
-                if not is_free_of_cost and free < 1.0:
-                    if free == 0.0:
-                        bound, _ = couple_kernel(
-                            p, q, indptr, probs, cost, top, flow, pot, fscratch, iscratch
-                        )
-                    elif top > 0.0:
-                        bound = partial_kernel(
-                            p,
-                            q,
-                            indptr,
-                            probs,
-                            cost,
-                            top,
-                            free,
-                            wide,
-                            mass_p,
-                            mass_q,
-                            flow,
-                            pot,
-                            fscratch,
-                            iscratch,
-                        )
-                best = max(best, (gap + gamma * bound) * (1.0 - 4.0 * EPS) - TINY)
+                best = max(best, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
         out[at] = best
 
 
