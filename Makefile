@@ -21,13 +21,14 @@ PIP_INSTALL := -m pip install --quiet --progress-bar off -c constraints.txt
 # Tests run in as many processes as there are cores; each of them uses one thread.
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-slow test-pythons check bench clean
+.PHONY: help setup demo newcomer test test-slow test-pythons check bench clean
 
 help:
 	@echo "make demo       set up, and the whole chain on a gridworld: train, certify, verify, learn, report"
 	@echo "make test       set up, check lint and types, run the tests"
 	@echo "make test-slow  agents, browser, Ray, wheel and other-version tests (needs Chromium)"
 	@echo "make test-pythons  the core on the other versions of Python that are installed"
+	@echo "make newcomer   what a newcomer waits for, in a fresh clone with nothing compiled"
 	@echo "make bench      benchmarks against POT, SciPy and stormpy"
 	@echo "make clean      remove everything that was built"
 
@@ -63,7 +64,13 @@ $(VENV)/.bench: $(VENV)/.core
 	@$(BIN)/python $(PIP_INSTALL) -e '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.core
+# Solvers are compiled before anybody waits for them, in as many processes as there are cores.
+KERNELS := $(wildcard bisim_abstract/_kernels/*.py) bisim_abstract/_verify_kernels.py
+$(VENV)/.compiled: $(VENV)/.core $(KERNELS)
+	@$(BIN)/bisim-abstract compile
+	@touch $@
+
+demo: $(VENV)/.compiled
 	@$(BIN)/python scripts/demo.py
 
 check: $(VENV)/.dev
@@ -71,7 +78,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check
+test: check $(VENV)/.compiled
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
 # Real agents and a cluster, for the slow tests.
@@ -80,7 +87,7 @@ $(VENV)/.slow: $(VENV)/.dev
 	@$(BIN)/python $(PIP_INSTALL) -e '.[agents,ray]'
 	@touch $@
 
-test-slow: $(VENV)/.slow $(NEWEST)/.dev
+test-slow: $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
 	$(BIN)/pytest -n $(WORKERS) -m slow
 	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
 
@@ -103,6 +110,9 @@ test-python-%: .venv-%/.dev
 
 no-python-%:
 	@echo "Python $* is not installed here: nothing was tested with it"
+
+newcomer: $(VENV)/.core
+	@$(BIN)/python scripts/newcomer.py --clone --demo
 
 bench: $(VENV)/.bench
 	$(BIN)/python scripts/bench.py

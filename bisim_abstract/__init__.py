@@ -10,7 +10,8 @@ In the order in which one meets them:
   code that did not make it.
 - `aggregate`, the model over clusters; `lift_policy`, its policies on the states; `value_loss`,
   what these lose; `prove_value`, what planning on any partition keeps, proven.
-  `bisim_abstract.wrappers.AbstractedEnv` is all of this as an environment for agents.
+  `bisim_abstract.wrappers.AbstractedEnv` is all of this as an environment for agents, and
+  `GroundAgent` what they learned there, acting on the environment itself.
 - `compare_abstractions`, what planning on clusters loses, beside uncertified clusterings;
   `evaluate_embedding`, how well an embedding imitates the metric (learned ones live in
   `bisim_abstract.encoders`); `QLearning` and `learning_curve`, a yardstick for agents.
@@ -33,31 +34,14 @@ Example:
     True
 """
 
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from bisim_abstract import errors as errors
 from bisim_abstract._register import register_envs
 from bisim_abstract._version import __version__ as __version__
-from bisim_abstract.abstract import abstract_env
-from bisim_abstract.aggregate import Aggregation, ValueLoss, aggregate, lift_policy, value_loss
-from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
-from bisim_abstract.certificate import Certificate
-from bisim_abstract.certify import certify
-from bisim_abstract.comparison import AbstractionLoss, compare_abstractions
-from bisim_abstract.errors import BisimError, InvalidArgumentError, NotCertifiedError
-from bisim_abstract.estimation import estimate_mdp
-from bisim_abstract.evaluation import EmbeddingQuality, evaluate_embedding
-from bisim_abstract.files import read_model
-from bisim_abstract.frontier import Frontier
-from bisim_abstract.learning import Curve, QLearning, learning_curve
-from bisim_abstract.mdp import TabularMDP
-from bisim_abstract.metric import MetricBounds, bisimulation_metric
-from bisim_abstract.planning import Values, evaluate_policy, value_iteration
-from bisim_abstract.plots import plot_curves, plot_embedding, plot_losses
-from bisim_abstract.ray_backend import RayBackend
-from bisim_abstract.report import write_report
-from bisim_abstract.statemap import StateMap, state_map
-from bisim_abstract.value import ProvenValue
-from bisim_abstract.value_proof import prove_value
-from bisim_abstract.verdict import Verdict
-from bisim_abstract.verify import Verification, verify
 
 register_envs()
 del register_envs
@@ -71,6 +55,7 @@ __all__ = [
     "Curve",
     "EmbeddingQuality",
     "Frontier",
+    "GroundAgent",
     "InvalidArgumentError",
     "MetricBounds",
     "NotCertifiedError",
@@ -105,3 +90,81 @@ __all__ = [
     "verify",
     "write_report",
 ]
+
+if TYPE_CHECKING:
+    from bisim_abstract.abstract import abstract_env
+    from bisim_abstract.aggregate import Aggregation, ValueLoss, aggregate, lift_policy, value_loss
+    from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
+    from bisim_abstract.certificate import Certificate
+    from bisim_abstract.certify import certify
+    from bisim_abstract.comparison import AbstractionLoss, compare_abstractions
+    from bisim_abstract.deploy import GroundAgent
+    from bisim_abstract.errors import BisimError, InvalidArgumentError, NotCertifiedError
+    from bisim_abstract.estimation import estimate_mdp
+    from bisim_abstract.evaluation import EmbeddingQuality, evaluate_embedding
+    from bisim_abstract.files import read_model
+    from bisim_abstract.frontier import Frontier
+    from bisim_abstract.learning import Curve, QLearning, learning_curve
+    from bisim_abstract.mdp import TabularMDP
+    from bisim_abstract.metric import MetricBounds, bisimulation_metric
+    from bisim_abstract.planning import Values, evaluate_policy, value_iteration
+    from bisim_abstract.plots import plot_curves, plot_embedding, plot_losses
+    from bisim_abstract.ray_backend import RayBackend
+    from bisim_abstract.report import write_report
+    from bisim_abstract.statemap import StateMap, state_map
+    from bisim_abstract.value import ProvenValue
+    from bisim_abstract.value_proof import prove_value
+    from bisim_abstract.verdict import Verdict
+    from bisim_abstract.verify import Verification, verify
+else:
+    # Where each name lives. Modules are imported when one of their names is first used: the
+    # command line answers `--help` without them.
+    _MODULES = {
+        "abstract": ("abstract_env",),
+        "aggregate": ("Aggregation", "ValueLoss", "aggregate", "lift_policy", "value_loss"),
+        "bisimulation": ("BisimulationClasses", "bisimulation_classes"),
+        "certificate": ("Certificate",),
+        "certify": ("certify",),
+        "comparison": ("AbstractionLoss", "compare_abstractions"),
+        "deploy": ("GroundAgent",),
+        "errors": ("BisimError", "InvalidArgumentError", "NotCertifiedError"),
+        "estimation": ("estimate_mdp",),
+        "evaluation": ("EmbeddingQuality", "evaluate_embedding"),
+        "files": ("read_model",),
+        "frontier": ("Frontier",),
+        "learning": ("Curve", "QLearning", "learning_curve"),
+        "mdp": ("TabularMDP",),
+        "metric": ("MetricBounds", "bisimulation_metric"),
+        "planning": ("Values", "evaluate_policy", "value_iteration"),
+        "plots": ("plot_curves", "plot_embedding", "plot_losses"),
+        "ray_backend": ("RayBackend",),
+        "report": ("write_report",),
+        "statemap": ("StateMap", "state_map"),
+        "value": ("ProvenValue",),
+        "value_proof": ("prove_value",),
+        "verdict": ("Verdict",),
+        "verify": ("Verification", "verify"),
+    }
+    _HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})
+
+    class _Package(types.ModuleType):
+        """This package: a function is not hidden by the module of its name once that is imported.
+
+        Python makes every imported module an attribute of its package, `certify` among them.
+        """
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not (name in _HOMES and isinstance(value, types.ModuleType)):
+                super().__setattr__(name, value)
+
+    sys.modules[__name__].__class__ = _Package

@@ -1,8 +1,6 @@
 """`python -m bisim_abstract` is the command `bisim-abstract`."""
 
-import sys
-
-from bisim_abstract.cli import main
+from bisim_abstract.cli import console
 
 if __name__ == "__main__":
-    sys.exit(main())
+    console()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._validation import check_choice
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
 ROW_SUM_TOL = 1e-9  # far above rounding, far below any modelling intention
@@ -56,6 +57,33 @@ def where_is(row: int, n_actions: int) -> str:
 
 def row_of(entry: int, indptr: IntArray) -> int:
     return int(np.searchsorted(indptr, entry, side="right")) - 1
+
+
+def dense_order(shape: tuple[int, ...], order: str | None) -> str:
+    """Which axis of dense transitions are states and which actions: "sas" or "ass".
+
+    Rows sum to one along the last axis in either reading, so that the entries cannot tell.
+    """
+    if order is not None:
+        check_choice("order", order, ("sas", "ass"))
+    fits = []
+    if len(shape) == 3 and min(shape) > 0:
+        fits += ["sas"] if shape[0] == shape[2] else []
+        fits += ["ass"] if shape[1] == shape[2] else []
+    if not fits or (order is not None and order not in fits):
+        shapes = {
+            "sas": "(n_states, n_actions, n_states)",
+            "ass": "(n_actions, n_states, n_states)",
+        }
+        rule = " or ".join(shapes.values()) if order is None else shapes[order]
+        raise InvalidMDPError(f"transitions must have shape {rule}, none of them 0, got {shape}")
+    if order is None and len(fits) == 2 and shape[0] > 1:
+        raise InvalidMDPError(
+            f"transitions of shape {shape} can be read in two ways, as there are as many actions "
+            "as states: pass order='sas' if they are (n_states, n_actions, n_states), 'ass' if "
+            "(n_actions, n_states, n_states)"
+        )
+    return order or fits[0]
 
 
 def check_rewards(rewards: FloatArray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import math
 import struct
@@ -45,6 +46,16 @@ def write_npz(
     write = np.savez_compressed if compress else np.savez
     with replacing(path) as file:
         write(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
+
+
+def content_digest(text: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """SHA-256 of a header and of all arrays, to be stored beside them: any change shows."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def read_npz(path: str | Path) -> dict[str, npt.NDArray[Any]]:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._typing import BoolArray, FloatArray, IntArray
+from bisim_abstract._typing import BoolArray, FloatArray, IntArray, ProgressCallback
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.frontier import Frontier, FrontierPoint
+from bisim_abstract.frontier import MAX_VALUED, Frontier, FrontierPoint
 from bisim_abstract.learning import Curve
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.partition import (
@@ -32,7 +32,6 @@ MAX_INTERVALS = 2_000  # certified intervals on the page
 MAX_PAIRS = 20_000  # pairs behind each histogram
 MAX_LEAVES = 60  # more would not fit on a screen
 MAX_POINTS = 500  # of a learning curve
-MAX_VALUED = 50_000  # states up to which other thresholds than the certificate's are evaluated
 BINS = 36
 DECADES = 1e-9  # thresholds below this share of the largest one count as 0 on the axes
 
@@ -255,11 +254,14 @@ def is_small(certificate: Certificate) -> bool:
 
 
 def trace_values(
-    certificate: Certificate, mdp: TabularMDP, intervals: Sequence[CertifiedInterval]
+    certificate: Certificate,
+    mdp: TabularMDP,
+    intervals: Sequence[CertifiedInterval],
+    report: ProgressCallback | None,
 ) -> Frontier:
     """What planning is worth at certified thresholds; of a large model, at its own only."""
     if is_small(certificate):
-        return certificate.frontier(mdp)
+        return certificate.frontier(mdp, callback=report)
     own, tau = certificate.value, certificate.tau
     points = []
     if own is not None and tau is not None:

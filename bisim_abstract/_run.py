@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,21 +13,25 @@ from bisim_abstract._text import counted
 from bisim_abstract._typing import Progress, ProgressCallback
 from bisim_abstract._version import __version__
 
+if TYPE_CHECKING:
+    from bisim_abstract._kernels._jit import Compilation
+
 INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a run may use; the clock starts with it."""
+    """How much a run may use; the clock starts with it, and stands still while solvers compile."""
 
     rounds: int
     seconds: float | None
     backups: int | None
+    compiled: Compilation
     begin: float = field(default_factory=time.monotonic)
 
     def elapsed(self) -> float:
-        """Seconds since the run began."""
-        return time.monotonic() - self.begin
+        """Seconds since the run began, without those of compiling."""
+        return time.monotonic() - self.begin - self.compiled.seconds
 
     def ended(self, rounds: int, backups: int) -> str:
         """Which budget has ended, in words; empty if none has."""
@@ -48,8 +52,11 @@ def tell(
         report(Progress(stage, done, total, detail))
 
 
-def run_record(function: str, seed: int, **entries: Any) -> dict[str, Any]:
-    """How a run went, as JSON values."""
+def run_record(
+    function: str, seed: int, *, compiled: Compilation, **entries: Any
+) -> dict[str, Any]:
+    """How a run went, as JSON values. Its seconds are without those of compiling."""
+    entries["compile_seconds"] = round(compiled.seconds, 3)
     versions = {"bisim_abstract": __version__, "python": platform.python_version()}
     versions["numpy"] = np.__version__
     return {"function": function, "seed": seed, "versions": versions, **entries}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 def counted(number: int, word: str) -> str:
     """A number with its noun: "1 state", "2,500 states"."""
@@ -11,3 +14,24 @@ def counted(number: int, word: str) -> str:
 def clusters_text(number: int, *, has_end: bool) -> str:
     """Clusters as they are counted everywhere: "25 clusters", "369 clusters and the end"."""
     return counted(number, "cluster") + (" and the end" if has_end else "")
+
+
+def there_are(number: int, word: str) -> str:
+    """What there is: "there is 1 state", "there are 2,500 states"."""
+    return f"there {'is' if number == 1 else 'are'} {counted(number, word)}"
+
+
+def seconds_text(seconds: float, compile_seconds: float = 0.0) -> str:
+    """How long something took, the time to compile solvers apart, which only the first call has."""
+    text = f"{seconds:.1f} s"
+    if compile_seconds < 0.05:  # would read 0.0
+        return text
+    return f"{text}, and {compile_seconds:.1f} s to compile the solvers, once"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """An end of a sentence about a word that is not known: the nearest one that is, or empty."""
+    # Dashes, which all options have, would make all of them look alike.
+    names = {name.strip("-"): name for name in known}
+    near = difflib.get_close_matches(word.strip("-"), names, n=1)
+    return f"; did you mean {names[near[0]]}?" if near else ""

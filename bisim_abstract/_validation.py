@@ -6,6 +6,7 @@ import importlib
 import math
 import operator
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,7 @@ def check_memory_limit(memory_limit: int | None) -> int | None:
 
 def check_states(name: str, values: npt.ArrayLike, n_states: int) -> IntArray:
     """Return state indices as int64; they must be whole numbers in [0, n_states)."""
-    index = np.asarray(values)
+    index = as_array(name, values)
     if index.size and index.dtype.kind not in "iu":
         raise InvalidArgumentError(f"{name} must be state indices, got dtype {index.dtype}")
     bad = np.flatnonzero((index < 0) | (index >= n_states)) if index.size else index
@@ -82,6 +83,14 @@ def check_states(name: str, values: npt.ArrayLike, n_states: int) -> IntArray:
             f"{name} must lie in [0, {n_states}), got {index.ravel()[bad[0]]}"
         )
     return index.astype(np.int64)
+
+
+def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return anything like an array as one; rows of different lengths are none."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{name} must be a regular array: {error}") from None
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:

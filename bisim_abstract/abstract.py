@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from bisim_abstract._progress import shown
 from bisim_abstract._typing import ProgressCallback
 from bisim_abstract.certificate import KEEP
 from bisim_abstract.certify import certify
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
-from bisim_abstract.verify import verify
 
 if TYPE_CHECKING:
     from bisim_abstract.wrappers import AbstractedEnv
@@ -34,6 +34,7 @@ def abstract_env(
     seed: int = 0,
     max_states: int = 100_000,
     callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> AbstractedEnv:
     """The environment over the fewest clusters that are proven to be worth having.
 
@@ -54,7 +55,9 @@ def abstract_env(
         max_seconds: Budget of time for `certify`.
         seed: Of everything random.
         max_states: Limit for the enumeration of environments without a table.
-        callback: Told about the progress.
+        callback: Told about the progress. Without one, a progress line is shown if the program
+            runs in a terminal and takes a while.
+        progress: Show a line also where there is no terminal, as in a notebook.
 
     Raises:
         NotCertifiedError: If nothing is proven, or nothing worth having: one sentence says why.
@@ -66,34 +69,37 @@ def abstract_env(
     """
     from bisim_abstract.wrappers import AbstractedEnv, extract_mdp, make_env
 
-    if isinstance(env, str):
-        env = make_env(env, **(env_args or {}))
-    elif env_args:
+    if not isinstance(env, str) and env_args:
         raise InvalidArgumentError("env_args go with the id of an environment, not with one itself")
-    mdp = extract_mdp(env, seed=seed, max_states=max_states, callback=callback)
-    certificate = certify(
-        mdp,
-        gamma,
-        keep=keep,
-        max_loss=max_loss,
-        n_clusters=n_clusters,
-        tau=tau,
-        max_seconds=max_seconds,
-        seed=seed,
-        callback=callback,
-    )
-    verdict = certificate.verdict
-    is_by_value = n_clusters is None and tau is None
-    if verdict.level == "open" or (is_by_value and verdict.level != "useful"):
-        raise NotCertifiedError(verdict.sentence)
-    found = verify(mdp, certificate)
-    if not found.is_valid:
-        raise NotCertifiedError(f"the certificate does not hold: {found.problem}")
-    return AbstractedEnv(
-        env,
-        certificate,
-        dynamics=dynamics,
-        weighting=weighting,
-        seed=seed,
-        max_states=max_states,
-    )
+    ground = make_env(env, **(env_args or {})) if isinstance(env, str) else env
+    try:
+        with shown(callback, progress) as report:
+            mdp = extract_mdp(ground, seed=seed, max_states=max_states, callback=report)
+            certificate = certify(
+                mdp,
+                gamma,
+                keep=keep,
+                max_loss=max_loss,
+                n_clusters=n_clusters,
+                tau=tau,
+                max_seconds=max_seconds,
+                seed=seed,
+                callback=report,
+            )
+        verdict = certificate.verdict
+        is_by_value = n_clusters is None and tau is None
+        if verdict.level == "open" or (is_by_value and verdict.level != "useful"):
+            raise NotCertifiedError(verdict.sentence)
+        return AbstractedEnv(  # which verifies
+            ground,
+            certificate,
+            dynamics=dynamics,
+            weighting=weighting,
+            seed=seed,
+            max_states=max_states,
+            mdp=mdp,
+        )
+    except BaseException:
+        if ground is not env:
+            ground.close()  # nobody else could
+        raise

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._frames import model_graph
+from bisim_abstract._html import table_html
 from bisim_abstract._mdp_checks import frozen
-from bisim_abstract._text import counted
+from bisim_abstract._policy_table import policy_table
+from bisim_abstract._text import clusters_text, counted
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_choice, check_gamma
 from bisim_abstract.blocks import as_labels
@@ -23,6 +27,9 @@ from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
 from bisim_abstract.planning import Values, evaluate_policy, value_iteration
 from bisim_abstract.value import NOTHING, proven_share, start_size
+
+if TYPE_CHECKING:
+    from networkx import MultiDiGraph
 
 __all__ = [
     "Aggregation",
@@ -71,6 +78,38 @@ class Aggregation:
             f"{self.weighting} weights)"
         )
 
+    def _repr_html_(self) -> str:
+        # Where there is nothing but the end of episodes, there are no clusters.
+        sizes = np.bincount(self.labels)[: self.n_clusters].tolist() or [0]
+        least, most = min(sizes), max(sizes)
+        has_end = self.mdp.terminal_state is not None
+        rows = [
+            ("clusters", clusters_text(self.n_clusters, has_end=has_end)),
+            (
+                "of each",
+                counted(most, "state") if least == most else f"{least:,} to {most:,} states",
+            ),
+            ("transitions", f"{self.mdp.nnz:,}"),
+            ("weights", self.weighting),
+        ]
+        return table_html(f"{counted(self.labels.size, 'state')}, aggregated", rows)
+
+    def to_networkx(self) -> MultiDiGraph:
+        """The model over clusters as a graph, for drawing and for other tools.
+
+        Nodes are clusters by their number, with `size`, `representative` (the first of its
+        states), `start` (probability of starting there) and `is_end`. Every action that can
+        lead from one to another is an edge with the action as its key, and `action`,
+        `probability` and `reward` (that of the action, whichever edge is taken). The end of
+        episodes has no edges that leave it.
+
+        Raises:
+            MissingDependency: If networkx is not installed.
+        """
+        first = np.unique(self.labels, return_index=True)[1]
+        sizes = np.bincount(self.labels, minlength=self.mdp.n_states)
+        return model_graph(self.mdp, {"size": sizes, "representative": first})
+
 
 def aggregate(
     mdp: TabularMDP,
@@ -108,7 +147,7 @@ def aggregate(
     """
     from scipy.sparse import csr_array
 
-    check_mdp(mdp)
+    check_mdp(mdp, call="aggregate(mdp, labels)")
     n, n_actions = mdp.n_states, mdp.n_actions
     given = as_labels(labels, n)
     cluster, count = set_end_apart(given, mdp.terminal_state)
@@ -153,30 +192,31 @@ def aggregate(
 
 
 def lift_policy(
-    aggregation: Aggregation, policy: npt.ArrayLike
-) -> IntArray | npt.NDArray[np.float64]:
+    aggregation: Aggregation, policy: object, *, deterministic: bool = True
+) -> IntArray | FloatArray:
     """A policy over clusters as one over the states: each acts as its cluster does.
 
     Args:
         aggregation: The clusters.
-        policy: (n) actions or (n, n_actions) probabilities, n being the number of states of
-            `aggregation.mdp`.
+        policy: Who acts on them: (n) actions or (n, n_actions) probabilities, n being the number
+            of clusters, or of states of `aggregation.mdp`, the end among them; a function from
+            a cluster to its action; a result with a `policy`, as `value_iteration` and
+            certificates have; a `QLearning`; or a trained model with
+            `predict(observation, deterministic=...)`, as in Stable-Baselines3. Functions and
+            models are asked once about each cluster.
+        deterministic: Whether models are asked for their deterministic actions; else for their
+            probabilities, which PPO and A2C have.
 
     Returns:
         (n_states) actions or (n_states, n_actions) probabilities.
     """
-    given = np.asarray(policy)
-    small = aggregation.mdp
-    is_actions = given.shape == (small.n_states,) and given.dtype.kind in "iu"
-    is_probs = given.shape == small.rewards.shape and given.dtype.kind in "iuf"
-    if not is_actions and not is_probs:
+    if not isinstance(aggregation, Aggregation):
         raise InvalidArgumentError(
-            f"policy must be actions of shape ({small.n_states},) or probabilities of shape "
-            f"{small.rewards.shape}, got {given.dtype} of shape {given.shape}"
+            f"aggregation must be an Aggregation, got {type(aggregation).__name__}; the order is "
+            "lift_policy(aggregation, policy)"
         )
-    if is_actions:
-        return given.astype(np.int64)[aggregation.labels]
-    return given.astype(np.float64)[aggregation.labels]
+    table = policy_table(policy, aggregation.mdp, deterministic=deterministic)
+    return table[aggregation.labels]
 
 
 @dataclass(frozen=True)
@@ -223,7 +263,7 @@ def value_loss(
         optimal: `value_iteration(mdp, gamma)`, if known already.
         random: `random_values(mdp, gamma)`, if known already.
     """
-    check_mdp(mdp)
+    check_mdp(mdp, call="value_loss(mdp, gamma, policy)")
     gamma = check_gamma(gamma)
     optimal = value_iteration(mdp, gamma) if optimal is None else optimal
     random = random_values(mdp, gamma) if random is None else random

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._cached import cached_property
+from bisim_abstract._frames import Columns, as_frame
+from bisim_abstract._html import table_html
 from bisim_abstract._mdp_checks import checked_metadata, frozen
 from bisim_abstract._memory import check_memory
-from bisim_abstract._npz import read_npz, write_npz
-from bisim_abstract._text import counted
+from bisim_abstract._npz import content_digest, read_npz, write_npz
+from bisim_abstract._progress import shown
+from bisim_abstract._text import counted, there_are
 from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback, SeedLike
 from bisim_abstract._validation import (
     check_choice,
@@ -26,10 +28,10 @@ from bisim_abstract._validation import (
     check_real,
     check_states,
 )
-from bisim_abstract.aggregate import set_end_apart
+from bisim_abstract.aggregate import aggregate, set_end_apart
 from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import BlockLevel, BlockModel, as_labels, interval_around
-from bisim_abstract.errors import FileFormatError, InvalidArgumentError
+from bisim_abstract.errors import FileFormatError, InvalidArgumentError, NotCertifiedError
 from bisim_abstract.estimation import check_alpha
 from bisim_abstract.features import ValueFeatures, Witness
 from bisim_abstract.ground import LOWER_STARTS, UPPER_STARTS, Ground, Starts
@@ -48,6 +50,8 @@ from bisim_abstract.value import ProvenValue, ValueBracket
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from networkx import MultiDiGraph
+    from pandas import DataFrame
 
     from bisim_abstract.frontier import Frontier
     from bisim_abstract.mdp import TabularMDP
@@ -236,6 +240,42 @@ class Certificate:
             raise InvalidArgumentError("the certificate has no threshold, so there are no clusters")
         return self._count_live(self.labels_upper)
 
+    @cached_property
+    def labels(self) -> IntArray:
+        """(n_states) the certified cluster of each state, as `aggregate` and agents count them.
+
+        Clusters are numbered from 0 on by the first live state of each. The end of episodes is
+        none of them: its label is the number of clusters.
+
+        Raises:
+            NotCertifiedError: If the arms do not agree on clusters, or there is no threshold.
+        """
+        if self.tau is None:
+            raise NotCertifiedError(
+                "nothing is certified, as the certificate has no threshold: choose one of "
+                "certificate.certified_thresholds(), and take certificate.at(tau).labels"
+            )
+        if not self.is_certified:
+            low, high = (self._count_live(x) for x in (self.labels_lower, self.labels_upper))
+            raise NotCertifiedError(
+                f"no clusters are certified at tau {self.tau:.6g}: there are between {low:,} and "
+                f"{high:,}. labels_lower and labels_upper are those of the arms; at a threshold of "
+                "certificate.certified_thresholds(), certificate.at(tau).labels are certified"
+            )
+        return frozen("labels", set_end_apart(self.labels_upper, self.terminal_state)[0], np.int64)
+
+    @cached_property
+    def clusters(self) -> tuple[IntArray, ...]:
+        """The states of each certified cluster, rising; the end of episodes is in none.
+
+        Raises:
+            NotCertifiedError: If the arms do not agree on clusters, or there is no threshold.
+        """
+        order = np.argsort(self.labels, kind="stable")
+        sizes = np.bincount(self.labels, minlength=self.n_clusters)[: self.n_clusters]
+        order.setflags(write=False)  # and with it, all its parts
+        return tuple(np.split(order, np.cumsum(sizes))[: self.n_clusters])
+
     def _count_live(self, labels: IntArray) -> int:
         live = labels if self.terminal_state is None else np.delete(labels, self.terminal_state)
         return int(np.unique(live).size)
@@ -287,6 +327,7 @@ class Certificate:
         *,
         most: int | None = None,
         callback: ProgressCallback | None = None,
+        progress: bool = False,
     ) -> Frontier:
         """Clusters against proven value, over all certified thresholds.
 
@@ -295,10 +336,13 @@ class Certificate:
             most: Thresholds that are looked at; by default as many as take some seconds. Where
                 there are more, those on the way to the coarsest one that keeps `keep`.
             callback: Called after every threshold.
+            progress: Show a line of progress, on a terminal, in a notebook or in a log.
         """
         from bisim_abstract.frontier import trace_frontier
 
-        return trace_frontier(self, self._model(mdp), most=most, callback=callback)
+        mdp = self._model(mdp)
+        with shown(callback, progress, on_terminal=False) as report:
+            return trace_frontier(self, mdp, most=most, callback=report)
 
     def nearest(self, k: int = 5, mdp: TabularMDP | None = None) -> list[NearPair]:
         """The closest pairs of different clusters, and what keeps them apart.
@@ -347,8 +391,8 @@ class Certificate:
         if self.tau is not None:
             lines.append(f"  tau       {self.tau:g} at gamma = {self.gamma:g}")
         else:
-            found = counted(len(self.certified_thresholds()), "certified interval")
-            lines.append(f"  tau       none at gamma = {self.gamma:g}; there are {found}")
+            found = there_are(len(self.certified_thresholds()), "certified interval")
+            lines.append(f"  tau       none at gamma = {self.gamma:g}; {found}")
         lines.append(
             f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} looked at "
             f"({self.coverage:.1%}), width {self.width:.4g} there, {self.global_width:.4g} on all"
@@ -356,10 +400,12 @@ class Certificate:
         for k, level in enumerate(self.levels):
             lines.append(
                 f"  level {k + 1:<3} {counted(level.model.n_blocks, 'block')}, "
-                f"{level.keys.size:,} pairs of blocks bounded"
+                f"{counted(level.keys.size, 'pair')} of blocks bounded"
             )
         if self.features is not None:
-            lines.append(f"  features  {self.features.points().shape[1]:,} value functions")
+            lines.append(
+                f"  features  {counted(self.features.points().shape[1], 'value function')}"
+            )
         if self.tau is not None and not self.is_certified:
             lines.append(f"  undecided {self._what_is_open()}")
         if self.alpha is not None:
@@ -393,9 +439,20 @@ class Certificate:
             "" if self.tau is None else (", certified" if self.is_certified else ", not certified")
         )
         return (
-            f"Certificate({self.n_states:,} states, {self.coverage:.1%} of pairs covered, "
+            f"Certificate({counted(self.n_states, 'state')}, {self.coverage:.1%} of pairs covered, "
             f"width {self.width:.3g}{verdict})"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("threshold", "none" if self.tau is None else f"{self.tau:.6g}"),
+            ("discount", f"{self.gamma:g}"),
+            ("scope", f"{self.scope} pairs; {self.coverage:.1%} have bounds of their own"),
+        ]
+        if self.alpha is not None:
+            rows.append(("holds", f"for the true model with probability {1.0 - self.alpha:g}"))
+        rows.append(("stopped", self.stop or "not said"))
+        return table_html(self.verdict.sentence, rows)
 
     def __reduce__(self) -> tuple[Callable[..., Certificate], tuple[dict[str, Any]]]:
         return _rebuild, (self._fields() | {"model": None},)
@@ -408,16 +465,98 @@ class Certificate:
     def __deepcopy__(self, memo: dict[int, Any]) -> Certificate:
         return self  # nothing in it can change
 
+    # -- as tables and graphs ----------------------------------------------------------------
+
+    def to_columns(self, mdp: TabularMDP | None = None) -> Columns:
+        """States with their clusters and values: arrays of one entry per state, by name.
+
+        What the certificate does not know is left out:
+
+        - `state`, its number; `id`, the environment's own, if the model is at hand.
+        - `is_end`, whether it stands for the end of episodes.
+        - `cluster`, if certified; else `cluster_lower` and `cluster_upper`, those of the arms,
+          if there is a threshold.
+        - `optimal_lower` and `optimal_upper`, bounds on the optimal value, `action`, that of the
+          policy planned on the clusters, and `policy_lower`, a bound on what it is worth, if
+          the certificate has a proven `value`.
+
+        Args:
+            mdp: The model, whose ids are listed; by default the one at hand, if there is one.
+        """
+        model = self.model if mdp is None else self._model(mdp)
+        columns: Columns = {"state": np.arange(self.n_states)}
+        if model is not None:
+            columns["id"] = model.state_ids
+        columns["is_end"] = np.arange(self.n_states) == self.terminal_state
+        if self.is_certified:
+            columns["cluster"] = self.labels
+        elif self.tau is not None:
+            columns |= {"cluster_lower": self.labels_lower, "cluster_upper": self.labels_upper}
+        value = self.value
+        if value is not None:
+            columns |= {
+                "optimal_lower": value.optimal_lower,
+                "optimal_upper": value.optimal_upper,
+                "action": value.lifted_policy,
+                "policy_lower": value.policy_lower,
+            }
+        return columns
+
+    def to_frame(self, mdp: TabularMDP | None = None) -> DataFrame | Columns:
+        """The same as a pandas DataFrame where pandas is installed, and as columns elsewhere.
+
+        Either answers `frame["cluster"]`; code that needs one type takes `to_columns`, and makes
+        of it what it likes.
+
+        Args:
+            mdp: The model, whose ids are listed; by default the one at hand, if there is one.
+        """
+        return as_frame(self.to_columns(mdp))
+
+    def to_networkx(
+        self, mdp: TabularMDP | None = None, *, weighting: str | npt.ArrayLike = "uniform"
+    ) -> MultiDiGraph:
+        """The certified clusters as a graph: see `Aggregation.to_networkx`.
+
+        Args:
+            mdp: The model; needed if the certificate was read from a file.
+            weighting: How much each member counts in its cluster, as for `aggregate`.
+
+        Raises:
+            NotCertifiedError: If nothing is certified.
+            MissingDependency: If networkx is not installed.
+        """
+        small = aggregate(self._model(mdp), self.labels, weighting=weighting, gamma=self.gamma)
+        return small.to_networkx()
+
     # -- pictures, which need the extra "plots" ----------------------------------------------
 
+    def plot(self, mdp: TabularMDP | None = None) -> dict[str, Axes]:
+        """Draw what matters of it, side by side in one new figure.
+
+        Numbers of clusters by threshold ("profile"); with the model at hand also what they are
+        proven to be worth ("frontier", unless there are too many states to look at), and where
+        they lie, if the model is a grid ("map"). Without the model, the hierarchy of
+        certified merges ("dendrogram").
+
+        Args:
+            mdp: The model, if the certificate was read from a file.
+
+        Returns:
+            The axes of each picture by these names; `axes["profile"].figure` is the figure.
+        """
+        from bisim_abstract import plots
+
+        return plots.plot_overview(self, self.model if mdp is None else self._model(mdp))
+
     def plot_frontier(self, mdp: TabularMDP | None = None, *, ax: Axes | None = None) -> Axes:
-        """Draw clusters against proven value: `bisim_abstract.plot_frontier`."""
+        """Draw clusters against proven value, the chosen ones as a star."""
         from bisim_abstract import plots
 
         return plots.plot_frontier(self, mdp=mdp, ax=ax)
 
     def plot_profile(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the numbers of clusters by threshold: `bisim_abstract.plot_profile`."""
+        """Draw the numbers of clusters of both arms by threshold."""
         from bisim_abstract import plots
 
         return plots.plot_profile(self, ax=ax)
@@ -425,28 +564,37 @@ class Certificate:
     def plot_widths(
         self, *, sample: int = 20_000, seed: SeedLike = 0, ax: Axes | None = None
     ) -> Axes:
-        """Draw how far the bounds are apart: `bisim_abstract.plot_widths`."""
+        """Draw how far the bounds are apart, of covered pairs and of others."""
         from bisim_abstract import plots
 
         return plots.plot_widths(self, sample=sample, seed=seed, ax=ax)
 
     def plot_dendrogram(self, *, max_leaves: int = 60, ax: Axes | None = None) -> Axes:
-        """Draw the hierarchy of certified merges: `bisim_abstract.plot_dendrogram`."""
+        """Draw the hierarchy of certified merges."""
         from bisim_abstract import plots
 
         return plots.plot_dendrogram(self, max_leaves=max_leaves, ax=ax)
 
     def plot_map(
         self,
-        places: StateMap | TabularMDP,
+        places: StateMap | TabularMDP | None = None,
         *,
         tau: float | None = None,
         arm: str = "upper",
         ax: Axes | None = None,
     ) -> Axes:
-        """Draw states coloured by cluster: `bisim_abstract.plot_map`."""
+        """Draw states where they lie, coloured by cluster.
+
+        Args:
+            places: Where states are drawn; a model stands for its `state_map`, that of the
+                model at hand by default.
+            tau: The threshold; the certificate's own by default.
+            arm: "lower" or "upper": whose clusters. They are the same where certified.
+            ax: Axes to draw on; those of a new figure by default.
+        """
         from bisim_abstract import plots
 
+        places = self._model(None) if places is None else places
         return plots.plot_map(self, places, tau=tau, arm=arm, ax=ax)
 
     # -- making and keeping it -------------------------------------------------------------
@@ -539,7 +687,7 @@ class Certificate:
         header["levels"] = len(self.levels)
         header["value"] = _value_numbers(self.value)
         text = json.dumps(header, sort_keys=True)
-        digest = _digest(text, arrays)
+        digest = content_digest(text, arrays)
         arrays["header"] = np.frombuffer(text.encode(), np.uint8)
         arrays["digest"] = np.frombuffer(digest.encode(), np.uint8)
         write_npz(path, arrays)
@@ -565,7 +713,7 @@ class Certificate:
                     f"{path} is of format version {version}; this release reads {VERSION}"
                 )
             stored = arrays.pop("digest").tobytes().decode()
-            if stored != _digest(text, arrays):
+            if stored != content_digest(text, arrays):
                 raise FileFormatError(f"{path} was changed after it was written")
             components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
             components["value"] = _read_value(arrays, header)
@@ -775,12 +923,3 @@ def _components(
             witnesses.append(Witness(**plain, action=action, sign=sign, correction=correction))
         features = ValueFeatures(**fields, witnesses=tuple(witnesses))
     return {"levels": tuple(levels), "features": features}
-
-
-def _digest(text: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

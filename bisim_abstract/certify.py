@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._atomic import check_writable, remove_unfinished
 from bisim_abstract._parallel import Backend
-from bisim_abstract._progress import shown
+from bisim_abstract._progress import compiling, shown
 from bisim_abstract._run import INTERRUPTED, Budget, run_record, tell
 from bisim_abstract._typing import IntArray, ProgressCallback
 from bisim_abstract._validation import (
@@ -42,12 +42,16 @@ from bisim_abstract.mdp import TabularMDP, check_mdp
 from bisim_abstract.partition import best_interval, middle
 from bisim_abstract.refinement import SOURCES, Goal, Refinement
 
+if TYPE_CHECKING:
+    from bisim_abstract._kernels._jit import Compilation
+
 __all__ = ["certify", "single_build"]
 
 SCOPES = ("all", "covered")
 RESOLUTION = 1e-9  # of the diameter: thresholds below are numerical noise
 SMALLEST = 1e-300  # where the diameter is 0, so that ratios mean something
 BACKENDS = ("local", "ray")
+COMPILING = 10  # seconds it takes to compile what a first certificate needs
 UNFINISHED = "unfinished"  # the `stop` of a checkpoint
 ARMS = ("both", "lower", "upper")
 BACKUPS = ("exact", "index")
@@ -72,6 +76,7 @@ def single_build(
     threads: int | None = None,
     memory_limit: int | None = None,
     callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> Certificate:
     """One embedding, one index, one covered set, and synchronous sweeps (Algorithm 2).
 
@@ -96,6 +101,7 @@ def single_build(
         threads: Number of threads; all cores by default. The result does not depend on it.
         memory_limit: Bytes that tables may take; what is available by default.
         callback: Called after every sweep.
+        progress: Show a line also where there is no terminal, as in a notebook.
 
     Raises:
         MemoryLimitError: If the tables would not fit.
@@ -119,11 +125,12 @@ def single_build(
         memory_limit=check_memory_limit(memory_limit),
     )
     points = None if embedding is None else as_points(embedding, mdp.n_states)
-    retrieve(table, points, dim, index, neighbours, np.random.default_rng([seed, 0]))
-    if check_choice("backup", backup, BACKUPS) == "index":
-        return _index_side_build(table, tau, sweeps, dim, omit, seed, threads)
+    check_choice("backup", backup, BACKUPS)
     made = 0
-    with shown(callback) as report:
+    with shown(callback, progress) as report, compiling(report, about=COMPILING) as compiled:
+        retrieve(table, points, dim, index, neighbours, np.random.default_rng([seed, 0]))
+        if backup == "index":
+            return _index_side_build(table, tau, sweeps, dim, omit, seed, threads, compiled)
         while made < sweeps:
             moved = table.sweep(lower=arms != "upper", upper=arms != "lower")
             made += 1
@@ -131,7 +138,13 @@ def single_build(
             if max(moved) == 0.0:
                 break
     run = run_record(
-        "single_build", seed, rounds=1, sweeps=made, backups=table.backups, index=index
+        "single_build",
+        seed,
+        compiled=compiled,
+        rounds=1,
+        sweeps=made,
+        backups=table.backups,
+        index=index,
     )
     return Certificate.of(table, tau=tau, stop=f"{made} sweeps made", run=run)
 
@@ -144,6 +157,7 @@ def _index_side_build(
     omit: float,
     seed: int,
     threads: int | None,
+    compiled: Compilation,
 ) -> Certificate:
     first, second = table.pairs()
     found = index_side_run(
@@ -160,7 +174,9 @@ def _index_side_build(
         threads=threads,
         memory_limit=table.memory_limit,
     )
-    run = run_record("single_build", seed, rounds=1, sweeps=sweeps, backup="index")
+    run = run_record(
+        "single_build", seed, compiled=compiled, rounds=1, sweeps=sweeps, backup="index"
+    )
     run |= {"eps_op": found.eps_op, "eta": found.eta, "omitted": found.omitted}
     return Certificate.of(found.arms, tau=tau, stop=f"{sweeps} sweeps made", run=run)
 
@@ -196,6 +212,7 @@ def certify(
     memory_limit: int | None = None,
     checkpoint: str | Path | None = None,
     callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> Certificate:
     """Bounds on the metric until both arms agree on clusters that are worth having.
 
@@ -262,6 +279,7 @@ def certify(
         checkpoint: File that is written after every round. If it exists, the run goes on
             from it and ends as it would have without the interruption.
         callback: Called after every round or sweep.
+        progress: Show a line also where there is no terminal, as in a notebook.
 
     Returns:
         The certificate, whether or not the goal was reached: its `stop` says why it ended.
@@ -308,18 +326,23 @@ def certify(
         seed=check_int("seed", seed, low=0),
     )
     memory_limit = check_memory_limit(memory_limit)
-    budget = Budget(
-        rounds=check_int("max_rounds", max_rounds, low=1),
-        seconds=None if max_seconds is None else check_positive("max_seconds", max_seconds),
-        backups=None if max_backups is None else check_int("max_backups", max_backups, low=1),
-    )
+    max_rounds = check_int("max_rounds", max_rounds, low=1)
+    if max_seconds is not None:
+        max_seconds = check_positive("max_seconds", max_seconds)
+    if max_backups is not None:
+        max_backups = check_int("max_backups", max_backups, low=1)
     if checkpoint is not None:  # before any work that could not be kept
         check_writable(checkpoint)
         remove_unfinished(checkpoint)
     for name, given in (("blocks", blocks), ("max_loss", max_loss)):
         if given is not None and scope != "all":
             raise InvalidArgumentError(f"{name} is for scope 'all'; the paper's rounds have none")
-    with _workers(backend, address, threads, callback) as workers:
+    with (
+        shown(callback, progress) as report,
+        compiling(report, about=COMPILING) as compiled,
+        _workers(backend, address, threads, callback) as workers,
+    ):
+        budget = Budget(max_rounds, max_seconds, max_backups, compiled)
         table = Arms(
             mdp,
             gamma,
@@ -352,21 +375,21 @@ def certify(
                 threads=threads,
                 backend=workers,
             )
-            return _refined(work, settings, labels, budget, checkpoint, callback)
-        with shown(callback) as report:
-            made = run_rounds(
-                table,
-                settings,
-                points,
-                tau=threshold,
-                tol=tol,
-                budget=budget,
-                checkpoint=checkpoint,
-                report=report,
-            )
+            return _refined(work, settings, labels, budget, checkpoint, report)
+        made = run_rounds(
+            table,
+            settings,
+            points,
+            tau=threshold,
+            tol=tol,
+            budget=budget,
+            checkpoint=checkpoint,
+            report=report,
+        )
         run = run_record(
             "certify",
             settings.seed,
+            compiled=compiled,
             rounds=made.rounds,
             sweeps=made.sweeps,
             backups=table.backups,
@@ -443,7 +466,7 @@ def _refined(
     labels: IntArray | None,
     budget: Budget,
     checkpoint: str | Path | None,
-    callback: ProgressCallback | None,
+    report: ProgressCallback | None,
 ) -> Certificate:
     """Steps over all pairs until the goal is reached or a budget ends."""
     record = asdict(settings) | asdict(work.goal) | {"blocks": _digest(labels), "scope": "all"}
@@ -453,6 +476,7 @@ def _refined(
         run = run_record(
             "certify",
             settings.seed,
+            compiled=budget.compiled,
             rounds=work.done,
             steps=list(work.log),
             backups=work.backups,
@@ -463,28 +487,27 @@ def _refined(
 
     if checkpoint is not None and Path(checkpoint).exists():
         _resume(work, record, checkpoint)
+
+    def pause(stage: str, detail: str) -> None:
+        tell(report, stage, work.done, None, detail)
+        ended = budget.ended(0, work.backups)
+        if ended:
+            raise TimeoutError(ended)
+
     stop = ""
-    with shown(callback) as report:
-
-        def pause(stage: str, detail: str) -> None:
-            tell(report, stage, work.done, None, detail)
-            ended = budget.ended(0, work.backups)
-            if ended:
-                raise TimeoutError(ended)
-
-        try:
-            while not stop:
-                stop = work.reason() if work.done else ""
-                stop = stop or budget.ended(work.done, work.backups)
-                if not stop and not work.step(pause):
-                    stop = work.leftover()
-                if checkpoint is not None and not stop:
-                    certificate(UNFINISHED).save(checkpoint)
-        except TimeoutError as ended:
-            stop = str(ended)
-        except KeyboardInterrupt:
-            stop = f"{INTERRUPTED} in step {work.done + 1}"
-        work.settle()
+    try:
+        while not stop:
+            stop = work.reason() if work.done else ""
+            stop = stop or budget.ended(work.done, work.backups)
+            if not stop and not work.step(pause):
+                stop = work.leftover()
+            if checkpoint is not None and not stop:
+                certificate(UNFINISHED).save(checkpoint)
+    except TimeoutError as ended:
+        stop = str(ended)
+    except KeyboardInterrupt:
+        stop = f"{INTERRUPTED} in step {work.done + 1}"
+    work.settle()
     return certificate(stop)
 
 

@@ -1,12 +1,14 @@
 """The command `bisim-abstract`: what the package does, without writing Python.
 
 Only the parser is made at once; everything heavy is imported by the command that needs it, so
-that `--help` answers immediately.
+that `--help` answers immediately. Commands that take both a model and a certificate take them in
+this order, as the functions of the package do.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib
 import io
 import json
@@ -14,21 +16,20 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bisim_abstract._version import __version__
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bisim_abstract._typing import Progress, ProgressCallback
     from bisim_abstract.certificate import Certificate
-    from bisim_abstract.runs import Config, Done, Training
+    from bisim_abstract.runs import Begun, Config, Done, Training
     from bisim_abstract.sources import Source
 
-__all__ = ["main"]
+__all__ = ["console", "main"]
 
 OK, FAULT, BAD_INPUT, NOT_CERTIFIED, REJECTED, POOR, STOPPED = 0, 1, 2, 3, 4, 5, 130
 EXIT_CODES = """exit codes:
@@ -43,8 +44,27 @@ EXIT_CODES = """exit codes:
 EXAMPLES = """examples:
   bisim-abstract run bisim_abstract/RoomsGrid-v0 -o rooms --learn 10000
   bisim-abstract certify FrozenLake-v1 --env-arg map_name=8x8 -o lake.npz
-  bisim-abstract verify lake.npz FrozenLake-v1 --env-arg map_name=8x8
+  bisim-abstract verify FrozenLake-v1 lake.npz --env-arg map_name=8x8
 """
+STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33"}  # as terminals number them
+TRAINING = ("kind", "steps", "dim", "transitions", "experience", "same_action")
+
+
+def console() -> NoReturn:
+    """`main` as a process of its own, which ends when it has said what it has to say.
+
+    Python would go on to take down half a million objects of torch and the compiled solvers one
+    by one, for seconds; the system takes their memory back at once. What others want to have done
+    at the end (Ray, temporary files) is done.
+    """
+    try:
+        code = main()
+    except SystemExit as stop:  # --help and --version
+        code = int(stop.code or OK)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = argparse.Namespace(words=words, json="--json" in words, debug="--debug" in words)
     try:
         _check_words(words)
-        options = _parser().parse_args(words, argparse.Namespace(words=words))
+        parser = _parser()
+        _check_names(parser, words)
+        options = parser.parse_args(words, argparse.Namespace(words=words))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             for name in options.imports:
@@ -85,6 +107,31 @@ def _check_words(words: Sequence[str]) -> None:
     for word in words:
         if "\0" in word:
             raise InvalidArgumentError(f"argument {word!r} holds a null character")
+
+
+def _check_names(parser: _Parser, words: Sequence[str]) -> None:
+    """Say what a mistyped command or option may have meant; all else is left to the parser."""
+    from bisim_abstract._text import did_you_mean
+    from bisim_abstract.errors import InvalidArgumentError
+
+    asked: _Parser = parser
+    for word in words:
+        if word in ("--", "-h", "--help", "--version"):
+            return
+        if not word.startswith("-") and asked is parser:
+            if word not in parser.commands:
+                hint = did_you_mean(word, parser.commands) or (
+                    f"; commands are {', '.join(parser.commands)}"
+                )
+                raise InvalidArgumentError(f"there is no command {word!r}{hint}")
+            asked = parser.commands[word]
+        flag = word.partition("=")[0]
+        known = asked._option_string_actions
+        # The parser takes what has a space for a value, and the beginning of a name for the name.
+        is_known = any(option.startswith(flag) for option in known)
+        if flag.startswith("--") and " " not in word and not is_known:
+            hint = did_you_mean(flag, known) or f"; see {asked.prog} --help"
+            raise InvalidArgumentError(f"there is no option {flag}{hint}")
 
 
 def _silenced() -> int:
@@ -143,28 +190,31 @@ def _imported(name: str) -> None:
 
 
 class Out:
-    """Where results go: tables and lines for people, or one JSON object."""
+    """Where results go: lines for people, or one JSON object.
+
+    Attributes:
+        callback: For functions that take long. None lets them show a line on a terminal.
+    """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.is_json, self.is_quiet = options.json, options.quiet or options.json
+        # Colours are for eyes: a pipe or file never gets any, whatever the environment says.
+        is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        self._has_colours = sys.stdout.isatty() and not is_plain
+        self.callback: ProgressCallback | None = None
+        if self.is_quiet:
+            self.callback = _ignore
+        elif not sys.stderr.isatty():
+            self.callback = _Notices()
 
-    @property
-    def callback(self) -> ProgressCallback | None:
-        """None lets functions show their line on a terminal; quiet ones hear a deaf ear."""
-        return _ignore if self.is_quiet else None
-
-    def console(self) -> Console:
-        """For text that people read."""
-        from rich.console import Console
-
-        class Pipe(Console):
-            """Leaves it to `main` what happens when nobody reads any more."""
-
-            def on_broken_pipe(self) -> None:
-                raise BrokenPipeError
-
-        width = None if sys.stdout.isatty() else 200  # never wrap what a file or pipe gets
-        return Pipe(highlight=False, soft_wrap=True, width=width, quiet=self.is_quiet)
+    def line(self, text: str, *, style: str = "") -> None:
+        """One line for people, at once, so that a pipe shows it when it is said."""
+        if self.is_quiet:
+            return
+        if style and self._has_colours:
+            codes = ";".join(STYLES[word] for word in style.split())
+            text = f"\x1b[{codes}m{text}\x1b[0m"
+        print(text, flush=True)  # noqa: T201
 
     def finish(
         self,
@@ -180,18 +230,37 @@ class Out:
 
             print(json.dumps(plain(result), allow_nan=False), flush=True)  # noqa: T201
             return
-        console = self.console()
-        console.print(title, style=f"bold {colour}".strip(), markup=False)
+        self.line(title, style=f"bold {colour}".strip())
         width = max((len(name) for name, _ in rows), default=0)
         for name, text in rows:
-            console.print(f"  {name:<{width}}  {text}", markup=False)
+            self.line(f"  {name:<{width}}  {text}")
 
-    def stage(self, done: Done) -> None:
-        """One line for a finished stage of a run."""
-        if self.is_quiet:
-            return
-        took = f"{done.seconds:6.1f} s" if done.is_new else "  (done)"
-        self.console().print(f"  {done.stage:<8} {took}  {done.detail}", markup=False)
+    def begun(self, stage: Begun) -> None:
+        """One line for a stage of a run that begins."""
+        why = f" ({stage.detail})" * bool(stage.detail)
+        self.line(f"  {stage.stage} ...{why}")
+
+    def done(self, stage: Done) -> None:
+        """One line for what a stage came to."""
+        from bisim_abstract._text import seconds_text
+
+        if stage.is_new:
+            took = seconds_text(stage.seconds, stage.compile_seconds)
+            self.line(f"    {took}: {stage.detail}")
+        else:
+            self.line(f"  {stage.stage}, done before: {stage.detail}")
+
+
+class _Notices:
+    """What a log should hold of the progress: that solvers are compiled, which happens once."""
+
+    def __init__(self) -> None:
+        self._has_told = False
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.stage == "compile" and not self._has_told:
+            self._has_told = True
+            print(f"note: {progress.detail}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _ignore(progress: Progress) -> None:
@@ -228,36 +297,41 @@ def _extract(options: argparse.Namespace, out: Out) -> int:
 
 
 def _train(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._kernels._jit import watching
+    from bisim_abstract._text import counted, seconds_text
     from bisim_abstract.runs import train_encoder
 
     _check_target(options.out)
     training, source = _training(options), _source(options)
-    assert training is not None
     mdp = source.model(callback=out.callback)
     begin = time.perf_counter()
-    encoder = train_encoder(
-        source, mdp, training, options.gamma, options.seed, callback=out.callback
-    )
+    with watching() as compiled:
+        encoder = train_encoder(
+            source, mdp, training, options.gamma, options.seed, callback=out.callback
+        )
     encoder.save(options.out)
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - begin - compiled.seconds
     result = {
         "file": options.out,
         "encoder": training.kind,
         "steps": training.steps,
         "dim": training.dim,
-        "seconds": round(seconds, 3),
+        **_times(seconds, compiled.seconds),
     }
+    took = seconds_text(seconds, compiled.seconds)
     rows = [
         ("encoder", repr(encoder)),
-        ("trained", f"{training.steps:,} steps in {seconds:.1f} s"),
+        ("trained", f"{counted(training.steps, 'step')} in {took}"),
         ("written", options.out),
     ]
-    out.finish(result, rows, f"encoder of the {mdp.n_states:,} states of {options.source}")
+    states = counted(mdp.n_states, "state")
+    out.finish(result, rows, f"encoder of the {states} of {options.source}")
     return OK
 
 
 def _certify(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._run import INTERRUPTED
+    from bisim_abstract._text import seconds_text
     from bisim_abstract.certify import certify
 
     _check_target(options.out)
@@ -279,9 +353,14 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
         **_goal(options),
     )
     found.save(options.out)
-    seconds = time.perf_counter() - begin
-    result = _described(found) | {"file": options.out, "seconds": round(seconds, 3)}
-    rows = [*_lines(found.summary()), ("took", f"{seconds:.1f} s"), ("written", options.out)]
+    compiled = float(found.run["compile_seconds"])
+    seconds = time.perf_counter() - begin - compiled
+    result = _described(found) | {"file": options.out} | _times(seconds, compiled)
+    rows = [
+        *_lines(found.summary()),
+        ("took", seconds_text(seconds, compiled)),
+        ("written", options.out),
+    ]
     out.finish(result, rows, found.verdict.sentence, colour=found.verdict.colour)
     if found.stop.startswith(INTERRUPTED):
         return STOPPED
@@ -289,12 +368,14 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
 
 
 def _verify(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._text import counted, seconds_text
     from bisim_abstract.certificate import Certificate
     from bisim_abstract.verdict import judge
     from bisim_abstract.verify import verify
 
-    certificate = Certificate.load(options.certificate)
-    mdp = _source(options).model(callback=out.callback)
+    with _in_order(options):
+        source, certificate = _source(options), Certificate.load(options.certificate)
+        mdp = source.model(callback=out.callback)
     begin = time.perf_counter()
     found = verify(
         mdp,
@@ -304,8 +385,10 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
         seed=options.seed,
         threads=options.threads,
         memory_limit=options.memory_limit,
+        callback=out.callback,
     )
-    seconds = time.perf_counter() - begin
+    compiled = found.compile_seconds
+    seconds = time.perf_counter() - begin - compiled
     result = {
         **_described(certificate),
         "is_valid": found.is_valid,
@@ -315,15 +398,20 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
         "widening": found.widening,
         "pairs_checked": found.pairs_checked,
         "values_checked": found.values_checked,
-        "seconds": round(seconds, 3),
+        **_times(seconds, compiled),
     }
-    checked = (
-        f"{found.pairs_checked:,} pairs, {found.levels_checked:,} levels, "
-        f"{found.features_checked:,} features, {found.values_checked:,} value bounds, "
-        f"{found.mode} arithmetic, {seconds:.1f} s"
+    parts = (
+        counted(found.pairs_checked, "pair"),
+        counted(found.levels_checked, "level"),
+        counted(found.features_checked, "feature"),
+        counted(found.values_checked, "value bound"),
     )
     judged = judge(certificate, found)
-    rows = [("checked", checked), ("verdict", judged.sentence)]
+    rows = [
+        ("checked", f"{', '.join(parts)}, {found.mode} arithmetic"),
+        ("took", seconds_text(seconds, compiled)),
+        ("verdict", judged.sentence),
+    ]
     title = f"{found.verdict}: {options.certificate} against {options.source}"
     out.finish(result, rows, title, colour=judged.colour)
     return OK if found.is_valid else REJECTED
@@ -343,21 +431,25 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
         _check_target(options.out)
     check_tau(options.tau)
     if options.tau is not None and options.certificate is None:
-        raise InvalidArgumentError("--tau goes with --certificate")
-    mdp = _source(options).model(callback=out.callback)
-    gamma = options.gamma
+        raise InvalidArgumentError("--tau goes with a certificate: give SOURCE CERTIFICATE --tau X")
+    certificate: Certificate | None = None
+    with _in_order(options):
+        source = _source(options)
+        if options.certificate is not None:
+            certificate = Certificate.load(options.certificate)
+        mdp = source.model(callback=out.callback)
     policy: Any = None
     rows: list[tuple[str, str]] = []
     result: dict[str, Any] = {}
-    if options.certificate is not None:
-        certificate = _abstraction(Certificate.load(options.certificate), mdp, options)
+    if certificate is None:
+        gamma = 0.9 if options.gamma is None else options.gamma
+    else:
+        certificate = _abstraction(certificate, mdp, options, out)
         gamma, value = certificate.gamma, certificate.value
         assert value is not None
         policy = value.lifted_policy
         rows.append(("clusters", certificate.verdict.sentence))
         result |= certificate.verdict.header()
-    elif gamma is None:
-        gamma = 0.9
     best = value_iteration(mdp, gamma)
     low, high = best.start_bounds(mdp)
     rows.append(("optimal start value", f"between {low:.10g} and {high:.10g}"))
@@ -391,16 +483,17 @@ def _report(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract.verify import verify
 
     _check_target(options.out)
-    certificate, source = Certificate.load(options.certificate), _source(options)
-    if check_int("learn", options.learn, low=0) and not source.can_be_abstracted:
-        raise InvalidArgumentError(
-            f"--learn needs an environment with ends of episodes; {source.name} is none"
-        )
-    mdp = source.model(callback=out.callback)
+    with _in_order(options):
+        source, certificate = _source(options), Certificate.load(options.certificate)
+        if check_int("learn", options.learn, low=0) and not source.can_be_abstracted:
+            raise InvalidArgumentError(
+                f"--learn needs an environment with ends of episodes; {source.name} is none"
+            )
+        mdp = source.model(callback=out.callback)
     if certificate.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError(f"{options.certificate} is of another model")
     encoder = _encoder(options, mdp.n_states)
-    found = verify(mdp, certificate, threads=options.threads)
+    found = verify(mdp, certificate, threads=options.threads, callback=out.callback)
     rows = []
     if certificate.tau is not None and found.is_valid:
         rows = compare_abstractions(mdp, certificate, embedding=encoder, seed=options.seed)
@@ -436,7 +529,8 @@ def _run(options: argparse.Namespace, out: Out) -> int:
         "address": options.address,
         "memory_limit": options.memory_limit,
         "callback": out.callback,
-        "after": out.stage,
+        "before": out.begun,
+        "after": out.done,
     }
     if options.resume is not None:
         plain = vars(_parser().parse_args(["run"]))
@@ -462,8 +556,7 @@ def _run(options: argparse.Namespace, out: Out) -> int:
         raise InvalidArgumentError("run needs SOURCE and -o DIR, or --resume DIR")
     else:
         run = Run(options.out, _config(options), **common)
-    if not out.is_quiet:
-        out.console().print(f"{run.config.source.name} in {run.folder}", style="bold", markup=False)
+    out.line(f"{run.config.source.name} in {run.folder}", style="bold")
     try:
         found = run()
     except KeyboardInterrupt:
@@ -474,14 +567,40 @@ def _run(options: argparse.Namespace, out: Out) -> int:
         "folder": found.folder,
         "report": found.report,
         "verdict": found.verdict.sentence,
+        "encoder": vars(found.encoder),
         "stages": [vars(done) for done in found.stages],
+        "compile_seconds": sum(done.compile_seconds for done in found.stages),
     }
     judged = found.verdict
-    rows = [("report", str(found.report))]
+    rows = [("encoder", str(found.encoder)), ("report", str(found.report))]
     if found.certificate.merges_little:
         rows += [("closest", str(pair)) for pair in found.certificate.nearest(3)]
     out.finish(result, rows, judged.sentence, colour=judged.colour)
     return _judged(found.certificate) if found.verification.is_valid else REJECTED
+
+
+def _compile(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._compile import compile_kernels
+    from bisim_abstract._progress import shown
+    from bisim_abstract._text import counted, seconds_text
+
+    with shown(out.callback) as report:
+        found = compile_kernels(jobs=options.jobs, callback=report)
+    if not found.n_kernels:
+        raise PermissionError(
+            13,
+            "no folder for compiled solvers is writable; set NUMBA_CACHE_DIR to one that is",
+        )
+    result = {
+        "kernels": found.n_kernels,
+        "compiled": found.n_fresh,
+        "seconds": round(found.seconds, 3),
+    }
+    took = seconds_text(found.seconds)
+    fresh = f"{found.n_fresh:,} of them in {took}" if found.n_fresh else "all of them before"
+    rows = [("compiled", fresh)]
+    out.finish(result, rows, f"{counted(found.n_kernels, 'solver')} ready for use")
+    return OK
 
 
 # -- what commands share -----------------------------------------------------------------------
@@ -509,6 +628,30 @@ def _described(certificate: Certificate) -> dict[str, Any]:
     }
 
 
+def _times(seconds: float, compiled: float) -> dict[str, float]:
+    """How long it took, compiling apart, as JSON values."""
+    return {"seconds": round(max(seconds, 0.0), 3), "compile_seconds": round(compiled, 3)}
+
+
+@contextmanager
+def _in_order(options: argparse.Namespace) -> Iterator[None]:
+    """Where model and certificate are read: if they were given the other way round, say so."""
+    from bisim_abstract.errors import BisimError, InvalidArgumentError
+    from bisim_abstract.sources import kind_of
+
+    try:
+        yield
+    except (OSError, BisimError) as error:
+        files = (options.source, "certificate", "first"), (options.certificate, "model", "second")
+        for path, kind, place in files:
+            if path is not None and kind_of(path) == kind:
+                raise InvalidArgumentError(
+                    f"{options.name} takes SOURCE, then CERTIFICATE; {path} holds "
+                    f"a {kind} and stands {place}"
+                ) from error
+        raise
+
+
 def _judged(certificate: Certificate) -> int:
     """The exit code of a valid certificate."""
     if certificate.tau is None:
@@ -532,21 +675,12 @@ def _lines(summary: str) -> list[tuple[str, str]]:
 
 
 def _source(options: argparse.Namespace) -> Source:
-    from bisim_abstract.errors import InvalidArgumentError
+    from bisim_abstract._env_args import read_env_args
     from bisim_abstract.sources import Source
 
-    args: dict[str, Any] = {}
-    for entry in options.env_arg:
-        key, equals, text = entry.partition("=")
-        if not equals or not key.isidentifier():
-            raise InvalidArgumentError(f"--env-arg must be key=value, got {entry!r}")
-        try:
-            args[key] = json.loads(text)
-        except (ValueError, RecursionError):
-            args[key] = text  # not JSON: the text itself
     return Source(
         name=options.source,
-        env_args=args,
+        env_args=read_env_args(options.source, options.env_arg),
         backgrounds=options.backgrounds,
         terminal=options.terminal,
         reachable_only=options.reachable_only,
@@ -555,17 +689,31 @@ def _source(options: argparse.Namespace) -> Source:
     )
 
 
-def _training(options: argparse.Namespace) -> Training:
+def _training(options: argparse.Namespace, *, when: str = "always") -> Training:
     from bisim_abstract.runs import Training
 
-    return Training(
-        kind=options.kind,
-        steps=options.steps,
-        dim=options.dim,
-        transitions=options.transitions,
-        experience=options.experience,
-        same_action=options.same_action,
-    )
+    return Training(**_given_training(options), when=when)
+
+
+def _given_training(options: argparse.Namespace) -> dict[str, Any]:
+    """Settings of the encoder that were given."""
+    given = {name: getattr(options, name) for name in TRAINING}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _wanted_training(options: argparse.Namespace) -> Training | None:
+    """Whose settings are given is asked for; else an encoder is trained only if it is needed."""
+    from bisim_abstract.errors import InvalidArgumentError
+
+    given = _given_training(options)
+    if options.train == "never":
+        if given:
+            flags = ["--encoder" if x == "kind" else f"--{x.replace('_', '-')}" for x in given]
+            raise InvalidArgumentError(
+                f"--train never leaves nothing to set; leave out {', '.join(flags)}"
+            )
+        return None
+    return _training(options, when=options.train or ("always" if given else "needed"))
 
 
 def _config(options: argparse.Namespace) -> Config:
@@ -575,7 +723,7 @@ def _config(options: argparse.Namespace) -> Config:
     return Config(
         source=source,
         gamma=options.gamma,
-        training=None if options.no_train else _training(options),
+        training=_wanted_training(options),
         certify=_goal(options),
         learn=options.learn,
         learn_seeds=options.learn_seeds,
@@ -615,16 +763,19 @@ def _encoder(options: argparse.Namespace, n_states: int) -> Any:
     if options.encoder is None:
         return None
     from bisim_abstract.encoders import load_encoder
+    from bisim_abstract.runs import states_text
 
     encoder = load_encoder(options.encoder)
     if encoder.n_states != n_states:
         raise InvalidArgumentError(
-            f"{options.encoder} encodes {encoder.n_states} states, the model has {n_states}"
+            f"{options.encoder} encodes {states_text(encoder)}, the model has {n_states:,}"
         )
     return encoder
 
 
-def _abstraction(certificate: Certificate, mdp: Any, options: argparse.Namespace) -> Certificate:
+def _abstraction(
+    certificate: Certificate, mdp: Any, options: argparse.Namespace, out: Out
+) -> Certificate:
     """The certificate, verified, at the threshold asked for, with its value."""
     from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
     from bisim_abstract.verify import verify
@@ -633,16 +784,17 @@ def _abstraction(certificate: Certificate, mdp: Any, options: argparse.Namespace
         raise InvalidArgumentError(
             f"--gamma {options.gamma} differs from the certificate's, {certificate.gamma:g}"
         )
-    verify(mdp, certificate, threads=options.threads).raise_if_rejected()
+    found = verify(mdp, certificate, threads=options.threads, callback=out.callback)
+    found.raise_if_rejected()
     tau = certificate.tau if options.tau is None else options.tau
     if tau is None:
         raise InvalidArgumentError("the certificate has no threshold of its own: give --tau")
-    found = certificate if tau == certificate.tau else certificate.at(tau)
-    if not found.is_certified:
+    there = certificate if tau == certificate.tau else certificate.at(tau)
+    if not there.is_certified:
         raise NotCertifiedError(
-            f"{found.verdict.sentence}; bisim-abstract report shows all certified thresholds"
+            f"{there.verdict.sentence}; bisim-abstract report shows all certified thresholds"
         )
-    return found.with_value(mdp) if found.value is None else found
+    return there.with_value(mdp) if there.value is None else there
 
 
 def _check_target(path: str) -> None:
@@ -671,7 +823,13 @@ def _quoted(words: Sequence[str]) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, like everything else."""
+    """Says what is wrong in one sentence, like everything else.
+
+    Attributes:
+        commands: The parsers of its commands, by name.
+    """
+
+    commands: Mapping[str, _Parser]
 
     def error(self, message: str) -> NoReturn:
         from bisim_abstract.errors import InvalidArgumentError
@@ -679,7 +837,7 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidArgumentError(f"{message}; see {self.prog} --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(
         prog="bisim-abstract",
         description="Turn a finite Gymnasium environment into a smaller one, with a proof.",
@@ -697,7 +855,7 @@ def _parser() -> argparse.ArgumentParser:
             epilog=EXIT_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.set_defaults(command=work)
+        command.set_defaults(command=work, name=name, imports=[])
         return command
 
     command = add("extract", _extract, "write the tabular model of an environment")
@@ -723,8 +881,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(command)
 
     command = add("verify", _verify, "check a certificate, by code that did not make it")
-    command.add_argument("certificate", metavar="CERTIFICATE", help="a certificate's file")
     _add_source(command)
+    _add_certificate(command)
     command.add_argument(
         "--mode", choices=("float", "exact", "sampled"), default="float", help="arithmetic"
     )
@@ -734,15 +892,15 @@ def _parser() -> argparse.ArgumentParser:
 
     command = add("solve", _solve, "plan: optimal values, or a policy by way of a certificate")
     _add_source(command)
+    _add_certificate(command, is_optional=True)
     command.add_argument("--gamma", type=float, help="discount (0.9, or the certificate's)")
-    command.add_argument("--certificate", metavar="FILE", help="plan on its clusters instead")
     command.add_argument("--tau", type=float, help="threshold (the certificate's own)")
     command.add_argument("-o", "--out", metavar="FILE", help="write policy and value bounds (.npz)")
     _add_common(command)
 
     command = add("report", _report, "write the HTML report of a certificate")
-    command.add_argument("certificate", metavar="CERTIFICATE", help="a certificate's file")
     _add_source(command)
+    _add_certificate(command)
     command.add_argument("--encoder", metavar="FILE", help="a trained encoder, to show")
     _add_learn(command, default=0)
     _add_out(command, "FILE", "report.html")
@@ -755,11 +913,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_gamma(command)
     _add_goal(command)
     _add_backend(command)
-    command.add_argument("--no-train", action="store_true", help="do without an encoder")
+    command.add_argument(
+        "--train",
+        choices=("needed", "always", "never"),
+        help="an encoder: if what is found without one leaves something open (the default), or as "
+        "soon as one of its settings is given, always",
+    )
     _add_training(command)
     _add_learn(command, default=10_000)
     command.add_argument("--learn-seeds", type=int, default=1, help="agents of each kind (1)")
     _add_common(command)
+
+    command = add("compile", _compile, "compile all solvers now rather than at their first use")
+    command.add_argument("--jobs", metavar="N", type=int, help="processes (one per core)")
+    _add_telling(command)
+    parser.commands = commands.choices
     return parser
 
 
@@ -776,7 +944,8 @@ def _add_source(command: Any, *, is_optional: bool = False) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="argument of the environment; VALUE is JSON, or else text (repeatable)",
+        help="argument of the environment; VALUE is a number, true, false, null, a list, or text "
+        "for an argument that takes text (repeatable)",
     )
     group.add_argument(
         "--backgrounds", metavar="N", type=int, help="multiply by N background states"
@@ -797,6 +966,15 @@ def _add_source(command: Any, *, is_optional: bool = False) -> None:
         action="append",
         default=[],
         help="import this module first; it may register environments (repeatable)",
+    )
+
+
+def _add_certificate(command: Any, *, is_optional: bool = False) -> None:
+    command.add_argument(
+        "certificate",
+        metavar="CERTIFICATE",
+        nargs="?" if is_optional else None,
+        help="plan on its clusters instead" if is_optional else "a certificate's file",
     )
 
 
@@ -865,20 +1043,22 @@ def _add_training(command: Any) -> None:
         "--encoder",
         dest="kind",
         choices=("action-max", "dbc", "mico"),
-        default="action-max",
         help="which loss (action-max)",
     )
-    group.add_argument("--steps", type=int, default=5_000, help="training steps (5000)")
-    group.add_argument("--dim", type=int, default=8, help="coordinates (8)")
-    group.add_argument("--transitions", type=int, default=100_000, help="to learn from (100000)")
+    # No defaults here: that one of these is given asks for an encoder.
+    group.add_argument("--steps", type=int, help="training steps (5000)")
+    group.add_argument("--dim", type=int, help="coordinates (8)")
+    group.add_argument("--transitions", type=int, help="to learn from (100000)")
     group.add_argument(
         "--experience",
         choices=("model", "steps"),
-        default="model",
-        help="draw transitions from the model, or step the environment",
+        help="draw transitions from the model, or step the environment (model)",
     )
     group.add_argument(
-        "--same-action", action="store_true", help="DBC and MICo compare equal actions only"
+        "--same-action",
+        action="store_true",
+        default=None,
+        help="DBC and MICo compare equal actions only",
     )
 
 
@@ -903,10 +1083,14 @@ def _add_common(command: Any) -> None:
     group = command.add_argument_group("how to run")
     group.add_argument("--seed", type=int, default=0, help="of everything random (0)")
     group.add_argument("--threads", metavar="N", type=int, help="all cores by default")
+    _add_telling(group)
+
+
+def _add_telling(group: Any) -> None:
     group.add_argument("--json", action="store_true", help="one JSON object instead of text")
     group.add_argument("--quiet", action="store_true", help="no progress and no text")
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    console()

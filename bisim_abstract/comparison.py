@@ -64,7 +64,7 @@ def compare_clusterings(
         gamma: The discount, in [0, 1).
         optimal: `value_iteration(mdp, gamma)`, if known already.
     """
-    check_mdp(mdp)
+    check_mdp(mdp, call="compare_clusterings(mdp, clusterings, gamma)")
     gamma = check_gamma(gamma)
     best = value_iteration(mdp, gamma) if optimal is None else optimal
     random = random_values(mdp, gamma)
@@ -98,7 +98,7 @@ def compare_abstractions(
         embedding: Points (n_states, k), or an object with `encode`, to compare with as well.
         seed: Of k-means and chance.
     """
-    check_mdp(mdp)
+    check_mdp(mdp, call="compare_abstractions(mdp, certificate)")
     if certificate.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError("the certificate is of another model")
     tau = certificate.tau if tau is None else tau

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bisim_abstract._memory import check_memory
 from bisim_abstract._typing import FloatArray, IntArray, SeedLike
-from bisim_abstract._validation import as_generator, check_int, check_memory_limit
+from bisim_abstract._validation import as_array, as_generator, check_int, check_memory_limit
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["Distance", "Embedding", "as_points", "distortion", "landmark_mds"]
@@ -172,12 +172,12 @@ def distortion(
 def checked_points(embedding: Embedding | npt.ArrayLike, n_states: int) -> FloatArray:
     """Embedded states in double precision, one finite row each, or an error that says why not."""
     n = check_int("n_states", n_states, low=1)
-    if isinstance(embedding, Embedding):
+    if isinstance(embedding, Embedding) and not isinstance(embedding, str):  # text has `encode`
         check_memory(8 * n, what=f"the points of {n:,} states", instead="embed fewer states")
         given = embedding.encode(np.arange(n))
     else:
         given = embedding
-    points = np.asarray(given)
+    points = as_array("embedding", given)
     if points.dtype.kind not in "fiub":
         raise InvalidArgumentError(f"embedding must hold real numbers, got dtype {points.dtype}")
     if points.ndim != 2 or points.shape[0] != n or points.shape[1] == 0:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._mdp_checks import check_distribution, frozen
 from bisim_abstract._memory import check_memory
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._typing import BoolArray, FloatArray, IntArray
 from bisim_abstract._validation import check_int, check_memory_limit, check_real
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 from bisim_abstract.mdp import TabularMDP
@@ -104,15 +104,52 @@ def _rebuild(fields: dict[str, Any]) -> Estimate:
     return Estimate(**fields)
 
 
+@runtime_checkable
+class TransitionsLike(Protocol):
+    """Recorded steps with the numbers that go with them, as `Transitions` has them."""
+
+    @property
+    def states(self) -> npt.NDArray[Any]:
+        """(N) states acted in."""
+
+    @property
+    def actions(self) -> IntArray:
+        """(N) actions taken."""
+
+    @property
+    def rewards(self) -> FloatArray:
+        """(N) rewards received."""
+
+    @property
+    def next_states(self) -> npt.NDArray[Any]:
+        """(N) states reached."""
+
+    @property
+    def terminated(self) -> BoolArray:
+        """(N) whether the episode ended there for good."""
+
+    @property
+    def n_states(self) -> int | None:
+        """Number of states, or None if these are vectors."""
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+
+    @property
+    def terminal_state(self) -> int | None:
+        """The state that stands for the end of episodes, if it is one of the states."""
+
+
 def estimate_mdp(
-    states: npt.ArrayLike,
-    actions: npt.ArrayLike,
-    rewards: npt.ArrayLike,
-    next_states: npt.ArrayLike,
+    states: TransitionsLike | npt.ArrayLike,
+    actions: npt.ArrayLike | None = None,
+    rewards: npt.ArrayLike | None = None,
+    next_states: npt.ArrayLike | None = None,
     terminated: npt.ArrayLike | None = None,
     *,
-    n_states: int,
-    n_actions: int,
+    n_states: int | None = None,
+    n_actions: int | None = None,
     reward_range: tuple[float, float],
     alpha: float = 0.05,
     support_bound: int | None = None,
@@ -127,14 +164,17 @@ def estimate_mdp(
     plans made with the estimate alone may well head for such pairs.
 
     Args:
-        states: (N) states acted in.
+        states: (N) states acted in. Or `Transitions` of numbered states, as
+            `collect_transitions` gives them, and nothing else: these know all that follows up
+            to `n_actions`. Where none of them ended an episode, no state is added; where they
+            have a terminal state of their own, that is the end.
         actions: (N) actions taken.
         rewards: (N) rewards received.
         next_states: (N) states reached.
         terminated: (N) whether the episode ended there (not: was cut off). If given, such
             outcomes lead to one added absorbing state.
-        n_states: Number of states, the added one not counted.
-        n_actions: Number of actions.
+        n_states: Number of states, the added one not counted; needed with arrays.
+        n_actions: Number of actions; needed with arrays.
         reward_range: Bounds that every single reward is known to respect.
         alpha: Probability allowed for any radius to fail.
         support_bound: Known bound on the number of successors of a state and action;
@@ -156,22 +196,24 @@ def estimate_mdp(
         >>> mdp.successors(0, 0)[1].round(3)
         array([0.333, 0.667])
     """
-    n_states = check_int("n_states", n_states, low=1)
-    n_actions = check_int("n_actions", n_actions, low=1)
+    steps = _steps(states, actions, rewards, next_states, terminated, n_states, n_actions)
+    n_states, n_actions, end = steps.n_states, steps.n_actions, steps.end
     alpha = check_alpha(alpha)
     low, high = check_reward_range(reward_range)
-    n_steps = len(states) if isinstance(states, np.ndarray | list | tuple) else 1
+    n_steps = len(steps.states) if isinstance(steps.states, np.ndarray | list | tuple) else 1
     check_memory(
         ROW_BYTES * n_states * n_actions + STEP_BYTES * n_steps,
         what=f"a model of {n_states:,} states and {n_actions:,} actions from {n_steps:,} steps",
         instead="number only the states and actions that occur",
         memory_limit=check_memory_limit(memory_limit),
     )
-    s = _indices("states", states, n_states)
-    a = _indices("actions", actions, n_actions)
-    t = _indices("next_states", next_states, n_states)
-    r = frozen("rewards", rewards, np.float64)
-    done = np.zeros(s.shape, bool) if terminated is None else np.asarray(terminated, dtype=bool)
+    s = _indices("states", steps.states, n_states)
+    a = _indices("actions", steps.actions, n_actions)
+    t = _indices("next_states", steps.next_states, n_states)
+    r = frozen("rewards", steps.rewards, np.float64)
+    done = np.zeros(s.shape, bool)
+    if steps.terminated is not None:
+        done = np.asarray(steps.terminated, dtype=bool)
     lengths = {
         "states": s.shape,
         "actions": a.shape,
@@ -187,18 +229,23 @@ def estimate_mdp(
             f"rewards must lie in reward_range [{low}, {high}], got {r[outside[0]]} "
             f"at position {outside[0]}"
         )
-    absorbing = n_states if terminated is not None else None
-    total = n_states + (absorbing is not None)
+    if end is not None and (s == end).any():
+        raise InvalidArgumentError(
+            f"states must not hold the terminal state {end}: an ended episode takes no further "
+            "step; drop these steps"
+        )
+    total = n_states + (end == n_states)
     bound = total if support_bound is None else check_int("support_bound", support_bound, low=1)
 
     row = s * n_actions + a
-    n_rows = n_states * n_actions
+    n_rows = total * n_actions
+    # What the end does is ours to say: nothing about it is uncertain, nor to be estimated.
+    is_live = np.repeat(np.arange(total) != (-1 if end is None else end), n_actions)
     counts = np.bincount(row, minlength=n_rows)
     mean, spread = _mean_and_variance(row, r, counts, low, high)
-    target = np.where(done, total - 1, t)
-    # Unvisited rows and the absorbing state get one self-loop.
-    unseen = np.flatnonzero(counts == 0)
-    loops = np.concatenate([unseen, np.arange(n_rows, total * n_actions)])
+    target = t if end is None else np.where(done, end, t)
+    # Unvisited rows, and with them those of the end, get one self-loop.
+    loops = np.flatnonzero(counts == 0)
     keys, times = np.unique(row * total + target, return_counts=True)
     keys = np.concatenate([keys, loops * total + loops // n_actions])
     probs = np.concatenate([times / counts[keys[: times.size] // total], np.ones(loops.size)])
@@ -210,17 +257,18 @@ def estimate_mdp(
             f"support_bound is {bound}, but state {at // n_actions}, action {at % n_actions} was "
             f"seen to reach {successors.max()} states"
         )
-    indptr = np.searchsorted(keys[order] // total, np.arange(total * n_actions + 1))
+    indptr = np.searchsorted(keys[order] // total, np.arange(n_rows + 1))
 
-    reward_radius, row_radius = _radii(counts, spread, high - low, alpha / n_rows, bound)
+    delta = alpha / max(int(is_live.sum()), 1)
+    reward_radius, row_radius = _radii(counts, spread, high - low, delta, bound)
     # Means are rounded at the magnitude of the rewards, not of their range.
     if high > low:
         reward_radius += 8.0 * 2.0**-53 * max(abs(low), abs(high))
-    extra = (total - n_states) * n_actions
     shape = (total, n_actions)
     if start is None:
         seen = np.bincount(s, minlength=n_states) > 0
-        distribution = seen / seen.sum() if seen.any() else np.full(n_states, 1.0 / n_states)
+        known = seen if seen.any() else np.arange(n_states) != (-1 if end is None else end)
+        distribution = known / known.sum()
     else:
         distribution = frozen("start", start, np.float64)
         check_distribution("start", distribution, n_states)
@@ -229,19 +277,91 @@ def estimate_mdp(
         indptr=indptr,
         indices=keys[order] % total,
         probs=probs[order],
-        rewards=np.append(mean, np.zeros(extra)).reshape(shape),
+        rewards=np.where(is_live, mean, 0.0).reshape(shape),
         start=distribution,
-        terminal_state=absorbing,
-        # The absorbing state is ours, not the environment's: nothing about it is uncertain.
+        terminal_state=end,
         estimate=Estimate(
-            counts=np.append(counts, np.zeros(extra, np.int64)).reshape(shape),
-            reward_radius=np.append(reward_radius, np.zeros(extra)).reshape(shape),
-            row_radius=np.append(row_radius, np.zeros(extra)).reshape(shape),
+            counts=counts.reshape(shape),
+            reward_radius=np.where(is_live, reward_radius, 0.0).reshape(shape),
+            row_radius=np.where(is_live, row_radius, 0.0).reshape(shape),
             alpha=alpha,
             reward_range=(low, high),
             support_bound=bound,
         ),
         metadata=metadata or {},
+    )
+
+
+class _Steps(NamedTuple):
+    """What a model is estimated from; arrays are not checked yet.
+
+    `end` is the state that ended episodes lead to: one of the states, or the one after the last.
+    """
+
+    states: npt.ArrayLike
+    actions: npt.ArrayLike
+    rewards: npt.ArrayLike
+    next_states: npt.ArrayLike
+    terminated: npt.ArrayLike | None
+    n_states: int
+    n_actions: int
+    end: int | None
+
+
+def _steps(
+    states: TransitionsLike | npt.ArrayLike,
+    actions: npt.ArrayLike | None,
+    rewards: npt.ArrayLike | None,
+    next_states: npt.ArrayLike | None,
+    terminated: npt.ArrayLike | None,
+    n_states: int | None,
+    n_actions: int | None,
+) -> _Steps:
+    """Both ways to give steps as one: an object that has all, or arrays and numbers."""
+    arrays = {"actions": actions, "rewards": rewards, "next_states": next_states}
+    numbers = {"n_states": n_states, "n_actions": n_actions}
+    if not isinstance(states, TransitionsLike):
+        missing = [name for name, given in (arrays | numbers).items() if given is None]
+        if missing:
+            raise InvalidArgumentError(
+                f"{' and '.join(missing)} must be given with arrays of states; an object like "
+                "Transitions, which has all of them, comes alone"
+            )
+        assert actions is not None
+        assert rewards is not None
+        assert next_states is not None
+        assert n_states is not None
+        assert n_actions is not None
+        n = check_int("n_states", n_states, low=1)
+        many = check_int("n_actions", n_actions, low=1)
+        end = n if terminated is not None else None
+        return _Steps(states, actions, rewards, next_states, terminated, n, many, end)
+    surplus = arrays | {"terminated": terminated} | numbers
+    given = [name for name, value in surplus.items() if value is not None]
+    if given:
+        raise InvalidArgumentError(
+            f"{' and '.join(given)} must be left out: the transitions have their own"
+        )
+    if states.n_states is None:
+        raise InvalidArgumentError(
+            "states must be numbered to be counted, and these transitions hold vectors; number "
+            "them first, for instance by rounding"
+        )
+    n = check_int("n_states", states.n_states, low=1)
+    end = states.terminal_state
+    if end is not None:
+        end = check_int("terminal_state", end, low=0, high=n - 1)
+    elif np.any(states.terminated):
+        end = n
+    return _Steps(
+        states.states,
+        states.actions,
+        states.rewards,
+        states.next_states,
+        states.terminated,
+        n,
+        check_int("n_actions", states.n_actions, low=1),
+        end,
     )
 
 

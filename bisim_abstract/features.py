@@ -39,6 +39,7 @@ from bisim_abstract._parallel import (
     read_only,
     thread_count,
 )
+from bisim_abstract._progress import shown
 from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback, SeedLike
 from bisim_abstract._validation import (
     as_generator,
@@ -334,6 +335,7 @@ def value_features(
     backend: Backend | None = None,
     memory_limit: int | None = None,
     callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> ValueFeatures:
     """Generalised value functions of a model, with certified corrections.
 
@@ -360,11 +362,12 @@ def value_features(
         backend: Who sweeps; these threads by default. Results do not depend on it either.
         memory_limit: Bytes that may be used; what is available by default.
         callback: Called after every sweep.
+        progress: Show a line of progress, on a terminal, in a notebook or in a log.
 
     Example:
         >>> import numpy as np
         >>> P = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]])
-        >>> mdp = TabularMDP.from_dense(P, [[0.0, 1.0], [2.0, 0.0]])
+        >>> mdp = TabularMDP.from_dense(P, [[0.0, 1.0], [2.0, 0.0]], order="sas")
         >>> features = value_features(mdp, 0.5)
         >>> features.signs[:3].tolist(), features.kinds[:3].tolist()
         ([[1, 1], [-1, -1], [1, 1]], [0, 0, 1])
@@ -393,26 +396,27 @@ def value_features(
     out = np.empty_like(values)
     bottom, top = np.zeros(kinds.size), np.zeros(kinds.size)  # the range of every function
     sweep = workers.prepare(_job(mdp, gamma, signs, kinds))
-    for iteration in range(1, max_iter + 1):
-        found = np.array(sweep({"offset": read_only(offset), "values": read_only(values)}, out))
-        lowest, highest = found.min(axis=0), found.max(axis=0)
-        ranges = np.stack([lowest[0], highest[1], lowest[2], highest[3]])
-        # The sizes of what is added up: rewards less the offset, and values.
-        size = np.maximum(np.abs(low - offset), np.abs(high - offset))
-        noise = _noise(mdp.max_support + mdp.n_actions, size, np.maximum(-bottom, top))
-        span = ranges[1] - ranges[0]
-        corrections = (span + 2.0 * noise) / (1.0 - gamma) * UP
-        if callback is not None:
-            detail = f"correction {corrections.max():.2g}"
-            callback(Progress("value features", iteration, None, detail))
-        is_done = (corrections <= goal) | (span <= 4.0 * noise)
-        if is_done.all() or iteration == max_iter:
-            break
-        # Constants are free: Φ(g - s) = Φg - γ·s. This offset makes the next `out` centred.
-        middle = ranges[2] / 2.0 + ranges[3] / 2.0
-        offset = offset + middle + gamma * (middle - (bottom / 2.0 + top / 2.0))
-        bottom, top = ranges[2], ranges[3]
-        values, out = out, values
+    with shown(callback, progress, on_terminal=False) as report:
+        for iteration in range(1, max_iter + 1):
+            found = np.array(sweep({"offset": read_only(offset), "values": read_only(values)}, out))
+            lowest, highest = found.min(axis=0), found.max(axis=0)
+            ranges = np.stack([lowest[0], highest[1], lowest[2], highest[3]])
+            # The sizes of what is added up: rewards less the offset, and values.
+            size = np.maximum(np.abs(low - offset), np.abs(high - offset))
+            noise = _noise(mdp.max_support + mdp.n_actions, size, np.maximum(-bottom, top))
+            span = ranges[1] - ranges[0]
+            corrections = (span + 2.0 * noise) / (1.0 - gamma) * UP
+            if report is not None:
+                detail = f"correction {corrections.max():.2g}"
+                report(Progress("value features", iteration, None, detail))
+            is_done = (corrections <= goal) | (span <= 4.0 * noise)
+            if is_done.all() or iteration == max_iter:
+                break
+            # Constants are free: Φ(g - s) = Φg - γ·s. This offset makes the next `out` centred.
+            middle = ranges[2] / 2.0 + ranges[3] / 2.0
+            offset = offset + middle + gamma * (middle - (bottom / 2.0 + top / 2.0))
+            bottom, top = ranges[2], ranges[3]
+            values, out = out, values
     if not is_done.all():
         logger.info(
             "correction %.3g stays above tol %.3g after %d sweeps; the bounds hold nevertheless",

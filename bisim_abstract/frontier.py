@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bisim_abstract._html import table_html
 from bisim_abstract._run import tell
-from bisim_abstract._text import clusters_text
+from bisim_abstract._text import clusters_text, counted
 from bisim_abstract._typing import IntArray, ProgressCallback
 from bisim_abstract._validation import check_int
 from bisim_abstract.aggregate import Aggregation, aggregate, set_end_apart
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Frontier", "FrontierPoint"]
 
 WORK = 3_000_000  # transitions of all clusterings that are looked at, about
+MAX_ROWS = 16  # points that a table in a notebook lists
 FEWEST, MOST = 12, 60  # clusterings that are looked at, whatever that takes
+MAX_VALUED = 50_000  # states up to which pictures evaluate other thresholds than the chosen one
 LARGE = 5_000  # states from which on a smaller model may stand for the model
 
 
@@ -100,6 +103,12 @@ class Frontier:
         good = [point for point in self.points if is_worth(point.numbers, self.blind, keep)]
         return min(good, key=lambda point: (point.n_clusters, -point.kept), default=None)
 
+    def __repr__(self) -> str:
+        looked = f"{len(self.points):,} of {counted(self.n_thresholds, 'certified threshold')}"
+        counts = [point.n_clusters for point in self.points]
+        span = f": {min(counts):,} to {max(counts):,} clusters" if len(set(counts)) > 1 else ""
+        return f"Frontier({looked}{span})"
+
     def __str__(self) -> str:
         lines = []
         for point in self.points:
@@ -109,7 +118,21 @@ class Frontier:
                 f"{amount_text(point.loss)}"
             )
         left = self.n_thresholds - len(self.points)
-        return "\n".join(lines + ([f"and {left:,} more thresholds"] if left else []))
+        return "\n".join(lines + ([f"and {counted(left, 'more threshold')}"] if left else []))
+
+    def _repr_html_(self) -> str:
+        shown = self.points
+        if len(shown) > MAX_ROWS:  # evenly spread, both ends among them
+            shown = tuple(shown[k] for k in np.linspace(0, len(shown) - 1, MAX_ROWS).astype(int))
+        rows = []
+        for point in shown:
+            name = clusters_text(point.n_clusters, has_end=self.has_end)
+            worth = f"{share_text(point.kept)} kept, loss at most {amount_text(point.loss)}"
+            rows.append((name, f"{worth}, from tau {point.low:.6g} on"))
+        left = self.n_thresholds - len(shown)
+        if left:
+            rows.append(("and", counted(left, "more certified threshold")))
+        return table_html("Clusters against proven value", rows)
 
 
 def is_worth(found: Numbers, blind: Numbers | None, keep: float) -> bool:
@@ -269,7 +292,8 @@ def trace_frontier(
         else:
             numbers = search.numbers(upper.labels(middle(found)))
         points[k] = FrontierPoint(found.low, found.high, found.n_clusters, **numbers._asdict())
-        tell(callback, "tracing the frontier", len(points), None, f"{found.n_clusters:,} clusters")
+        count = counted(found.n_clusters, "cluster")
+        tell(callback, "tracing the frontier", len(points), None, count)
         return is_worth(numbers, blind, certificate.keep)
 
     blind = search.blind()

@@ -32,7 +32,10 @@ def random_mdp(n_states: int, n_actions: int = 3, *, seed: SeedLike = None) -> T
     rng = as_generator(seed)
     P = rng.dirichlet(np.ones(n_states), size=(n_states, n_actions))
     return TabularMDP.from_dense(
-        P, _unit_rewards(rng, n_states, n_actions), metadata={"generator": "random_mdp"}
+        P,
+        _unit_rewards(rng, n_states, n_actions),
+        order="sas",
+        metadata={"generator": "random_mdp"},
     )
 
 

@@ -15,7 +15,8 @@ import gymnasium as gym
 import numpy as np
 
 from bisim_abstract._memory import check_memory
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._progress import shown
+from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._validation import check_gamma, check_int, check_real
 from bisim_abstract.aggregate import random_values, value_loss
 from bisim_abstract.errors import InvalidArgumentError
@@ -151,6 +152,8 @@ def learning_curve(
     steps: Sequence[int],
     *,
     seeds: int = 1,
+    callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> Curve:
     """One agent per seed, stopped at each point to score its greedy policy.
 
@@ -160,6 +163,8 @@ def learning_curve(
         score: Of a policy, as `score_above_random` gives.
         steps: Where to look, rising.
         seeds: Number of agents; their seeds are 0, 1, ...
+        callback: Called after every point of every agent.
+        progress: Show a line of progress, on a terminal, in a notebook or in a log.
     """
     if any(b <= a for a, b in pairwise(steps)):
         raise InvalidArgumentError(f"steps must rise, got {list(steps)}")
@@ -170,11 +175,17 @@ def learning_curve(
         instead="ask for fewer seeds",
     )
     scores = np.empty((seeds, len(steps)))
-    for seed in range(seeds):
-        agent = make(seed)
-        for k, point in enumerate(steps):
-            agent.learn(point - agent.steps)
-            scores[seed, k] = score(agent.policy())
+    total = seeds * steps[-1] if steps else 0
+    with shown(callback, progress, on_terminal=False) as report:
+        for seed in range(seeds):
+            agent = make(seed)
+            for k, point in enumerate(steps):
+                agent.learn(point - agent.steps)
+                scores[seed, k] = score(agent.policy())
+                if report is not None:
+                    done = seed * steps[-1] + point
+                    told = f"{name}, seed {seed}, score {scores[seed, k]:.3g}"
+                    report(Progress("learning", done, total, told))
     return Curve(name, tuple(steps), scores)
 
 

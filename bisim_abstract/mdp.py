@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._cached import cached_property
+from bisim_abstract._html import table_html
 from bisim_abstract._mdp_checks import (
     ROW_SUM_TOL,
     check_distribution,
@@ -31,6 +32,7 @@ from bisim_abstract._mdp_checks import (
     check_rows,
     check_state_ids,
     checked_metadata,
+    dense_order,
     frozen,
 )
 from bisim_abstract._memory import check_memory
@@ -42,7 +44,7 @@ from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from bisim_abstract.estimation import Estimate
+    from bisim_abstract.estimation import Estimate, TransitionsLike
 
 # What making a model takes at its peak, in bytes, measured: per entry of a dense array, per entry
 # of rows that are sorted and merged, and per row.
@@ -260,6 +262,21 @@ class TabularMDP:
             parts.append(f"from {self.metadata['env']}")
         return f"TabularMDP({', '.join(parts)})"
 
+    def _repr_html_(self) -> str:
+        rows = [
+            ("transitions", f"{self.nnz:,}, at most {self.max_support:,} of a state and action"),
+            ("rewards", f"from {self.rewards.min():.6g} to {self.rewards.max():.6g}"),
+        ]
+        if self.terminal_state is not None:
+            rows.append(("end of episodes", f"state {self.terminal_state:,}"))
+        if self.estimate is not None:
+            rows.append(("estimated", f"holds with probability {1.0 - self.estimate.alpha:g}"))
+        if "env" in self.metadata:
+            rows.append(("environment", str(self.metadata["env"])))
+        rows.append(("fingerprint", self.fingerprint[:12]))
+        title = f"{counted(self.n_states, 'state')}, {counted(self.n_actions, 'action')}"
+        return table_html(f"Model of {title}", rows)
+
     # -- deriving --------------------------------------------------------------------------
 
     def restrict(self, states: npt.ArrayLike) -> TabularMDP:
@@ -356,23 +373,37 @@ class TabularMDP:
 
     @classmethod
     def from_dense(
-        cls, transitions: npt.ArrayLike, rewards: npt.ArrayLike, **options: Any
+        cls,
+        transitions: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        *,
+        order: str | None = None,
+        **options: Any,
     ) -> TabularMDP:
         """From dense arrays.
 
         Args:
-            transitions: (n_states, n_actions, n_states) probabilities.
+            transitions: Probabilities, (n_states, n_actions, n_states) or
+                (n_actions, n_states, n_states). The shape tells which, unless there are as many
+                actions as states.
             rewards: (n_states, n_actions), or (n_states) where they do not depend on actions.
+            order: "sas" for the first of these shapes, "ass" for the second; needed where the
+                shape fits both.
             **options: start, state_ids, terminal_state, estimate, metadata.
+
+        Example:
+            >>> stay, move = np.eye(3), np.roll(np.eye(3), 1, axis=1)
+            >>> TabularMDP.from_dense([stay, move], [0.0, 0.0, 1.0])  # one matrix per action
+            TabularMDP(3 states, 2 actions, 6 transitions)
         """
         if isinstance(transitions, np.ndarray) and transitions.dtype.kind in "biuf":
             _check_dense(transitions)  # anything else takes more as it is
-        P = frozen("transitions", transitions, np.float64)
-        if P.ndim != 3 or P.shape[0] != P.shape[2] or P.size == 0:
-            raise InvalidMDPError(
-                "transitions must have shape (n_states, n_actions, n_states), none of them 0, "
-                f"got {P.shape}"
-            )
+            given = transitions
+        else:
+            given = frozen("transitions", transitions, np.float64)
+        if dense_order(given.shape, order) == "ass":
+            given = given.transpose(1, 0, 2)
+        P = frozen("transitions", given, np.float64)
         R = frozen("rewards", rewards, np.float64)
         if R.ndim == 1 and R.shape == P.shape[:1]:
             R = np.repeat(R[:, None], P.shape[1], axis=1)
@@ -426,10 +457,10 @@ class TabularMDP:
     @classmethod
     def from_transitions(
         cls,
-        states: npt.ArrayLike,
-        actions: npt.ArrayLike,
-        rewards: npt.ArrayLike,
-        next_states: npt.ArrayLike,
+        states: TransitionsLike | npt.ArrayLike,
+        actions: npt.ArrayLike | None = None,
+        rewards: npt.ArrayLike | None = None,
+        next_states: npt.ArrayLike | None = None,
         terminated: npt.ArrayLike | None = None,
         **options: Any,
     ) -> TabularMDP:
@@ -458,13 +489,27 @@ class TabularMDP:
         return load_mdp(path)
 
 
-def check_mdp(mdp: TabularMDP) -> None:
-    """Raise unless it is a model, telling those who pass an environment how to get one."""
-    if not isinstance(mdp, TabularMDP):
-        raise InvalidArgumentError(
-            f"mdp must be a TabularMDP, got {type(mdp).__name__}; an environment (or its id) "
-            "becomes one by bisim_abstract.wrappers.extract_mdp(env)"
+def check_mdp(mdp: object, *, call: str = "") -> None:
+    """Raise unless it is a model, with what to do instead.
+
+    Args:
+        mdp: What was given as one.
+        call: The call as it should be, for those who swap its arguments.
+    """
+    if isinstance(mdp, TabularMDP):
+        return
+    kind = type(mdp)
+    if isinstance(mdp, str | Path):
+        remedy = (
+            "a file is read by bisim_abstract.read_model(path), and the id of an environment "
+            "becomes a model by bisim_abstract.wrappers.extract_mdp(env)"
         )
+    elif hasattr(mdp, "unwrapped"):
+        remedy = "an environment becomes one by bisim_abstract.wrappers.extract_mdp(env)"
+    else:
+        order = "the model comes first, then the certificate or aggregation, gamma and policy"
+        remedy = f"the order is {call}" if call else order
+    raise InvalidArgumentError(f"mdp must be a TabularMDP, got {kind.__name__}; {remedy}")
 
 
 def canonical_rows(

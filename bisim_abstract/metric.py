@@ -23,7 +23,7 @@ import numpy.typing as npt
 from bisim_abstract._memory import check_memory
 from bisim_abstract._pairs import PairSolver, pair_solver
 from bisim_abstract._parallel import thread_count
-from bisim_abstract._progress import shown
+from bisim_abstract._progress import compiling, shown
 from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
 from bisim_abstract._validation import (
     check_gamma,
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 EPS = 2.0**-53
 DEFAULT_RELATIVE_TOL = 1e-9
+COMPILING = 8  # seconds it takes to compile what this needs, on an ordinary machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +163,7 @@ def bisimulation_metric(
     threads: int | None = None,
     memory_limit: int | None = None,
     callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> MetricBounds:
     """The exact bisimulation metric of all pairs, enclosed between two tables.
 
@@ -181,6 +183,7 @@ def bisimulation_metric(
         memory_limit: Bytes that may be used; what is available by default.
         callback: Called after every sweep. Without one, a progress line is shown if the
             program runs in a terminal and takes a while.
+        progress: Show a line also where there is no terminal, as in a notebook.
 
     Returns:
         The bounds. Where rounding or `max_sweeps` keep the gap above `tol`, they still hold,
@@ -204,25 +207,25 @@ def bisimulation_metric(
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
     memory_limit = check_memory_limit(memory_limit)
     workers = thread_count(threads)
-    if classes is None:
-        classes = bisimulation_classes(mdp, threads=workers)
-    elif not isinstance(classes, BisimulationClasses):
+    if classes is not None and not isinstance(classes, BisimulationClasses):
         raise InvalidArgumentError(
             f"classes must come from bisimulation_classes(mdp), got {type(classes).__name__}"
         )
-    elif classes.mdp is not mdp and classes.mdp != mdp:
+    if classes is not None and classes.mdp is not mdp and classes.mdp != mdp:
         raise InvalidArgumentError(f"classes are those of another model, {classes.mdp}, not {mdp}")
-    model = classes.quotient
-    span = reward_span(model.rewards)
-    if not math.isfinite(span / (1.0 - gamma) / (1.0 - gamma)):
-        raise InvalidArgumentError("the metric would overflow; rescale the rewards")
-    if model.n_states == 1:
-        table, rise, fall, sweeps, goal = np.zeros((1, 1)), 0.0, 0.0, 0, tol or 0.0
-    else:
-        with shown(callback) as report:
+    with shown(callback, progress) as report, compiling(report, about=COMPILING):
+        if classes is None:
+            classes = bisimulation_classes(mdp, threads=workers)
+        model = classes.quotient
+        span = reward_span(model.rewards)
+        if not math.isfinite(span / (1.0 - gamma) / (1.0 - gamma)):
+            raise InvalidArgumentError("the metric would overflow; rescale the rewards")
+        if model.n_states == 1:
+            table, rise, fall, sweeps, goal = np.zeros((1, 1)), 0.0, 0.0, 0, tol or 0.0
+        else:
             pairs = pair_solver(model, gamma, workers, memory_limit, report)
             rise, fall, goal = _solve(pairs, gamma, tol, max_sweeps)
-        table, sweeps = pairs.full_table(), pairs.sweeps
+            table, sweeps = pairs.full_table(), pairs.sweeps
 
     distortion = classes.distortion(gamma)
     lower, upper = _enclose(table, gamma, rise, fall, distortion)

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._html import table_html
 from bisim_abstract._linear import solve_sparse
+from bisim_abstract._progress import shown
+from bisim_abstract._text import counted
 from bisim_abstract._typing import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._validation import check_gamma, check_int, check_positive
 from bisim_abstract.errors import InvalidArgumentError
@@ -70,9 +73,21 @@ class Values:
 
     def __repr__(self) -> str:
         return (
-            f"Values({self.lower.size:,} states, gamma={self.gamma!r}, "
+            f"Values({counted(self.lower.size, 'state')}, gamma={self.gamma!r}, "
             f"between {self.lower.min():.6g} and {self.upper.max():.6g}, gap {self.gap:.2g})"
         )
+
+    def _repr_html_(self) -> str:
+        kind = "one action" if self.policy.ndim == 1 else "probabilities of actions"
+        goal = "as asked" if self.is_converged else f"above the {self.tol:.2g} asked for"
+        rows = [
+            ("values", f"from {self.lower.min():.6g} to {self.upper.max():.6g}"),
+            ("gap between bounds", f"{self.gap:.2g} at most, {goal}"),
+            ("discount", f"{self.gamma:g}"),
+            ("policy", f"{kind} per state"),
+            ("found after", counted(self.sweeps, "sweep")),
+        ]
+        return table_html(f"Values of {counted(self.lower.size, 'state')}, bounded", rows)
 
 
 def value_iteration(
@@ -83,6 +98,7 @@ def value_iteration(
     max_sweeps: int = 100_000,
     guess: npt.ArrayLike | None = None,
     callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> Values:
     """Optimal values between certified bounds.
 
@@ -99,11 +115,13 @@ def value_iteration(
         max_sweeps: Limit on backups of all states.
         guess: (n_states) values to begin with; 0 by default.
         callback: Called after every sweep.
+        progress: Show a line of progress, on a terminal, in a notebook or in a log.
 
     Example:
         >>> import numpy as np
         >>> P = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]])
-        >>> values = value_iteration(TabularMDP.from_dense(P, [[0.0, 1.0], [2.0, 0.0]]), 0.5)
+        >>> mdp = TabularMDP.from_dense(P, [[0.0, 1.0], [2.0, 0.0]], order="sas")
+        >>> values = value_iteration(mdp, 0.5)
         >>> values.policy
         array([1, 0])
         >>> values.upper.round(6)
@@ -113,7 +131,8 @@ def value_iteration(
     gamma = check_gamma(gamma)
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
     goal = _goal(mdp, gamma, tol)
-    found = find_optimal(mdp, gamma, goal, max_sweeps=max_sweeps, guess=guess, callback=callback)
+    with shown(callback, progress, on_terminal=False) as report:
+        found = find_optimal(mdp, gamma, goal, max_sweeps=max_sweeps, guess=guess, callback=report)
     values, low, high, policy, sweeps = found
     return _told(_bounded(gamma, values, low, high, policy, goal, sweeps))
 
@@ -169,7 +188,7 @@ def evaluate_policy(
         tol: What the gap is compared with; 1e-9 of the largest possible value by default.
         guess: (n_states) values to begin sweeps with; rewards by default.
     """
-    check_mdp(mdp)
+    check_mdp(mdp, call="evaluate_policy(mdp, gamma, policy)")
     gamma = check_gamma(gamma)
     goal = _goal(mdp, gamma, tol)
     return _told(follow_policy(mdp, gamma, policy, goal, guess=guess))

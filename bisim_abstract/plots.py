@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import colorsys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._memory import check_memory
+from bisim_abstract._palette import KEPT, LOST, LOWER, MERGE, UPPER
 from bisim_abstract._text import clusters_text, counted
 from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._validation import as_generator, check_choice, check_int, check_real, require
 from bisim_abstract.certificate import Certificate
+from bisim_abstract.embedding import Embedding, checked_points
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.partition import CertifiedInterval, Merge, certified_merges, numbered
@@ -41,6 +43,7 @@ __all__ = [
     "plot_frontier",
     "plot_losses",
     "plot_map",
+    "plot_overview",
     "plot_profile",
     "plot_widths",
 ]
@@ -151,8 +154,11 @@ def plot_profile(certificate: Certificate, *, ax: Axes | None = None) -> Axes:
     lower, upper = (np.append(y[kept], y[-1]) for y in (profile.lower, profile.upper))
     ax.fill_between(x, lower, upper, step="post", color=GREY, alpha=0.25, linewidth=0)
     # The upper arm is thinner, so that both are seen where they agree.
-    ax.step(x, upper, where="post", color=VERMILION, linewidth=1.4, zorder=3, label="upper arm")
-    ax.step(x, lower, where="post", color=SKY, linewidth=3.5, zorder=2.5, label="lower arm")
+    for y, colour, width, order, name in (
+        (upper, UPPER.light, 1.4, 3.0, "upper arm"),
+        (lower, LOWER.light, 3.5, 2.5, "lower arm"),
+    ):
+        ax.step(x, y, where="post", color=colour, linewidth=width, zorder=order, label=name)
     is_each = _shade(ax, profile.intervals, right)
     if tau is not None:
         ax.axvline(
@@ -299,7 +305,7 @@ def plot_dendrogram(
             height[k] = (min(ys) + max(ys)) / 2.0
             several = len(node.children) > 2
             is_several.add(several)
-            colour = ORANGE if several else BLUE
+            colour = ORANGE if several else MERGE.light
             box = (node.start, min(ys)), node.upper - node.start, max(ys) - min(ys)
             ax.add_patch(
                 Rectangle(*box, facecolor=f"{colour}55", edgecolor=colour, linewidth=1.2, zorder=2)
@@ -324,7 +330,7 @@ def plot_dendrogram(
     handles: list[Artist] = [
         Patch(facecolor=f"{colour}55", edgecolor=colour, label=text)
         for several, colour, text in (
-            (False, BLUE, "merge, between its bounds"),
+            (False, MERGE.light, "merge, between its bounds"),
             (True, ORANGE, "several merges, order open"),
         )
         if several in is_several
@@ -421,8 +427,8 @@ def plot_frontier(
                 [mark.point.n_clusters for mark in some],
                 [mark.percent for mark in some],
                 shape,
-                color=BLUE,
-                markerfacecolor=BLUE if is_proven else "white",
+                color=KEPT.light,
+                markerfacecolor=KEPT.light if is_proven else "white",
                 markersize=5.5,
                 clip_on=False,
                 zorder=3,
@@ -449,7 +455,7 @@ def plot_frontier(
     ax.set_ylim(0.0, 104.0)
     ax.set_yticks(range(0, 101, 20))
     ax.set_xlabel(_counted_axis(found.has_end))
-    ax.set_ylabel("start value kept, %", color=BLUE)
+    ax.set_ylabel("start value kept, %", color=KEPT.light)
     handles[1:1] = _draw_frontier_losses(ax, marks)
     _legend_below(ax, handles)
     title = f"What clusters of {_states(certificate.n_live)} are proven to be worth"
@@ -531,23 +537,63 @@ def plot_map(
     return ax
 
 
+def plot_overview(certificate: Certificate, mdp: TabularMDP | None) -> dict[str, Axes]:
+    """What matters of a certificate in one figure: see `Certificate.plot`.
+
+    Args:
+        certificate: The certificate.
+        mdp: Its model, if it is at hand.
+
+    Returns:
+        The axes, by the name of what is on them.
+    """
+    require("matplotlib", extra="plots")
+    import matplotlib.pyplot as plt
+
+    from bisim_abstract.frontier import MAX_VALUED
+
+    drawn: dict[str, Callable[[Axes], Axes]] = {}
+    if mdp is not None and certificate.tau is not None:
+        places = state_map(mdp)
+        if places.is_grid:
+            drawn["map"] = lambda ax: plot_map(certificate, places, ax=ax)
+    drawn["profile"] = lambda ax: plot_profile(certificate, ax=ax)
+    if mdp is None:
+        # So many leaves have room for their names beside the profile.
+        drawn["dendrogram"] = lambda ax: plot_dendrogram(certificate, max_leaves=25, ax=ax)
+    elif mdp.n_states <= MAX_VALUED:
+        drawn["frontier"] = lambda ax: plot_frontier(certificate, mdp=mdp, ax=ax)
+    # The map is square: beside it, the others lie one above the other.
+    names, is_tall = list(drawn), len(drawn) == 3
+    cells: list[Any] = [["map", "profile"], ["map", "frontier"]] if is_tall else [names]
+    size = (13.0, 8.4) if is_tall else (6.5 * len(names), 5.0)
+    _, axes = plt.subplot_mosaic(cells, figsize=size, layout="constrained")
+    return {name: draw(axes[name]) for name, draw in drawn.items()}
+
+
 # -- clusterings, curves, losses ---------------------------------------------------------------
 
 
-def plot_embedding(points: npt.ArrayLike, labels: npt.ArrayLike, *, ax: Axes | None = None) -> Axes:
+def plot_embedding(
+    points: Embedding | npt.ArrayLike,
+    labels: npt.ArrayLike | None = None,
+    *,
+    ax: Axes | None = None,
+) -> Axes:
     """Points of states, coloured by cluster.
 
     Args:
-        points: (n_states, k) coordinates. If k is above 2, the two directions in which they
-            vary most are drawn.
-        labels: (n_states) the cluster of each.
+        points: (n_states, k) coordinates, or an object with `encode` that knows its number of
+            states, as encoders of states do. If k is above 2, the two directions in which
+            points vary most are drawn.
+        labels: (n_states) the cluster of each; all look alike by default.
         ax: Axes to draw on; those of a new figure by default.
 
     Returns:
         The axes.
     """
-    places = np.asarray(points, dtype=np.float64)
-    found = np.asarray(labels)
+    places = _placed(points, None if labels is None else np.shape(labels))
+    found = np.zeros(places.shape[0], np.int64) if labels is None else np.asarray(labels)
     if places.ndim != 2 or 0 in places.shape or not np.isfinite(places).all():
         raise InvalidArgumentError(
             f"points must be finite and of shape (n_states, k), got shape {places.shape}"
@@ -566,11 +612,36 @@ def plot_embedding(points: npt.ArrayLike, labels: npt.ArrayLike, *, ax: Axes | N
     is_cut = places.shape[1] > 2
     ax.set_xlabel("widest direction" if is_cut else "first coordinate")
     ax.set_ylabel("second widest direction" if is_cut else "second coordinate")
-    title = f"{_states(n)} in {_clusters(int(clusters.max()) + 1)}"
-    title += f"\n{drawn:,} states are drawn" if drawn < n else ""
-    is_single = np.bincount(clusters).min() == 1
+    title = _states(n)
+    if labels is not None:
+        title += f" in {_clusters(int(clusters.max()) + 1)}"
+    title += f"\n{counted(drawn, 'state')} of them drawn" if drawn < n else ""
+    is_single = labels is not None and np.bincount(clusters).min() == 1
     ax.set_title(title + ("\ngrey: clusters of one state" if is_single else ""))
     return ax
+
+
+def _placed(
+    points: Embedding | npt.ArrayLike, labelled: tuple[int, ...] | None
+) -> npt.NDArray[np.float64]:
+    """Coordinates as they are given, or those of all states of an encoder that have labels."""
+    if not isinstance(points, Embedding) or isinstance(points, str):
+        try:
+            return np.asarray(points, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(
+                "points must be coordinates of shape (n_states, k), or an encoder, "
+                f"got {type(points).__name__}"
+            ) from None
+    count = getattr(points, "n_states", None)
+    if labelled is not None and len(labelled) == 1:
+        count = labelled[0]  # an encoder may know of an end of episodes that the labels leave out
+    if count is None:
+        raise InvalidArgumentError(
+            f"points must know its number of states, and this {type(points).__name__} does not: "
+            "give plot_embedding(encoder.encode(states))"
+        )
+    return checked_points(points, count)
 
 
 def plot_curves(
@@ -759,11 +830,17 @@ def _n_pairs(n_states: int) -> int:
 
 def _threshold_scale(ax: Axes, values: FloatArray, right: float) -> None:
     """A logarithmic axis from 0 on: linear below the smallest positive value."""
+    from matplotlib.ticker import SymmetricalLogLocator
+
     positive = values[values > 0.0]
     smallest = float(positive.min()) if positive.size else 0.1 * right
     # A power of ten, below which there are no ticks to run into that of 0.
     limit = 10.0 ** np.floor(np.log10(max(smallest, NARROWEST * right)))
     ax.set_xscale("symlog", linthresh=limit, linscale=0.7)
+    # Where thresholds span many decades, names of all of them would run into each other.
+    locator = SymmetricalLogLocator(base=10.0, linthresh=limit)
+    locator.set_params(numticks=8)
+    ax.xaxis.set_major_locator(locator)
     ax.set_xlim(0.0, right)
 
 
@@ -793,7 +870,8 @@ def _cluster_scale(ax: Axes, counts: Sequence[int]) -> None:
     else:
         room = max(0.06 * (high - low), 0.5)
         ax.set_xlim(low - room, high + room)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        # One tick will do: where it asks for two, it puts some between whole numbers.
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
 
 
@@ -807,7 +885,7 @@ def _draw_frontier_losses(ax: Axes, marks: Sequence[FrontierMark]) -> list[Artis
         [mark.point.n_clusters for mark in marks],
         losses,
         "s",
-        color=VERMILION,
+        color=LOST.light,
         markerfacecolor="none",
         markersize=4.0,
         clip_on=False,
@@ -815,7 +893,7 @@ def _draw_frontier_losses(ax: Axes, marks: Sequence[FrontierMark]) -> list[Artis
     )
     # What is less is 0 to any eye, and breaks the axis.
     right.set_ylim(0.0, 1.04 * max(losses) if max(losses) > 1e-290 else 1.0)
-    right.set_ylabel("loss of the worst state", color=VERMILION)
+    right.set_ylabel("loss of the worst state", color=LOST.light)
     ax.set_zorder(right.get_zorder() + 1)  # the choice stays on top
     ax.patch.set_visible(False)
     return list(points)

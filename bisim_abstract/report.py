@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._atomic import replacing
+from bisim_abstract._palette import style_sheet
+from bisim_abstract._progress import shown
 from bisim_abstract._report_data import (
     Drawn,
     Json,
@@ -42,6 +44,7 @@ from bisim_abstract._report_data import (
     trace_values,
 )
 from bisim_abstract._text import clusters_text, counted
+from bisim_abstract._typing import ProgressCallback
 from bisim_abstract._version import __version__
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.comparison import AbstractionLoss
@@ -79,6 +82,8 @@ def write_report(
     title: str | None = None,
     record: Mapping[str, Any] | None = None,
     commands: Sequence[str] = (),
+    callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> Path:
     """Write a certificate and what belongs to it as one HTML file without outside parts.
 
@@ -98,6 +103,8 @@ def write_report(
         title: Heading; by default the environment's name.
         record: Settings, seeds and the like, to be listed.
         commands: Command lines that make this report again.
+        callback: Called after every threshold that is evaluated for it, which takes longest.
+        progress: Show a line of progress, on a terminal, in a notebook or in a log.
 
     Returns:
         The path of the file.
@@ -117,7 +124,7 @@ def write_report(
         ...     written.stat().st_size > 10_000
         True
     """
-    check_mdp(mdp)
+    check_mdp(mdp, call="write_report(path, mdp, certificate)")
     if not isinstance(certificate, Certificate):
         raise InvalidArgumentError(f"certificate must be a Certificate, got {certificate!r}")
     if certificate.fingerprint != mdp.fingerprint:
@@ -130,7 +137,9 @@ def write_report(
         if not places.is_grid:
             points = None  # the map shows them already
     check_places(places, mdp.n_states)
-    page = _Page(certificate, mdp, verification, places, points, tuple(comparison), tuple(curves))
+    parts = (verification, places, points, tuple(comparison), tuple(curves))
+    with shown(callback, progress, on_terminal=False) as report:
+        page = _Page(certificate, mdp, *parts, report)
     text = page.render(_title(title, mdp), record, tuple(str(line) for line in commands))
     target = Path(path)
     with replacing(target) as file:
@@ -151,6 +160,7 @@ class _Page:
         points: npt.NDArray[np.float32] | None,
         comparison: tuple[AbstractionLoss, ...],
         curves: tuple[Curve, ...],
+        report: ProgressCallback | None,
     ) -> None:
         certificate = _by_bounds(certificate)
         self.certificate, self.mdp, self.verification = certificate, mdp, verification
@@ -160,7 +170,7 @@ class _Page:
         self.drawn: Drawn = choose_drawn(places, mdp.n_states)
         self.intervals: list[CertifiedInterval] = certificate.certified_thresholds()
         self.tau = first_tau(certificate, self.intervals)
-        self.frontier: Frontier = trace_values(certificate, mdp, self.intervals)
+        self.frontier: Frontier = trace_values(certificate, mdp, self.intervals, report)
         end = certificate.terminal_state
         self.n_lower, self.n_upper = (
             int(forest.count_live(self.tau, end)) for forest in certificate.forests
@@ -175,7 +185,7 @@ class _Page:
         tiles = list(self.tiles())
         return Template(_asset("page.html")).substitute(
             title=_text(title),
-            style=_asset("report.css"),
+            style=style_sheet() + _asset("report.css"),
             script=_asset("report.js"),
             data=embed(self.data(tree)),
             about=_text(self.about(title)),
@@ -185,6 +195,7 @@ class _Page:
             conditions=_text(self.conditions()),
             check=check,
             checked=_text(checked),
+            times=self.times(),
             leading=_tiles(self.leading()),
             columns="4" if len(tiles) <= 8 else "5",  # two rows, both nearly full
             tiles=_tiles(tiles),
@@ -267,15 +278,32 @@ class _Page:
             return "none", "Not checked independently in this report"
         if not found.is_valid:
             return "bad", f"Rejected by the independent check: {found.problem}"
-        parts = [f"{found.mode} arithmetic", _plural(found.pairs_checked, "pair")]
+        parts = [f"{found.mode} arithmetic", counted(found.pairs_checked, "pair")]
         if found.levels_checked:
-            parts.append(_plural(found.levels_checked, "block level"))
+            parts.append(counted(found.levels_checked, "block level"))
         if found.features_checked:
-            parts.append(_plural(found.features_checked, "feature"))
+            parts.append(counted(found.features_checked, "feature"))
         if found.values_checked:
-            parts.append(_plural(found.values_checked, "bound") + " on values")
+            parts.append(counted(found.values_checked, "bound") + " on values")
         word = "spot-checked" if found.verdict == "sampled" else "verified"
         return "good", f"All claims {word} by independent code ({', '.join(parts)})"
+
+    def times(self) -> str:
+        """How long it took, as a paragraph; what compiled solvers, once, is told apart."""
+        run, found = self.certificate.run, self.verification
+        took = [(run.get("seconds"), "to certify")]
+        compiled = [run.get("compile_seconds")]
+        if found is not None:
+            took.append((found.seconds, "to verify"))
+            compiled.append(found.compile_seconds)
+        # Records come from files: what is no number of seconds is not told.
+        known = [(float(x), what) for x, what in took if _is_duration(x)]
+        text = ", ".join(f"{_seconds(x)} {what}" for x, what in known)
+        spent = math.fsum(float(x) for x in compiled if _is_duration(x))
+        if spent >= 0.05:
+            text += "; " if text else ""
+            text += f"{_seconds(spent)} went into compiling the solvers, once"
+        return f'<p class="times" id="times">{_text(text)}</p>' if text else ""
 
     def about(self, title: str) -> str:
         """The model in one line."""
@@ -323,9 +351,8 @@ class _Page:
         yield "pairs covered", _percent(certificate.coverage)
         yield "widest bound gap", _number(certificate.global_width)
         yield "discount γ", f"{certificate.gamma:g}"
-        seconds = certificate.run.get("seconds")
-        if isinstance(seconds, int | float):
-            yield "time to certify", f"{_number(float(seconds))} s"
+        if certificate.tau is not None:
+            yield "threshold tau", _number(certificate.tau)
 
     def caption(self) -> str:
         """What the map shows."""
@@ -345,7 +372,7 @@ class _Page:
             words.append(
                 "The end of episodes has no place on it."
                 if is_end
-                else f"{_plural(without, 'state')} without a place not drawn."
+                else f"{counted(without, 'state')} without a place not drawn."
             )
         if not self.places.is_grid:
             words.append("States at the same place cover each other.")
@@ -354,7 +381,7 @@ class _Page:
     def profile_note(self) -> str:
         """How complete the profile is."""
         count = len(self.intervals)
-        text = f"{_plural(count, 'certified range')} of tau (shaded)."
+        text = f"{counted(count, 'certified range')} of tau (shaded)."
         kept = len(kept_intervals(self.intervals, self.tau))
         if kept < count:
             text += f" This page lists {kept:,}: the widest, and the one chosen."
@@ -368,7 +395,7 @@ class _Page:
         elif self.frontier.is_complete:
             text = "All certified ranges of tau were evaluated."
         else:
-            text = f"{done:,} of {_plural(every, 'certified range')} of tau evaluated."
+            text = f"{done:,} of {counted(every, 'certified range')} of tau evaluated."
         if not is_small(self.certificate):
             text += " In a model of this size, no other than the certificate's own is."
         elif done:
@@ -424,8 +451,8 @@ class _Page:
         certificate = self.certificate
         total = certificate.n_states * (certificate.n_states - 1) // 2
         text = (
-            f"{certificate.n_covered:,} of {_plural(total, 'pair')} "
-            f"({_percent(certificate.coverage)}) are covered: they have bounds of their own."
+            f"Covered, with bounds of their own: {certificate.n_covered:,} of "
+            f"{counted(total, 'pair')} ({_percent(certificate.coverage)})."
         )
         if certificate.n_covered < total:
             text += " All others are bounded through blocks of states, value features and rewards."
@@ -443,7 +470,7 @@ class _Page:
             "between which the lines on its left are proven to merge."
         )
         if tree["finer"]:
-            text += f" {_plural(tree['finer'], 'finer certified range')} left out, for space."
+            text += f" {counted(tree['finer'], 'finer certified range')} left out, for space."
         return (
             f'<p class="note">{_text(text)}</p>'
             '<div class="plot" id="tree" role="img" '
@@ -540,8 +567,8 @@ class _Page:
         good = self.frontier.coarsest(certificate.keep)
         if good is not None and good.n_clusters < n:
             lines.append(
-                f"Take tau {_inside(good)}: {self.clusters(good.n_clusters)}, "
-                f"which keep {share_text(good.kept)} of the start value."
+                f"Take tau {_inside(good)}: {self.clusters(good.n_clusters)}, on which planning "
+                f"keeps {share_text(good.kept)} of the start value."
             )
         elif any(1 < interval.n_clusters < n for interval in self.intervals):
             lines.append(
@@ -591,7 +618,8 @@ class _Page:
             for name, value in rows[:MAX_RECORD]
         )
         if left > 0:
-            body += f'<tr><th scope="row">and</th><td>{left:,} more entries</td></tr>'
+            more = "1 more entry" if left == 1 else f"{left:,} more entries"
+            body += f'<tr><th scope="row">and</th><td>{more}</td></tr>'
         return body
 
 
@@ -665,7 +693,7 @@ def _title(title: str | None, mdp: TabularMDP) -> str:
     if title is not None:
         return str(title)
     env = mdp.metadata.get("env")
-    return env if isinstance(env, str) and env else f"A model of {_plural(mdp.n_states, 'state')}"
+    return env if isinstance(env, str) and env else f"A model of {counted(mdp.n_states, 'state')}"
 
 
 def _text(value: str) -> str:
@@ -693,8 +721,15 @@ def _commands(commands: Sequence[str]) -> str:
     )
 
 
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+def _is_duration(value: Any) -> TypeGuard[float]:
+    """Whether it is a number of seconds that was measured."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0.0 < value < math.inf
+
+
+def _seconds(value: float) -> str:
+    """A duration, to a tenth of a second where that says something."""
+    return f"{value:,.1f} s" if value >= 0.05 else "under 0.1 s"
 
 
 def _number(value: float) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from bisim_abstract._atomic import remove_unfinished, write_json
 from bisim_abstract._parallel import Backend, thread_count
 from bisim_abstract._run import INTERRUPTED
-from bisim_abstract._text import clusters_text
+from bisim_abstract._text import clusters_text, counted
 from bisim_abstract._typing import FloatArray, ProgressCallback
 from bisim_abstract._validation import check_choice, check_gamma, check_int, check_positive
 from bisim_abstract._version import __version__
@@ -49,6 +49,12 @@ FORMAT = "bisim_abstract.Run"
 VERSION = 1
 ENCODERS = ("action-max", "dbc", "mico")
 STAGES = ("extract", "train", "certify", "verify", "compare", "learn", "report")
+WHEN = ("always", "needed")  # an encoder is trained
+LEVELS = ("open", "poor", "useful")  # of verdicts, rising
+CERTIFICATE, CHECKPOINT = "certificate.npz", "checkpoint.npz"
+# Of a run that first tries to do without an encoder. Names of their own: a run that was killed
+# must not go on with the bounds of the other attempt.
+FIRST, FIRST_CHECKPOINT = "first-certificate.npz", "first-checkpoint.npz"
 POINTS = 20  # of a learning curve
 RAW_LIMIT = 20_000_000  # entries of an agent's table over raw states
 PACKAGES = ("numpy", "scipy", "numba", "gymnasium", "faiss-cpu", "torch")
@@ -66,6 +72,8 @@ class Training:
         experience: "model" draws them from the model, uniformly over states; "steps" takes
             them from random steps of the environment.
         same_action: Whether DBC and MICo compare equal actions only.
+        when: "always", or "needed" to train only if the certificate that is found without an
+            encoder leaves something to be wished for that a better proposal might give.
     """
 
     kind: str = "action-max"
@@ -74,6 +82,7 @@ class Training:
     transitions: int = 100_000
     experience: str = "model"
     same_action: bool = False
+    when: str = "always"
 
     def __post_init__(self) -> None:
         check_choice("encoder", self.kind, ENCODERS)
@@ -81,6 +90,7 @@ class Training:
         check_int("dim", self.dim, low=1)
         check_int("transitions", self.transitions, low=1)
         check_choice("experience", self.experience, ("model", "steps"))
+        check_choice("when", self.when, WHEN)
         if type(self.same_action) is not bool:
             raise InvalidArgumentError(
                 f"same_action must be true or false, got {self.same_action!r}"
@@ -94,7 +104,7 @@ class Config:
     Attributes:
         source: Where the model comes from.
         gamma: The discount.
-        training: How to train an encoder; None for none.
+        training: How to train an encoder, and when; None for never.
         certify: Further arguments of `bisim_abstract.certify`, seed and threads apart.
         learn: Steps of the agents whose learning curves are drawn; 0 for none.
         learn_seeds: Number of agents of each kind.
@@ -138,9 +148,11 @@ class Config:
             "--reachable-only": source.reachable_only,
             "--max-states": source.max_states,
             "--gamma": self.gamma,
-            "--no-train": training is None,
+            "--train": "never" if training is None else training.when,
         }
-        if training is not None:
+        if training == Training(when="needed"):
+            del given["--train"]  # what happens without a word
+        elif training is not None:
             given |= {
                 "--encoder": training.kind,
                 "--steps": training.steps,
@@ -239,20 +251,55 @@ def _check_sources(given: Any) -> None:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """A stage that begins.
+
+    Attributes:
+        stage: Its name.
+        detail: Why, or with what, in a few words; empty where it goes without saying.
+    """
+
+    stage: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Done:
     """A finished stage.
 
     Attributes:
         stage: Its name.
         detail: What it found, in a few words.
-        seconds: How long it took; 0 if it was found done.
+        seconds: How long it took, compiling apart; 0 if it was found done.
         is_new: Whether it ran now.
+        compile_seconds: How long solvers were compiled meanwhile, which happens once.
     """
 
     stage: str
     detail: str
     seconds: float
     is_new: bool
+    compile_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class EncoderUse:
+    """Whether an encoder was trained, and why.
+
+    Attributes:
+        is_trained: Whether it was.
+        reason: Why, or why not.
+        is_used: Whether the certificate was found with it.
+    """
+
+    is_trained: bool
+    reason: str
+    is_used: bool
+
+    def __str__(self) -> str:
+        """In one line."""
+        useless = "; it did not help" if self.is_trained and not self.is_used else ""
+        return f"{'trained' if self.is_trained else 'not trained'}: {self.reason}{useless}"
 
 
 @dataclass(frozen=True)
@@ -265,6 +312,7 @@ class RunResult:
         verification: What the checker says of it.
         report: Path of the report.
         stages: How the stages went.
+        encoder: Whether an encoder was trained, and why.
     """
 
     folder: Path
@@ -272,6 +320,7 @@ class RunResult:
     verification: Verification
     report: Path
     stages: tuple[Done, ...]
+    encoder: EncoderUse
 
     @property
     def verdict(self) -> Verdict:
@@ -327,10 +376,16 @@ def train_encoder(
     encoder.fit(data, callback=callback)
     if encoder.n_states != mdp.n_states:
         raise InvalidArgumentError(
-            f"steps of the environment show {encoder.n_states or 'no'} numbered states and the "
-            f"model has {mdp.n_states}; train from the model instead (experience 'model')"
+            f"steps of the environment show {states_text(encoder)}, the model has "
+            f"{mdp.n_states:,}; train from the model instead (experience 'model')"
         )
     return encoder
+
+
+def states_text(encoder: Encoder) -> str:
+    """How many states an encoder knows, for people."""
+    count = encoder.n_states
+    return counted(count, "numbered state") if count else "no numbered states"
 
 
 def learning_curves(
@@ -388,7 +443,7 @@ def learning_curves(
             reachable_only=source.reachable_only,
             **common,
         )
-        label = f"{certificate.n_live:,} raw states"
+        label = counted(certificate.n_live, "raw state")
         curves.append(learning_curve(label, agent(raw, mdp.n_states), score, points, seeds=seeds))
         raw.close()
     return curves
@@ -420,7 +475,8 @@ class Run:
         address: ... of which cluster; results do not depend on either.
         memory_limit: Bytes that tables of `certify` may take.
         callback: Told about the progress inside a stage.
-        after: Called after each stage.
+        before: Called before each stage that is not done yet.
+        after: Called after each stage, done now or found done.
     """
 
     def __init__(
@@ -433,12 +489,14 @@ class Run:
         address: str | None = None,
         memory_limit: int | None = None,
         callback: ProgressCallback | None = None,
+        before: Callable[[Begun], None] | None = None,
         after: Callable[[Done], None] | None = None,
     ) -> None:
         self.backend, self.address, self.memory_limit = backend, address, memory_limit
         self.folder, self.config = Path(folder), config
         thread_count(threads)  # refuses what is no number of threads
-        self.threads, self.callback, self.after = threads, callback, after
+        self.threads, self.callback = threads, callback
+        self.before, self.after = before, after
         self.stages: list[Done] = []
         path = self.folder / "config.json"
         check_folder(self.folder)
@@ -476,26 +534,8 @@ class Run:
             KeyboardInterrupt: If it was interrupted; what was done is kept.
         """
         config = self.config
-        mdp = self._file("extract", "mdp.npz", self._extract, TabularMDP.load, str)
-        encoder = None
-        if config.training is not None:
-            encoder = self._file("train", "encoder.npz", self._train(mdp), _load_encoder, repr)
-            if encoder.n_states != mdp.n_states:
-                raise FileFormatError(
-                    f"{self.folder / 'encoder.npz'} encodes {encoder.n_states} states, the model "
-                    f"has {mdp.n_states}"
-                )
-        certificate = self._file(
-            "certify",
-            "certificate.npz",
-            self._certify(mdp, encoder),
-            Certificate.load,
-            lambda found: judge(found).sentence,
-        )
-        if certificate.fingerprint != mdp.fingerprint or certificate.gamma != config.gamma:
-            raise FileFormatError(
-                f"{self.folder / 'certificate.npz'} is not of this run's model and discount"
-            )
+        mdp = self._file("extract", "mdp.npz", _watched(self._extract), TabularMDP.load, str)
+        certificate, encoder, use = self._certified(mdp)
         certificate = certificate.with_model(mdp)
         verification = self._verify(certificate, mdp)
         comparison: list[AbstractionLoss] = []
@@ -519,7 +559,7 @@ class Run:
                 lambda found: [_curve(row) for row in found],
                 _curve_detail,
             )
-        begin = time.perf_counter()
+        begin = self._begin("report")
         report = write_report(
             self.folder / "report.html",
             mdp,
@@ -530,11 +570,11 @@ class Run:
             curves=curves,
             embedding=encoder,
             title=config.title,
-            record=self._record(),
+            record=self._record(use),
             commands=self._commands(),
         )
-        self._told(Done("report", str(report), time.perf_counter() - begin, True))
-        return RunResult(self.folder, certificate, verification, report, tuple(self.stages))
+        self._end("report", str(report), begin)
+        return RunResult(self.folder, certificate, verification, report, tuple(self.stages), use)
 
     # -- stages ----------------------------------------------------------------------------
 
@@ -566,9 +606,56 @@ class Run:
 
         return work
 
-    def _certify(self, mdp: TabularMDP, encoder: Encoder | None) -> Callable[[Path], None]:
-        def work(path: Path) -> None:
-            checkpoint = self.folder / "checkpoint.npz"
+    def _certified(self, mdp: TabularMDP) -> tuple[Certificate, Encoder | None, EncoderUse]:
+        """The certificate, the encoder if one was trained, and why it was or was not."""
+        training, goal = self.config.training, self.config.certify
+        if training is None:
+            return self._certificate(mdp), None, EncoderUse(False, "none was asked for", False)
+        if training.when == "always":
+            encoder = self._encoder(mdp)
+            certificate = self._certificate(mdp, encoder)
+            return certificate, encoder, EncoderUse(True, "it was asked for", True)
+        first = self.folder / FIRST
+        if (self.folder / CERTIFICATE).exists() and not first.exists():
+            certificate = self._certificate(mdp)
+            why = _why_no_encoder(certificate, goal) or "there was a certificate already"
+            return certificate, None, EncoderUse(False, why, False)
+        found = self._certificate(mdp, name=FIRST, checkpoint=FIRST_CHECKPOINT)
+        why = _why_no_encoder(found, goal)
+        if why:
+            os.replace(first, self.folder / CERTIFICATE)
+            return found, None, EncoderUse(False, why, False)
+        why = f"what is found without an encoder is {judge(found).sentence}"
+        encoder = self._encoder(mdp, why=why)
+        certificate = self._certificate(mdp, encoder, rival=found, why="again, with the encoder")
+        is_used = bool(certificate.run.get("settings", {}).get("embedding"))
+        return certificate, encoder, EncoderUse(True, why, is_used)
+
+    def _encoder(self, mdp: TabularMDP, *, why: str = "") -> Encoder:
+        found: Encoder = self._file(
+            "train", "encoder.npz", _watched(self._train(mdp)), _load_encoder, repr, why=why
+        )
+        if found.n_states != mdp.n_states:
+            raise FileFormatError(
+                f"{self.folder / 'encoder.npz'} encodes {states_text(found)}, the model "
+                f"has {mdp.n_states:,}"
+            )
+        return found
+
+    def _certificate(
+        self,
+        mdp: TabularMDP,
+        encoder: Encoder | None = None,
+        *,
+        name: str = CERTIFICATE,
+        checkpoint: str = CHECKPOINT,
+        rival: Certificate | None = None,
+        why: str = "",
+    ) -> Certificate:
+        """Made or found; a rival that is worth as much is taken instead."""
+
+        def work(path: Path) -> float:
+            unfinished = self.folder / checkpoint
             found = certify(
                 mdp,
                 self.config.gamma,
@@ -578,24 +665,32 @@ class Run:
                 backend=self.backend,
                 address=self.address,
                 memory_limit=self.memory_limit,
-                checkpoint=checkpoint,
+                checkpoint=unfinished,
                 callback=self.callback,
                 **self.config.certify,
             )
             if found.stop.startswith(INTERRUPTED):
                 raise KeyboardInterrupt(found.stop)
-            found.save(path)
-            checkpoint.unlink(missing_ok=True)
+            best = found if rival is None or _worth(found) > _worth(rival) else rival
+            best.save(path)
+            unfinished.unlink(missing_ok=True)
+            return float(found.run["compile_seconds"])
 
-        return work
+        found: Certificate = self._file(
+            "certify", name, work, Certificate.load, lambda found: judge(found).sentence, why=why
+        )
+        (self.folder / checkpoint).unlink(missing_ok=True)  # of a run killed right before that
+        if found.fingerprint != mdp.fingerprint or found.gamma != self.config.gamma:
+            raise FileFormatError(f"{self.folder / name} is not of this run's model and discount")
+        return found
 
     def _verify(self, certificate: Certificate, mdp: TabularMDP) -> Verification:
         """Always made anew: a verdict in a file could be anybody's."""
-        begin = time.perf_counter()
-        found = verify(mdp, certificate, threads=self.threads)
+        begin = self._begin("verify")
+        found = verify(mdp, certificate, threads=self.threads, callback=self.callback)
         write_json(self.folder / "verification.json", plain(found))
         detail = f"{found.verdict}: {found.problem}" if found.problem else found.verdict
-        self._told(Done("verify", detail, time.perf_counter() - begin, True))
+        self._end("verify", detail, begin, found.compile_seconds)
         return found
 
     # -- files of stages -------------------------------------------------------------------
@@ -604,18 +699,22 @@ class Run:
         self,
         stage: str,
         name: str,
-        work: Callable[[Path], None],
+        work: Callable[[Path], float],
         load: Callable[[Path], Any],
         detail: Callable[[Any], str],
+        *,
+        why: str = "",
     ) -> Any:
         path = self.folder / name
-        begin, is_new = time.perf_counter(), not path.exists()
-        if is_new:
-            work(path)
-        # Read back even if new: later stages see what a resumed run would see.
+        if path.exists():
+            found = load(path)
+            self._told(Done(stage, detail(found), 0.0, False))
+            return found
+        begin = self._begin(stage, why)
+        compiled = work(path)  # says how long that was
+        # Read back though it is new: later stages see what a resumed run would see.
         found = load(path)
-        seconds = time.perf_counter() - begin if is_new else 0.0
-        self._told(Done(stage, detail(found), seconds, is_new))
+        self._end(stage, detail(found), begin, compiled)
         return found
 
     def _json(
@@ -634,7 +733,19 @@ class Run:
                     f"{path} is damaged ({error}); delete it, and the run makes it anew"
                 ) from error
 
-        return self._file(stage, name, lambda path: write_json(path, plain(work())), load, detail)
+        made = _watched(lambda path: write_json(path, plain(work())))
+        return self._file(stage, name, made, load, detail)
+
+    def _begin(self, stage: str, why: str = "") -> float:
+        """Say that a stage begins, and when that was."""
+        if self.before is not None:
+            self.before(Begun(stage, why))
+        return time.perf_counter()
+
+    def _end(self, stage: str, detail: str, begin: float, compiled: float = 0.0) -> None:
+        """Say what a stage that ran now came to, and how long it took."""
+        seconds = max(time.perf_counter() - begin - compiled, 0.0)
+        self._told(Done(stage, detail, seconds, True, compiled))
 
     def _told(self, done: Done) -> None:
         self.stages.append(done)
@@ -643,14 +754,40 @@ class Run:
 
     # -- for the report --------------------------------------------------------------------
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self, use: EncoderUse) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((self.folder / "config.json").read_bytes())
-        return {name: document[name] for name in ("config", "versions") if name in document}
+        names = [name for name in ("config", "versions") if name in document]
+        return {"encoder": str(use)} | {name: document[name] for name in names}
 
     def _commands(self) -> list[str]:
-        files = [str(self.folder / name) for name in ("certificate.npz", "mdp.npz")]
+        files = [str(self.folder / name) for name in ("mdp.npz", CERTIFICATE)]
         lines = [["run", *self.config.words(), "-o", "again"], ["verify", *files]]
         return [shlex.join(["bisim-abstract", *line]) for line in lines]
+
+
+def _why_no_encoder(found: Certificate, goal: Mapping[str, Any]) -> str:
+    """Why no encoder could improve on a certificate that was made without; empty if one might."""
+    if judge(found).level == "useful":
+        return "the clusters found without one are certified and worth it"
+    if found.scope == "all" and "embedding" not in goal.get("propose", SOURCES):
+        return "embeddings are not among the proposals asked for"
+    if found.scope == "all" and found.coverage == 1.0:
+        return "all pairs of states were looked at, and no proposal adds to that"
+    if goal.get("tol") is not None and found.global_width <= goal["tol"]:
+        return "all bounds are as narrow as asked for without one"
+    is_given = check_tau(goal.get("tau")) is not None or goal.get("n_clusters") is not None
+    if is_given and found.is_certified:
+        return "the clusters asked for are certified without one"
+    if found.scope == "covered" and not {"tau", "tol", "n_clusters"} & set(goal):
+        return "no clusters are asked for"
+    return ""
+
+
+def _worth(found: Certificate) -> tuple[int, float, float]:
+    """To compare certificates by: level of the verdict, share that is kept, width of the bounds."""
+    verdict = judge(found)
+    kept = -np.inf if verdict.kept is None else verdict.kept
+    return LEVELS.index(verdict.level), kept, -found.global_width
 
 
 def check_folder(folder: Path) -> None:
@@ -669,7 +806,9 @@ def check_folder(folder: Path) -> None:
 def plain(value: Any) -> Any:
     """Results as JSON values: dataclasses as objects, arrays as lists, NaN and infinity as null."""
     if isinstance(value, Verification | AbstractionLoss | ValueLoss | Curve):
-        return {entry.name: plain(getattr(value, entry.name)) for entry in fields(value)}
+        # Times do not compare: files of equal runs are equal.
+        held = [entry.name for entry in fields(value) if entry.compare]
+        return {name: plain(getattr(value, name)) for name in held}
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
@@ -681,6 +820,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
+
+
+def _watched(work: Callable[[Path], None]) -> Callable[[Path], float]:
+    """The same work, which also says how many seconds solvers were compiled for it."""
+
+    def watched(path: Path) -> float:
+        from bisim_abstract._kernels._jit import watching
+
+        with watching() as found:
+            work(path)
+        return found.seconds
+
+    return watched
 
 
 def _load_encoder(path: Path) -> Encoder:
@@ -705,14 +857,16 @@ def _loss(row: dict[str, Any]) -> AbstractionLoss:
 def _loss_detail(rows: list[AbstractionLoss]) -> str:
     first = rows[0]
     kept, lost = share_text(first.loss.kept), amount_text(first.loss.sup)
-    return f"{first.name}: keeps {kept}, loses {lost} at most; {len(rows) - 1} others beside it"
+    others = counted(len(rows) - 1, "other")
+    return f"{first.name}: keeps {kept}, loses {lost} at most; {others} beside it"
 
 
 def _curve(row: dict[str, Any]) -> Curve:
     scores: FloatArray = np.array(row["scores"], dtype=np.float64)
     steps = tuple(int(x) for x in row["steps"])
     if scores.ndim != 2 or 0 in scores.shape or scores.shape[1] != len(steps):
-        raise ValueError(f"{len(steps)} points have scores of shape {scores.shape}")
+        points = counted(len(steps), "point")
+        raise ValueError(f"scores of shape {scores.shape} do not belong to {points}")
     return Curve(str(row["name"]), steps, scores)
 
 

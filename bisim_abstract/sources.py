@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bisim_abstract._npz import read_npz
 from bisim_abstract._typing import ProgressCallback
 from bisim_abstract._validation import check_choice, check_int
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
@@ -27,7 +28,8 @@ class Source:
 
     Attributes:
         name: The id or the path.
-        env_args: Arguments of the environment.
+        env_args: Arguments of the environment, as JSON holds them: tuples become lists, so that
+            a run that is resumed makes the same environment.
         backgrounds: If given, the environment is seen against so many background states.
         terminal: "absorb" or "table", as for `extract_mdp`.
         reachable_only: Keep only states that can be reached.
@@ -48,15 +50,7 @@ class Source:
             raise InvalidArgumentError(f"the source must be an id or a path, got {self.name!r}")
         if not isinstance(self.env_args, Mapping):
             raise InvalidArgumentError(f"env_args must be a mapping, got {self.env_args!r}")
-        for name, value in self.env_args.items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise InvalidArgumentError(
-                    f"argument {name} must be a JSON value without NaN and infinity: {error}"
-                ) from None
-        if _is_deep(self.env_args):
-            raise InvalidArgumentError(f"env_args must not be nested more than {DEEPEST} deep")
+        object.__setattr__(self, "env_args", _as_json(self.env_args))
         taken = sorted(RESERVED & {str(name) for name in self.env_args})
         if taken:
             raise InvalidArgumentError(f"env_args may not set {', '.join(taken)}")
@@ -131,6 +125,31 @@ class Source:
         return Distractor(env, n_background=self.backgrounds, seed=self.seed)
 
 
+def _as_json(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as a file of a run would give them back."""
+    found: dict[str, Any] = {}
+    for name, value in env_args.items():
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgumentError(
+                f"argument {name} must be a JSON value without NaN and infinity: {error}"
+            ) from None
+        if _is_deep([value]):
+            raise InvalidArgumentError(f"env_args must not be nested more than {DEEPEST} deep")
+        if not _has_names(value):
+            raise InvalidArgumentError(f"argument {name} must have text as keys, got {value!r}")
+        found[name] = json.loads(text)
+    return found
+
+
+def _has_names(value: Any) -> bool:
+    """Whether all keys are text: JSON would make text of others, and never give them back."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _has_names(x) for key, x in value.items())
+    return not isinstance(value, list | tuple) or all(_has_names(x) for x in value)
+
+
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(DEEPEST):
@@ -139,3 +158,24 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
+
+
+# -- what files say they are -------------------------------------------------------------------
+
+
+def kind_of(path: str | Path) -> str:
+    """What a file says it holds: "model", "certificate", or "" for anything else.
+
+    Args:
+        path: The file, which need not exist.
+    """
+    try:
+        arrays = read_npz(path)
+        header = json.loads(arrays["header"].tobytes()) if "header" in arrays else {}
+        name = str(header.get("format", ""))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""  # whoever reads it in earnest says what is wrong with it
+    if "transitions" in arrays:
+        return "model"  # BRIDGE's
+    kinds = {"bisim_abstract.TabularMDP": "model", "bisim_abstract.Certificate": "certificate"}
+    return kinds.get(name, "")

@@ -58,7 +58,7 @@ def state_map(mdp: TabularMDP, *, embedding: Embedding | npt.ArrayLike | None = 
 
     Example:
         >>> from bisim_abstract.wrappers import extract_mdp
-        >>> places = state_map(extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"}))
+        >>> places = state_map(extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"}))
         >>> places.is_grid, int(places.x[15]), int(places.y[15]), int(places.has_place.sum())
         (True, 7, 1, 64)
     """

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from bisim_abstract._html import table_html
 from bisim_abstract._mdp_checks import kept as kept_array
 from bisim_abstract._text import counted
 from bisim_abstract._typing import FloatArray, IntArray
@@ -61,6 +62,20 @@ class ValueBracket:
             raise InvalidArgumentError(
                 f"lower, upper and policy must have one entry per cluster, got shapes {shapes}"
             )
+
+    def __repr__(self) -> str:
+        return f"ValueBracket({counted(self.policy.size, 'cluster')}, {self._range()})"
+
+    def _range(self) -> str:
+        return f"values between {self.lower.min():.6g} and {self.upper.max():.6g}"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("bounds", self._range()),
+            ("widest", f"{(self.upper - self.lower).max():.3g} between the two of a cluster"),
+        ]
+        count = counted(self.policy.size, "cluster")
+        return table_html(f"What a partition proves by itself, for {count}", rows)
 
     def __reduce__(self) -> tuple[Callable[..., ValueBracket], tuple[dict[str, Any]]]:
         return _rebuild_bracket, ({k: getattr(self, k) for k in self.__dataclass_fields__},)
@@ -139,6 +154,17 @@ class ProvenValue:
 
     def __repr__(self) -> str:
         return f"ProvenValue({counted(self.policy.size, 'choice')}, {self.summary()})"
+
+    def _repr_html_(self) -> str:
+        optimal = f"between {self.optimal_lower.min():.6g} and {self.optimal_upper.max():.6g}"
+        rows = [
+            ("start value kept", share_text(self.kept)),
+            ("loss in any state", f"at most {amount_text(self.loss)}"),
+            ("loss at the start", f"at most {amount_text(self.start_loss)}"),
+            ("optimal values", f"{optimal}, of {counted(self.labels.size, 'state')}"),
+            ("policy", f"{counted(self.policy.size, 'choice')}, one per cluster"),
+        ]
+        return table_html("What planning on clusters is proven to be worth", rows)
 
     def __reduce__(self) -> tuple[Callable[..., ProvenValue], tuple[dict[str, Any]]]:
         return _rebuild, ({k: getattr(self, k) for k in self.__dataclass_fields__},)

@@ -115,6 +115,8 @@ def _words(certificate: Certificate) -> tuple[str, str]:
         if not reason.startswith((NOTHING_MERGES, NOTHING_FOUND)):
             reason = f"{NOTHING_MERGES} at this threshold: all {states} stay apart"
         return "poor", f"CERTIFIED{scope}, BUT {reason}"
+    keeps = "keeps" if count == 1 and not has_end else "keep"
     return "useful", (
-        f"CERTIFIED{scope}: {what} keep {kept} of the start value, no state loses more than {loss}"
+        f"CERTIFIED{scope}: {what} {keeps} {kept} of the start value, "
+        f"no state loses more than {loss}"
     )

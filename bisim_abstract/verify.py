@@ -35,19 +35,31 @@ certificate with the code that makes bounds, and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bisim_abstract._html import table_html
 from bisim_abstract._parallel import thread_count
-from bisim_abstract._typing import FloatArray, SeedLike
+from bisim_abstract._progress import compiling, shown
+from bisim_abstract._text import counted, seconds_text
+from bisim_abstract._typing import FloatArray, Progress, ProgressCallback, SeedLike
 from bisim_abstract._validation import (
     as_generator,
     check_choice,
     check_int,
     check_memory_limit,
+)
+from bisim_abstract._verified import (
+    BoundsCheck,
+    bounds_digest,
+    recall_bounds,
+    remember,
+    remember_bounds,
 )
 from bisim_abstract._verify_exact import ExactTable, check_exact_features, check_exact_radii
 from bisim_abstract._verify_float import (
@@ -63,8 +75,8 @@ from bisim_abstract._verify_float import (
 from bisim_abstract._verify_read import Claims, Table, read_claims
 from bisim_abstract._verify_scope import check_clusters
 from bisim_abstract._verify_value import check_exact_value, check_value
-from bisim_abstract.errors import VerificationError
-from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.errors import InvalidArgumentError, VerificationError
+from bisim_abstract.mdp import TabularMDP, check_mdp
 
 if TYPE_CHECKING:
     from bisim_abstract.certificate import Certificate
@@ -72,6 +84,7 @@ if TYPE_CHECKING:
 __all__ = ["Verification", "VerificationError", "verify"]
 
 MODES = ("float", "exact", "sampled")
+COMPILING = 6  # seconds it takes to compile what this module needs, on an ordinary machine
 SMALL = 1_000_000  # steps, some seconds, up to which fractions decide what rounding leaves open
 PROBLEM_STEPS = 10  # what a transport problem takes per cost besides, in the same unit
 
@@ -93,6 +106,8 @@ class Verification:
         levels_checked: Number of block levels whose intervals, centres and radii were checked.
         features_checked: Number of value features and witnesses that were checked.
         values_checked: Number of functions that were checked of those which bound values.
+        seconds: How long it took, compiling apart.
+        compile_seconds: How long solvers were compiled for it, which happens once.
     """
 
     is_valid: bool
@@ -104,6 +119,8 @@ class Verification:
     levels_checked: int = 0
     features_checked: int = 0
     values_checked: int = 0
+    seconds: float = field(default=0.0, compare=False)
+    compile_seconds: float = field(default=0.0, compare=False)
 
     def raise_if_rejected(self) -> None:
         """Do nothing if the certificate is valid.
@@ -113,6 +130,27 @@ class Verification:
         """
         if not self.is_valid:
             raise VerificationError(self.problem)
+
+    def _repr_html_(self) -> str:
+        checked = [
+            counted(number, word)
+            for number, word in (
+                (self.pairs_checked, "pair"),
+                (self.levels_checked, "block level"),
+                (self.features_checked, "feature"),
+                (self.values_checked, "bound"),
+            )
+            if number
+        ]
+        rows = [("problem", self.problem)] if self.problem else []
+        rows += [
+            ("checked", ", ".join(checked) or "nothing"),
+            ("arithmetic", self.mode),
+            ("widening", f"{self.widening:.2g}"),
+        ]
+        if self.seconds or self.compile_seconds:
+            rows.append(("took", seconds_text(self.seconds, self.compile_seconds)))
+        return table_html(f"Certificate {self.verdict}", rows)
 
 
 def verify(
@@ -124,11 +162,14 @@ def verify(
     seed: SeedLike = 0,
     threads: int | None = None,
     memory_limit: int | None = None,
+    callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> Verification:
     """Check every claim of a certificate against the model.
 
     A certificate that is malformed in any way is rejected; it never raises an error. One that
-    is too large to be checked in the memory there is is neither rejected nor verified.
+    is too large to be checked in the memory there is is neither rejected nor verified. What was
+    verified in full is remembered, so that `AbstractedEnv` need not check it again.
 
     Args:
         mdp: The model.
@@ -142,41 +183,101 @@ def verify(
         threads: Number of threads in "float" mode; all cores by default. The result does not
             depend on it.
         memory_limit: Bytes that may be used; what is available by default.
+        callback: Called when a part begins, and if solvers must be compiled first.
+        progress: Show a line also where there is no terminal, as in a notebook.
 
     Raises:
+        InvalidArgumentError: If the arguments are swapped, or the certificate is a path.
         MemoryLimitError: If the check would not fit; it says nothing about the certificate.
     """
+    check_mdp(mdp, call="verify(mdp, certificate)")
+    _check_kind(certificate)
     check_choice("mode", mode, MODES)
     sample = check_int("sample", sample, low=1)
-    rng, workers = as_generator(seed), thread_count(threads)
+    options = _Options(mode, sample, as_generator(seed), thread_count(threads))
+    limit = check_memory_limit(memory_limit)
+    return _judged(mdp, certificate, options, limit, callback, progress)
+
+
+def verify_rest(mdp: TabularMDP, certificate: Certificate) -> Verification:
+    """`verify`, without what this process has found of the very same bounds; nothing if all of it.
+
+    Thresholds of one certificate share their bounds; each has clusters and a value of its own.
+    """
+    options = _Options("float", 1, as_generator(0), thread_count(None), is_recalling=True)
+    return _judged(mdp, certificate, options, None, None, False)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How to check."""
+
+    mode: str
+    sample: int
+    rng: np.random.Generator
+    threads: int
+    is_recalling: bool = False
+
+
+def _judged(
+    mdp: TabularMDP,
+    certificate: Certificate,
+    options: _Options,
+    memory_limit: int | None,
+    callback: ProgressCallback | None,
+    progress: bool,
+) -> Verification:
+    begin = time.perf_counter()
     # Values beyond all floats become infinite or NaN, which no comparison accepts.
-    with np.errstate(all="ignore"):
+    with (
+        np.errstate(all="ignore"),
+        shown(callback, progress) as report,
+        compiling(report, about=COMPILING) as compiled,
+    ):
         try:
-            claims = read_claims(certificate, mdp, memory_limit=check_memory_limit(memory_limit))
+            claims = read_claims(certificate, mdp, memory_limit=memory_limit)
         except VerificationError as reason:
-            return Verification(False, "rejected", mode, str(reason), 0.0, 0)
-        check = _Check(mdp, mode, sample, rng, workers)
-        found = check.judge(claims)
-        if not check.is_open:
-            return found
-        if _exact_work(claims, mdp) <= SMALL:
-            return _Check(mdp, "exact", sample, rng, workers).judge(claims)
+            return Verification(False, "rejected", options.mode, str(reason), 0.0, 0)
+        check = _Check(mdp, options, report)
+        found, is_open = check.judge(claims), check.is_open
+        if is_open and _exact_work(claims, mdp) <= SMALL:
+            check = _Check(mdp, replace(options, mode="exact"), report)
+            found, is_open = check.judge(claims), False
+    seconds = max(time.perf_counter() - begin - compiled.seconds, 0.0)
+    found = replace(found, seconds=seconds, compile_seconds=compiled.seconds)
+    if found.verdict == "verified":
+        remember(mdp, certificate)
+    if not is_open:
+        return found
     return replace(found, problem=f'{found.problem}; mode "exact" would decide, slowly')
+
+
+def _check_kind(certificate: object) -> None:
+    """Refuse what was meant as something else; all other objects are judged by what they say."""
+    kind = type(certificate)  # `isinstance` would ask the object, which may do anything
+    if issubclass(kind, TabularMDP):
+        raise InvalidArgumentError(
+            "certificate must be a Certificate, got a TabularMDP; the order is "
+            "verify(mdp, certificate)"
+        )
+    if issubclass(kind, str | Path):
+        raise InvalidArgumentError(
+            f"certificate must be a Certificate, got {certificate!r}; if that is the path of one, "
+            "read it with Certificate.load(path)"
+        )
 
 
 class _Check:
     """One run of the verifier, and how far it has come."""
 
-    def __init__(
-        self, mdp: TabularMDP, mode: str, sample: int, rng: np.random.Generator, threads: int
-    ) -> None:
+    def __init__(self, mdp: TabularMDP, options: _Options, report: ProgressCallback | None) -> None:
         self.pairs = self.levels = self.features = self.values = 0
         self.is_open = False  # whether rounding is all that speaks against it
         self._mdp = mdp
-        self._mode = mode
-        self._sample = sample
-        self._rng = rng
-        self._threads = threads
+        self._options = options
+        self._mode = options.mode
+        self._threads = options.threads
+        self._report = report
 
     def judge(self, claims: Claims) -> Verification:
         """Check everything; what was found."""
@@ -198,6 +299,11 @@ class _Check:
             values_checked=self.values,
         )
 
+    def _tell(self, part: str) -> None:
+        """Say which part comes next."""
+        if self._report is not None:
+            self._report(Progress("verifying", self.pairs, None, part))
+
     def _run(self, claims: Claims) -> Fraction:
         """How far bounds must be widened."""
         levels = [ExactTable(level, claims.gamma) for level in claims.levels]
@@ -213,11 +319,39 @@ class _Check:
             if is_float and table.table.keys.size:
                 check_limit(table.limit)
             _check_largest(table)
+        self._tell("values")
         check_values = check_exact_value if self._mode == "exact" else check_value
         self.values = check_values(claims, self._mdp)
+        reader = Reader(claims.states, claims.gamma, levels=claims.levels, features=claims.features)
+        widening = self._check_bounds(claims, levels, states, reader) / (1 - Fraction(claims.gamma))
+        remark = ""
+        if claims.scope == "covered":  # what is claimed there are the clusters of bounds as stored
+            check_clusters(claims, Fraction(0), "", reader, states, self._threads)
+        if widening > 0:
+            remark = f" once widened by {above_float(widening)!r}, which rounding asks for"
+        self._tell("clusters")
+        try:
+            check_clusters(claims, widening, remark, reader, states, self._threads)
+        except VerificationError as reason:
+            # Wrong already as they stand? Then rounding is not to be blamed.
+            check_clusters(claims, Fraction(0), "", reader, states, self._threads)
+            raise VerificationError(str(reason), is_open=True) from reason
+        return widening
+
+    def _check_bounds(
+        self, claims: Claims, levels: list[ExactTable], states: ExactTable, reader: Reader
+    ) -> Fraction:
+        """Everything but clusters and values: by how much inequalities may be missed."""
+        digest = bounds_digest(self._mode, self._mdp, claims)
+        known = recall_bounds(digest) if self._options.is_recalling else None
+        if known is not None:
+            self.pairs, self.levels, self.features = known.pairs, known.levels, known.features
+            return known.open_by
+        is_float = self._mode == "float"
         open_by = Fraction(0)
         radii = []
         for level in levels:
+            self._tell("blocks")
             radii.append(self._check_model(level.table))
             self.levels += 1
         if is_float:
@@ -227,27 +361,19 @@ class _Check:
                 open_by = max(
                     open_by, check_table(own, claims, states.limit, radius, self._threads)
                 )
+        self._tell("features")
         open_by = max(open_by, self._check_features(claims, states.limit))
-        reader = Reader(claims.states, claims.gamma, levels=claims.levels, features=claims.features)
+        self._tell("pairs")
         if is_float:
             self.pairs += claims.states.keys.size
             radius = claims.states.radius
             open_by = max(open_by, check_table(reader, claims, states.limit, radius, self._threads))
         else:
             self._check_sample([*levels, states])
-        widening = open_by / (1 - Fraction(claims.gamma))
-        remark = ""
-        if claims.scope == "covered":  # what is claimed there are the clusters of bounds as stored
-            check_clusters(claims, Fraction(0), "", reader, states, self._threads)
-        if widening > 0:
-            remark = f" once widened by {above_float(widening)!r}, which rounding asks for"
-        try:
-            check_clusters(claims, widening, remark, reader, states, self._threads)
-        except VerificationError as reason:
-            # Wrong already as they stand? Then rounding is not to be blamed.
-            check_clusters(claims, Fraction(0), "", reader, states, self._threads)
-            raise VerificationError(str(reason), is_open=True) from reason
-        return widening
+        if self._mode != "sampled":
+            found = BoundsCheck(open_by, self.pairs, self.levels, self.features)
+            remember_bounds(digest, found)
+        return open_by
 
     def _check_model(self, level: Table) -> FloatArray:
         """The model part of a level: proven radii."""
@@ -259,7 +385,9 @@ class _Check:
             return level.radius
         radius = check_radii(level, mdp, self._threads)
         if self._mode == "sampled":
-            rows = self._rng.choice(n_rows, size=min(self._sample, n_rows), replace=False)
+            rows = self._options.rng.choice(
+                n_rows, size=min(self._options.sample, n_rows), replace=False
+            )
             check_exact_radii(level, mdp, np.sort(rows).tolist())
         return radius
 
@@ -277,8 +405,10 @@ class _Check:
         """Inequalities of all tables in exact arithmetic, or of a sample."""
         sizes = [table.table.keys.size for table in tables]
         which = np.arange(sum(sizes))
-        if self._mode == "sampled" and self._sample < which.size:
-            which = np.sort(self._rng.choice(which.size, size=self._sample, replace=False))
+        if self._mode == "sampled" and self._options.sample < which.size:
+            which = np.sort(
+                self._options.rng.choice(which.size, size=self._options.sample, replace=False)
+            )
         before = 0
         for table, size in zip(tables, sizes, strict=True):
             for index in which[(which >= before) & (which < before + size)].tolist():

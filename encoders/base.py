@@ -6,6 +6,7 @@ import abc
 import inspect
 import json
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
@@ -19,8 +20,15 @@ from torch import Tensor, nn
 from bisim_abstract._memory import check_memory
 from bisim_abstract._npz import read_npz, write_npz
 from bisim_abstract._progress import shown
+from bisim_abstract._text import counted
 from bisim_abstract._typing import BoolArray, Progress, ProgressCallback
-from bisim_abstract._validation import check_gamma, check_int, check_positive, check_states
+from bisim_abstract._validation import (
+    as_array,
+    check_gamma,
+    check_int,
+    check_positive,
+    check_states,
+)
 from bisim_abstract.encoders._nets import Observer, Optimiser, Samples, one_thread
 from bisim_abstract.encoders.transitions import (
     Transitions,
@@ -166,6 +174,7 @@ class Encoder(abc.ABC):
         *,
         n_transitions: int = 100_000,
         callback: ProgressCallback | None = None,
+        progress: bool = False,
     ) -> Self:
         """Learn from an environment, its id, a model, or transitions.
 
@@ -173,25 +182,19 @@ class Encoder(abc.ABC):
             source: Where transitions come from. Environments are stepped with random actions,
                 models are sampled uniformly over their states.
             n_transitions: How many are gathered, unless they are given.
-            callback: Told about the progress; on a terminal a line is shown by default.
+            callback: Told about the progress; without one, a terminal shows a line.
+            progress: Show a line also where there is no terminal, as in a notebook.
 
         Raises:
             InvalidArgumentError: If nothing can be learned from this source, or the loss is no
                 longer finite.
         """
-        data = _gathered(source, n_transitions, self.seed)
-        with one_thread(), shown(callback) as report:
-            generator = torch.Generator().manual_seed(self.seed)
-            device = torch.device(self.device)
-            samples = Samples.of(data, device)
-            n_features = 0 if data.is_discrete else data.n_features
-            learner = self._make(samples.n_rows, n_features, data.n_actions, generator)
-            learner.prepare(samples)
-            learner.to(device)
-            self._train(learner, samples, generator, report)
+        with shown(callback, progress) as report:
+            data = _gathered(source, n_transitions, self.seed, report)
+            learner, samples = self._learned(data, report)
         self._shape = {
             "n_states": samples.n_rows if data.is_discrete else None,
-            "n_features": n_features,
+            "n_features": 0 if data.is_discrete else data.n_features,
             "n_actions": data.n_actions,
             "scale": samples.scale,
         }
@@ -204,6 +207,21 @@ class Encoder(abc.ABC):
                 logger.info("%d of %d states were never left", missing, samples.n_rows)
         self._learner = learner.eval()
         return self
+
+    def _learned(
+        self, data: Transitions, report: ProgressCallback | None
+    ) -> tuple[Learner, Samples]:
+        """A learner that was trained on transitions, and what they look like to it."""
+        with one_thread():
+            generator = torch.Generator().manual_seed(self.seed)
+            device = torch.device(self.device)
+            samples = Samples.of(data, device)
+            n_features = 0 if data.is_discrete else data.n_features
+            learner = self._make(samples.n_rows, n_features, data.n_actions, generator)
+            learner.prepare(samples)
+            learner.to(device)
+            self._train(learner, samples, generator, report)
+        return learner, samples
 
     def _train(
         self,
@@ -231,7 +249,7 @@ class Encoder(abc.ABC):
                 value = float(loss.detach())
                 if not np.isfinite(value):
                     raise InvalidArgumentError(
-                        f"the loss is {value} after {step + 1} steps; learning_rate "
+                        f"the loss is {value} after {counted(step + 1, 'step')}; learning_rate "
                         f"{self.learning_rate} is too large for these transitions"
                     )
                 if report is not None:
@@ -258,32 +276,39 @@ class Encoder(abc.ABC):
         return self._seen.copy()
 
     def encode(self, states: npt.ArrayLike, /) -> Points:
-        """(n, dim) points of states, or of observations in rows."""
+        """(..., dim) points of states, one for each entry of an array, a list or a range.
+
+        A single state gives a single point, (dim). Observations that are vectors lie along the
+        last axis.
+        """
         learner = self._fitted()
         inputs = self._inputs("states", states)
-        count = 1 if self.n_states is not None else 2
-        if inputs.ndim != count:
-            raise InvalidArgumentError(
-                f"states must have {count} dimension(s), got shape {tuple(inputs.shape)}"
-            )
+        shape, rest = self._split_shape(inputs)
         unit = np.float32(self._unit(self._shape["scale"]))
         with torch.no_grad(), one_thread():
-            parts = [_latent(learner, part) for part in torch.split(inputs, CHUNK)]
+            flat = inputs.reshape(math.prod(shape), *rest)
+            parts = [_latent(learner, part) for part in torch.split(flat, CHUNK)]
             points: npt.NDArray[Any] = torch.cat(parts).cpu().numpy()
-        return (points * unit).astype(np.float32)
+        return (points * unit).astype(np.float32).reshape(*shape, self.dim)
 
     def distance(self, states: npt.ArrayLike, others: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The learned distance of states, by broadcasting two arrays of indices.
 
-        Observations that are vectors broadcast over all but their last axis.
+        Two single states give a single number. Observations that are vectors broadcast over all
+        but their last axis.
         """
         learner = self._fitted()
         x, y = self._inputs("states", states), self._inputs("others", others)
-        rest = x.shape[x.ndim :] if self.n_states is not None else x.shape[-1:]
-        shape = np.broadcast_shapes(
-            tuple(x.shape[: x.ndim - len(rest)]), tuple(y.shape[: y.ndim - len(rest)])
-        )
-        x, y = (part.expand(*shape, *rest).reshape(-1, *rest) for part in (x, y))
+        (left, rest), (right, _) = self._split_shape(x), self._split_shape(y)
+        try:
+            shape = np.broadcast_shapes(left, right)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"states and others must broadcast, got shapes {left} and {right}; for all pairs "
+                "of two lists give states[:, None]"
+            ) from None
+        size = math.prod(shape)
+        x, y = (part.expand((*shape, *rest)).reshape(size, *rest) for part in (x, y))
         out = np.empty(x.shape[0])
         with torch.no_grad(), one_thread():
             for begin in range(0, x.shape[0], CHUNK):
@@ -303,11 +328,17 @@ class Encoder(abc.ABC):
             )
         return self._learner
 
+    def _split_shape(self, inputs: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shape of the array of states, and that of one of them."""
+        own = 0 if self.n_states is not None else 1
+        cut = inputs.ndim - own
+        return tuple(inputs.shape[:cut]), tuple(inputs.shape[cut:])
+
     def _inputs(self, name: str, values: npt.ArrayLike) -> Tensor:
         device = torch.device(self.device)
         if self.n_states is not None:
             return torch.as_tensor(check_states(name, values, self.n_states), device=device)
-        features = np.asarray(values)
+        features = as_array(name, values)
         if features.dtype.kind not in "fiu" or features.shape[-1:] != (self._shape["n_features"],):
             raise InvalidArgumentError(
                 f"{name} must hold observations of {self._shape['n_features']} features along "
@@ -454,14 +485,16 @@ def _restore(
     encoder._seen = seen
 
 
-def _gathered(source: Source, n_transitions: int, seed: int) -> Transitions:
+def _gathered(
+    source: Source, n_transitions: int, seed: int, report: ProgressCallback | None
+) -> Transitions:
     if isinstance(source, Transitions):
         return source
     n = check_int("n_transitions", n_transitions, low=1)
     if isinstance(source, TabularMDP):
         return sample_transitions(source, n, seed=seed)
     if isinstance(source, str | gym.Env):
-        return collect_transitions(source, n, seed=seed)
+        return collect_transitions(source, n, seed=seed, callback=report)
     raise InvalidArgumentError(
         "source must be an environment, its id, a TabularMDP or Transitions, "
         f"got {type(source).__name__}"

@@ -37,7 +37,7 @@ class RewardEmbedding:
         self.n_states, self.dim = mdp.rewards.shape
 
     def encode(self, states: npt.ArrayLike, /) -> Points:
-        """(n, dim) points of the states."""
+        """(..., dim) points of the states, one for each entry."""
         return self._points[check_states("states", states, self.n_states)]
 
 
@@ -70,5 +70,5 @@ class RandomEmbedding:
         self._points: Points = as_generator(seed).standard_normal(shape, dtype=np.float32)
 
     def encode(self, states: npt.ArrayLike, /) -> Points:
-        """(n, dim) points of the states."""
+        """(..., dim) points of the states, one for each entry."""
         return self._points[check_states("states", states, self.n_states)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +19,18 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from bisim_abstract._mdp_checks import frozen
 from bisim_abstract._memory import check_memory
 from bisim_abstract._npz import read_npz, write_npz
-from bisim_abstract._typing import BoolArray, FloatArray, IntArray, SeedLike
+from bisim_abstract._progress import shown
+from bisim_abstract._text import counted
+from bisim_abstract._typing import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Progress,
+    ProgressCallback,
+    SeedLike,
+)
 from bisim_abstract._validation import as_generator, check_choice, check_int
+from bisim_abstract.encoders._space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 from bisim_abstract.mdp import TabularMDP, check_mdp
 
@@ -28,6 +38,7 @@ __all__ = ["Policy", "Transitions", "collect_transitions", "sample_transitions"]
 
 FORMAT = "bisim_abstract.Transitions"
 VERSION = 1
+REPORT = 100  # steps of all copies between two reports
 EPISODE = 200  # steps after which a rollout of a model starts anew
 # What a sampled step, the arrays of one step of all copies, and a copy of an environment take.
 STEP_BYTES, ARRAYS_BYTES, COPY_BYTES = 70, 800, 4_000
@@ -35,8 +46,8 @@ ARRAYS = ("states", "actions", "rewards", "next_states", "terminated")
 SCALARS = ("n_actions", "n_states", "terminal_state")
 
 Env: TypeAlias = gym.Env[Any, Any]
-Policy: TypeAlias = Callable[[npt.NDArray[Any]], npt.ArrayLike]
-"""Actions for a batch of observations, one row each."""
+Policy: TypeAlias = Callable[[Any], npt.ArrayLike]
+"""Actions for a batch of observations, as a vector environment gives them: one row each."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -112,8 +123,11 @@ class Transitions:
         return int(self.actions.size)
 
     def __repr__(self) -> str:
-        kind = f"{self.n_states:,} states" if self.is_discrete else f"{self.n_features} features"
-        return f"Transitions({len(self):,} steps of {kind}, {self.n_actions} actions)"
+        kind = counted(self.n_features, "feature")
+        if self.n_states is not None:
+            kind = counted(self.n_states, "state")
+        steps, actions = counted(len(self), "step"), counted(self.n_actions, "action")
+        return f"Transitions({steps} of {kind}, {actions})"
 
     def save(self, path: str | Path) -> None:
         """Write one `.npz` file: arrays and a JSON header; never a pickle."""
@@ -154,6 +168,8 @@ def collect_transitions(
     policy: Policy | None = None,
     n_envs: int = 8,
     seed: SeedLike = 0,
+    callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> Transitions:
     """Step copies of an environment and record what happens.
 
@@ -161,17 +177,28 @@ def collect_transitions(
     cannot be rebuilt, is stepped itself, alone. Steps in which a finished episode is replaced
     by a new one are no transitions and are left out.
 
+    States are numbers where observations are made of finitely many values: a `Discrete` space
+    counts its own, and the parts of a `MultiDiscrete`, `MultiBinary`, `Tuple` or `Dict` are the
+    digits of a number, the last one counting fastest, as in `numpy.ravel_multi_index` (up to
+    a million numbers). All others, those with `Box` parts among them, become vectors: reals as
+    they are, and each digit as zeros with a single one.
+
     Args:
-        env: An environment with `Discrete` actions and `Discrete` or one-dimensional `Box`
-            observations, or its id.
+        env: An environment with `Discrete` actions and observations of these kinds, or its id.
         n: Number of transitions.
         policy: Actions for a batch of observations; uniformly random by default.
         n_envs: Number of copies.
         seed: Seed or generator, for the copies and for random actions.
+        callback: Called after every hundred steps of all copies.
+        progress: Show a line of progress, on a terminal, in a notebook or in a log.
 
     Raises:
         InvalidArgumentError: If the spaces are of other kinds, or the policy's actions are not
             in the action space.
+
+    Example:
+        >>> collect_transitions("Blackjack-v1", 100)  # 32 sums, 11 cards, an ace or none
+        Transitions(100 steps of 704 states, 2 actions)
     """
     n = check_int("n", n, low=1)
     n_envs = check_int("n_envs", n_envs, low=1)
@@ -181,44 +208,50 @@ def collect_transitions(
         instead="ask for a smaller n_envs",
     )
     rng = as_generator(seed)
-    with _vectorised(env, n_envs) as copies:
-        space, n_actions = copies.single_observation_space, _check_actions(copies)
-        n_states, kind = _check_observations(space)
-        # All is held four times: as stepped, joined, converted, and read-only.
-        own = 2 * math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize + 17
-        _check_room(n, 4 * own + ARRAYS_BYTES // copies.num_envs)
-        offset = int(space.start) if isinstance(space, spaces.Discrete) else 0
+    with (
+        _vectorised(env, n_envs) as copies,
+        shown(callback, progress, on_terminal=False) as report,
+    ):
+        n_actions, found = _check_actions(copies), SpaceRows(copies.single_observation_space)
+        width = copies.num_envs
+        # All is held three times: as stepped, joined, and read-only.
+        _check_room(n, 3 * (2 * found.row_bytes + 17) + ARRAYS_BYTES // width)
         columns: list[list[npt.NDArray[Any]]] = [[], [], [], [], []]
         first = int(copies.single_action_space.start)  # type: ignore[attr-defined]
         begun: Any = copies.reset(seed=int(rng.integers(2**31)))
-        seen: npt.NDArray[Any] = np.array(begun[0])
-        is_over = np.zeros(copies.num_envs, bool)
+        seen = begun[0]
+        now = found.rows(seen, width)
+        is_over = np.zeros(width, bool)
         count = 0
-        while count < n:
+        for turn in itertools.count(1):
             if policy is None:
-                actions = first + rng.integers(n_actions, size=copies.num_envs)
+                actions = first + rng.integers(n_actions, size=width)
             else:
-                actions = _policy_actions(policy, seen, first, n_actions)
+                actions = _policy_actions(policy, seen, width, first, n_actions)
             stepped: Any = copies.step(actions)
-            observed, rewards, terminated, truncated, _ = stepped
-            observed = np.array(observed)
+            seen, rewards, terminated, truncated, _ = stepped
+            after = found.rows(seen, width)
             # A copy that was over has been reset by this step, whatever the action.
             valid = np.flatnonzero(~is_over)[: n - count]
-            step = (seen, actions - first, rewards, observed, terminated)
+            step = (now, actions - first, rewards, after, terminated)
             for column, values in zip(columns, step, strict=True):
                 column.append(np.asarray(values)[valid])
             count += valid.size
             is_over = np.asarray(terminated | truncated)
-            seen = observed
-    states, acts, pay, after, ended = (np.concatenate(column) for column in columns)
+            now = after
+            if report is not None and (turn % REPORT == 0 or count == n):
+                report(Progress("collecting", count, n))
+            if count == n:
+                break
+    states, acts, pay, later, ended = (np.concatenate(column) for column in columns)
     return Transitions(
-        states=(states - offset).astype(kind),
+        states=states,
         actions=acts,
         rewards=pay.astype(np.float64),
-        next_states=(after - offset).astype(kind),
+        next_states=later,
         terminated=ended.astype(bool),
         n_actions=n_actions,
-        n_states=n_states,
+        n_states=found.n_states,
     )
 
 
@@ -389,24 +422,13 @@ def _check_actions(copies: SyncVectorEnv) -> int:
     return int(space.n)
 
 
-def _check_observations(space: gym.Space[Any]) -> tuple[int | None, type]:
-    if isinstance(space, spaces.Discrete):
-        return int(space.n), np.int64
-    if isinstance(space, spaces.Box) and len(space.shape) == 1:
-        return None, np.float32
-    raise InvalidArgumentError(
-        f"env must have Discrete or one-dimensional Box observations, got {space}; wrap it in "
-        "gymnasium.wrappers.FlattenObservation"
-    )
-
-
 def _policy_actions(
-    policy: Policy, seen: npt.NDArray[Any], first: int, n_actions: int
+    policy: Policy, seen: Any, count: int, first: int, n_actions: int
 ) -> npt.NDArray[Any]:
     actions = np.asarray(policy(seen))
-    if actions.shape != seen.shape[:1] or actions.dtype.kind not in "iu":
+    if actions.shape != (count,) or actions.dtype.kind not in "iu":
         raise InvalidArgumentError(
-            f"policy must return whole numbers of shape {seen.shape[:1]}, got {actions.dtype} of "
+            f"policy must return whole numbers of shape {(count,)}, got {actions.dtype} of "
             f"shape {actions.shape}"
         )
     if (actions < first).any() or (actions >= first + n_actions).any():

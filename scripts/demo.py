@@ -16,7 +16,9 @@ from pathlib import Path
 from rich.console import Console
 
 from bisim_abstract import InvalidArgumentError, abstract_env
-from bisim_abstract.runs import Config, Done, Run, Training
+from bisim_abstract._kernels._jit import watching
+from bisim_abstract._text import seconds_text
+from bisim_abstract.runs import Begun, Config, Done, Run, Training
 from bisim_abstract.sources import Source
 from bisim_abstract.value import amount_text, share_text
 
@@ -53,12 +55,15 @@ def main() -> None:
         title=TITLE,
     )
 
+    def before(begun: Begun) -> None:
+        console.print(f"[bold]{begun.stage:<8}[/bold] {WORDS[begun.stage]}")
+
     def after(done: Done) -> None:
-        console.print(f"[bold]{done.stage:<8}[/bold] {WORDS[done.stage]}")
-        console.print(f"{'':8} {done.detail} ({done.seconds:.1f} s)", style="dim", markup=False)
+        took = seconds_text(done.seconds, done.compile_seconds)
+        console.print(f"{'':8} {done.detail} ({took})", style="dim", markup=False)
 
     console.print("\nThe same in stages, with an encoder, agents and a report:\n")
-    found = Run(options.out, config, after=after)()
+    found = Run(options.out, config, before=before, after=after)()
     seconds = time.perf_counter() - begin
     console.print(f"\nreport: {found.report.resolve()} ({seconds:.0f} s in all)", markup=False)
     console.print(found.verdict.sentence, style=f"bold {found.verdict.colour}", markup=False)
@@ -69,14 +74,15 @@ def _show_value(console: Console) -> None:
     console.print(f"{ENV}: 2,500 states, but nobody tells us that they form 25 rooms\n")
     console.print(f'env = abstract_env("{ENV}", gamma={GAMMA:g})\n', style="dim", markup=False)
     begin = time.perf_counter()
-    env = abstract_env(ENV, gamma=GAMMA)
-    seconds = time.perf_counter() - begin
+    with watching() as compiled:
+        env = abstract_env(ENV, gamma=GAMMA)
+    seconds = time.perf_counter() - begin - compiled.seconds
     certificate, value = env.certificate, env.value
     rows = (
         ("clusters", f"{certificate.n_clusters:,} instead of {certificate.n_live:,} states"),
         ("kept", f"{share_text(value.kept)} of the start value, above random actions"),
         ("lost", f"{amount_text(value.loss)} at most, in any state"),
-        ("proof", f"over all pairs, verified ({seconds:.1f} s with compiling)"),
+        ("proof", f"over all pairs, verified ({seconds_text(seconds, compiled.seconds)})"),
     )
     for name, text in rows:
         console.print(f"[bold]{name:<8}[/bold] {text}")

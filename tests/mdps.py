@@ -227,14 +227,14 @@ def mdps(
     for state in draw(st.sets(st.integers(0, n - 1), max_size=2)):
         P[state] = np.eye(n)[state]
         R[state] = 0.0
-    return TabularMDP.from_dense(P, R)
+    return TabularMDP.from_dense(P, R, order="sas")
 
 
 def permuted(mdp: TabularMDP, order: npt.ArrayLike) -> TabularMDP:
     """The same model with state `order[k]` renamed to k, rows stored in the new order."""
     take = np.asarray(order, dtype=np.int64)
     P = dense(mdp)
-    return TabularMDP.from_dense(P[take][:, :, take], mdp.rewards[take])
+    return TabularMDP.from_dense(P[take][:, :, take], mdp.rewards[take], order="sas")
 
 
 def dense(mdp: TabularMDP) -> npt.NDArray[np.float64]:

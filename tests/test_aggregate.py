@@ -15,6 +15,7 @@ from bisim_abstract import (
     InvalidArgumentError,
     TabularMDP,
     aggregate,
+    evaluate_policy,
     lift_policy,
     value_iteration,
     value_loss,
@@ -215,9 +216,28 @@ def test_lifted_policies() -> None:
     mixed = np.random.default_rng(0).dirichlet(np.ones(2), 4)
     assert lift_policy(found, mixed).shape == (10, 2)
     np.testing.assert_array_equal(lift_policy(found, mixed)[3], mixed[found.labels[3]])
-    for bad in (policy[:3], policy * 1.0, mixed[:, :1]):
+    for bad in (policy[:2], policy * 1.0, mixed[:, :1]):
         with pytest.raises(InvalidArgumentError, match="policy must be actions of shape"):
             lift_policy(found, bad)
+    # At the end nobody acts: a table may do without it.
+    live = found.labels != found.mdp.terminal_state
+    assert lift_policy(found, policy[:3])[live].tolist() == lifted[live].tolist()
+    np.testing.assert_array_equal(lift_policy(found, mixed[:3])[live], mixed[found.labels[live]])
+    assert lift_policy(found, lambda cluster: 1)[live].tolist() == [1] * 9
+
+
+def test_swapped_arguments_are_told_the_order() -> None:
+    mdp, labels = ending(0)
+    found = aggregate(mdp, labels)
+    policy = np.zeros(mdp.n_states, int)
+    for call, order in (
+        (lambda: lift_policy(policy, found), r"lift_policy\(aggregation, policy\)"),  # type: ignore[arg-type]
+        (lambda: aggregate(labels, mdp), r"aggregate\(mdp, labels\)"),  # type: ignore[arg-type]
+        (lambda: value_loss(0.9, mdp, policy), r"value_loss\(mdp, gamma, policy\)"),  # type: ignore[arg-type]
+        (lambda: evaluate_policy(policy, 0.9, mdp), r"evaluate_policy\(mdp, gamma, policy\)"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"the order is {order}"):
+            call()
 
 
 # -- losses ------------------------------------------------------------------------------------

@@ -95,7 +95,8 @@ def test_actions_are_not_interchangeable() -> None:
     mdp = TabularMDP.from_dense(P, [0.0, 0.0, 1.0, 0.0])
     assert bisimulation_classes(mdp).labels.tolist() == [0, 1, 2, 3]
     # Rewards, too: the same two numbers, the other way round.
-    mdp = TabularMDP.from_dense(np.ones((2, 2, 1)) * np.array([1.0, 0.0]), [[1, 2], [2, 1]])
+    P = np.ones((2, 2, 1)) * np.array([1.0, 0.0])
+    mdp = TabularMDP.from_dense(P, [[1, 2], [2, 1]], order="sas")
     assert bisimulation_classes(mdp).labels.tolist() == [0, 1]
 
 

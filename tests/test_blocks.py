@@ -707,14 +707,22 @@ def test_partial_transport() -> None:
         indptr, probs = np.array([0, m, m + n]), np.empty(m + n)
         normalise_rows_kernel(indptr, weights, probs)
         radius = np.array([[free / 2.0], [free / 2.0]])
-        out = np.empty(1)
+        indices = np.concatenate([np.arange(m), np.arange(n)])
+        zero, out = np.zeros((2, 1)), np.empty(1)
         arm_kernel(
             0,
             1,
-            *(np.array([0]), np.array([1])),
-            *(np.array([0, m * n]), np.arange(m * n)),
-            *(indptr, np.concatenate([np.arange(m), np.arange(n)]), weights, probs),
-            *(np.zeros((2, 1)), np.zeros((2, 1)), radius),
+            np.array([0]),
+            np.array([1]),
+            np.array([0, m * n]),
+            np.arange(m * n),
+            indptr,
+            indices,
+            weights,
+            probs,
+            zero,
+            zero,
+            radius,
             1.0,
             max(m, n),
             0.0,

@@ -187,7 +187,7 @@ def abstained(tmp_path_factory: pytest.TempPathFactory) -> Report:
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Certified at some thresholds, worth it at few: and this is none of these."""
-    mdp = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    mdp = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
     certificate = certify(mdp, 0.9, tau=0.07)
     assert certificate.verdict.level == "poor"
     path = write_report(tmp_path_factory.mktemp("lake") / "report.html", mdp, certificate)

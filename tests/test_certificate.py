@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, certify, verify
+from bisim_abstract import (
+    InvalidArgumentError,
+    NotCertifiedError,
+    TabularMDP,
+    aggregate,
+    certify,
+    verify,
+)
 from bisim_abstract.arms import Arms
 from bisim_abstract.blocks import BlockLevel, build_blocks
 from bisim_abstract.certificate import Certificate
@@ -25,6 +32,7 @@ from bisim_abstract.errors import FileFormatError
 from bisim_abstract.features import make_witness, value_features
 from bisim_abstract.linking import Undecided
 from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract.wrappers import extract_mdp
 from tests.oracles import first_appearance
 
 Floats = npt.NDArray[np.float64]
@@ -591,7 +599,58 @@ def test_undecided_needs_a_threshold() -> None:
     assert given.undecided(9.0) is None
 
 
+# -- certified clusters ------------------------------------------------------------------------
+
+
+def test_labels_and_clusters_are_those_that_planning_counts() -> None:
+    mdp = extract_mdp("FrozenLake-v1")
+    certificate = certify(mdp, 0.9)
+    small, end = aggregate(mdp, certificate.labels_upper), mdp.terminal_state
+    value, count = certificate.value, certificate.n_clusters
+    assert value is not None
+    assert end is not None
+    assert certificate.labels.tolist() == small.labels.tolist() == value.labels.tolist()
+    assert certificate.labels.dtype == np.int64
+    assert certificate.labels[end] == count
+    assert len(certificate.clusters) == count
+    for k, members in enumerate(certificate.clusters):
+        assert members.tolist() == small.members(k).tolist()
+        assert members.dtype == np.int64
+    assert sorted(np.concatenate(certificate.clusters)) == np.delete(range(17), end).tolist()
+    for array in (certificate.labels, certificate.clusters[0]):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    other = certificate.at(certificate.certified_thresholds()[-1].low)
+    assert len(other.clusters) == other.n_clusters != count
+
+
+def test_clusters_without_an_end() -> None:
+    given = by_hand(tau=0.8, labels_lower=[0, 1, 0, 1], labels_upper=[0, 1, 0, 1])
+    assert given.labels.tolist() == [0, 1, 0, 1]
+    assert [members.tolist() for members in given.clusters] == [[0, 2], [1, 3]]
+
+
+def test_what_is_not_certified_has_no_labels() -> None:
+    bad = by_hand(tau=0.6, labels_lower=[0, 0, 1, 1], labels_upper=[0, 0, 1, 2])
+    for name in ("labels", "clusters"):
+        with pytest.raises(NotCertifiedError, match="between 2 and 3") as error:
+            getattr(bad, name)
+        assert "labels_upper" in str(error.value)
+        with pytest.raises(NotCertifiedError, match="no threshold"):
+            getattr(by_hand(), name)
+
+
 # -- words -------------------------------------------------------------------------------------
+
+
+def test_one_interval_is_one() -> None:
+    """It said "there are 1 certified interval"."""
+    mdp = TabularMDP.from_dense([[[1.0]]], [[0.0]])
+    text = Certificate.of(Arms(mdp, 0.5), tau=None, stop="", run={}).summary()
+    assert "there is 1 certified interval\n" in text
+    assert repr(certify(mdp, 0.5)).startswith("Certificate(1 state, ")
+    merged = certify(TabularMDP.from_dense(np.eye(2)[:, None, :], [1.0, 1.0]), 0.5)
+    assert "1 cluster of 2 states keeps 100%" in merged.verdict.sentence
 
 
 def test_summary_and_repr_say_what_matters() -> None:

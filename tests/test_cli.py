@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,15 +24,19 @@ import bisim_abstract.report
 from bisim_abstract import (
     Certificate,
     TabularMDP,
+    Verification,
     __version__,
+    _compile,
     certify,
     cli,
     lift_policy,
+    runs,
     sources,
     value_iteration,
     value_loss,
     verify,
 )
+from bisim_abstract._typing import Progress
 from bisim_abstract.aggregate import aggregate
 from bisim_abstract.cli import main
 from bisim_abstract.encoders import ActionMaxEncoder, load_encoder
@@ -146,10 +153,10 @@ def command(name: str, world: World, *source: Any) -> list[Any]:
         "extract": ["extract", *source, "-o", "out.npz"],
         "train": ["train", *source, *QUICK, "-o", "out.npz"],
         "certify": ["certify", *source, "-o", "out.npz"],
-        "verify": ["verify", world.certificate, *source],
+        "verify": ["verify", *source[:1], world.certificate, *source[1:]],
         "solve": ["solve", *source, "-o", "out.npz"],
-        "report": ["report", world.certificate, *source, "-o", "out.html"],
-        "run": ["run", *source, "--no-train", "--learn", "0", "-o", "out"],
+        "report": ["report", *source[:1], world.certificate, *source[1:], "-o", "out.html"],
+        "run": ["run", *source, "--train", "never", "--learn", "0", "-o", "out"],
     }[name]
 
 
@@ -221,10 +228,11 @@ def test_extract(kind: str, call: Any, world: World) -> None:
     assert found["metadata"] == json.loads(json.dumps(dict(mdp.metadata)))
 
 
-def test_arguments_of_environments_are_json_or_text(call: Any) -> None:
-    words = ["--env-arg", "map_name=8x8", "--env-arg", "is_slippery=false"]
+@pytest.mark.parametrize("false", ["false", "False"])
+def test_arguments_of_environments(false: str, call: Any) -> None:
+    words = ["--env-arg", "map_name=8x8", "--env-arg", f"is_slippery={false}"]
     assert call("extract", "FrozenLake-v1", *words, "-o", "m.npz").code == 0
-    expected = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8", "is_slippery": False})
+    expected = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8", "is_slippery": False})
     assert TabularMDP.load("m.npz") == expected
     words = ["--env-arg", 'desc=["SF", "FG"]', "--terminal", "table"]
     assert call("extract", "FrozenLake-v1", *words, "-o", "m.npz").code == 0
@@ -340,7 +348,7 @@ def test_certify_goes_on_from_a_checkpoint(call: Any, world: World) -> None:
 @pytest.mark.parametrize("mode", ["float", "exact", "sampled"])
 def test_verify(mode: str, call: Any, world: World) -> None:
     words = ["--mode", mode, "--sample", "50", "--json", "--seed", "2"]
-    ended = call("verify", world.certificate, "FrozenLake-v1", *words)
+    ended = call("verify", "FrozenLake-v1", world.certificate, *words)
     assert (ended.code, ended.err) == (0, "")
     found = loaded(ended.out)
     certificate = Certificate.load(world.certificate)
@@ -353,7 +361,7 @@ def test_verify(mode: str, call: Any, world: World) -> None:
 
 
 def test_verify_as_text(call: Any, world: World) -> None:
-    ended = call("verify", world.rooms_certificate, *ROOMS)
+    ended = call("verify", ROOMS[0], world.rooms_certificate, *ROOMS[1:])
     assert ended.code == 0
     assert "CERTIFIED: 4 clusters of 400 states keep" in ended.out
     assert "float arithmetic" in ended.out
@@ -392,8 +400,8 @@ def test_solve_through_a_certificate(tau: float | None, call: Any, world: World)
     policy = lift_policy(small, value_iteration(small.mdp, 0.9).policy)
     loss = value_loss(rooms, 0.9, policy)
     words = [] if tau is None else ["--tau", tau]
-    words += ["--certificate", world.rooms_certificate, "--json", "-o", "s.npz"]
-    ended = call("solve", world.rooms, *words)
+    words += ["--json", "-o", "s.npz"]
+    ended = call("solve", world.rooms, world.rooms_certificate, *words)
     assert (ended.code, ended.err) == (0, "")
     found = loaded(ended.out)
     assert found["clusters"] == small.n_clusters == (4 if tau is None else 1)
@@ -407,13 +415,15 @@ def test_report(call: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Non
     seen: list[Any] = []
     real = bisim_abstract.report.write_report
 
-    def spy(path: Any, certificate: Any, mdp: Any, **kwargs: Any) -> Any:
-        seen.append((path, certificate, mdp, kwargs))
-        return real(path, certificate, mdp, **kwargs)
+    def spy(path: Any, mdp: Any, certificate: Any, **kwargs: Any) -> Any:
+        seen.append((path, mdp, certificate, kwargs))
+        return real(path, mdp, certificate, **kwargs)
 
     monkeypatch.setattr(bisim_abstract.report, "write_report", spy)
     words = ["--learn", "40", "--title", "Rooms <1>", "--encoder", world.rooms_encoder]
-    ended = call("report", world.rooms_certificate, *ROOMS, *words, "-o", "r.html", "--json")
+    ended = call(
+        "report", ROOMS[0], world.rooms_certificate, *ROOMS[1:], *words, "-o", "r.html", "--json"
+    )
     assert (ended.code, ended.err) == (0, "")
     found = loaded(ended.out)
     assert found["file"] == "r.html"
@@ -421,7 +431,7 @@ def test_report(call: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["verdict"].startswith("CERTIFIED: 4 clusters of 400 states keep ")
     assert found["verdict"].endswith("(verified)")
     check_described(found, Certificate.load(world.rooms_certificate))
-    [(path, certificate, mdp, kwargs)] = seen
+    [(path, mdp, certificate, kwargs)] = seen
     assert (str(path), mdp) == ("r.html", TabularMDP.load(world.rooms))
     assert certificate.fingerprint == mdp.fingerprint
     assert kwargs["verification"].is_valid
@@ -442,10 +452,10 @@ def test_report(call: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_report_of_a_file_draws_no_curves(call: Any, world: World) -> None:
-    assert call("report", world.rooms_certificate, world.rooms, "-o", "r.html").code == 0
+    assert call("report", world.rooms, world.rooms_certificate, "-o", "r.html").code == 0
     assert Path("r.html").is_file()
     Path("r.html").unlink()
-    ended = call("report", world.rooms_certificate, world.rooms, "--learn", 5, "-o", "r.html")
+    ended = call("report", world.rooms, world.rooms_certificate, "--learn", 5, "-o", "r.html")
     check_refused(ended, "--learn needs an environment")
 
 
@@ -475,21 +485,203 @@ def test_run(call: Any) -> None:
 
 
 def test_run_as_text(call: Any, world: World) -> None:
-    ended = call("run", world.lake, "--no-train", "-o", "r")
+    ended = call("run", world.lake, "--train", "never", "-o", "r")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0] == f"{world.lake} in r"
-    # A file has no environment: nobody learns.
-    assert [line.split()[0] for line in lines[1:6]] == [
-        "extract",
-        "certify",
-        "verify",
-        "compare",
-        "report",
-    ]
-    assert lines[6].startswith("CERTIFIED: 6 clusters and the end of 16 states keep at least 99.6%")
+    # Each stage is announced, then comes what it found. A file has no environment: nobody learns.
+    stages = ["extract", "certify", "verify", "compare", "report"]
+    assert lines[1:11:2] == [f"  {stage} ..." for stage in stages]
+    assert all(re.match(r"    \d+\.\d s(, and|:) ", line) for line in lines[2:11:2])
+    verdict = "CERTIFIED: 6 clusters and the end of 16 states keep at least 99.6%"
+    assert verdict in lines[4]
+    assert lines[11].startswith(verdict)
+    assert lines[12:] == ["  encoder  not trained: none was asked for", "  report   r/report.html"]
     again = call("run", "--resume", "r").out.splitlines()
-    assert [("(done)" in line) for line in again[1:6]] == [True, True, False, True, False]
+    told = [line.split()[0].rstrip(",") for line in again[1:8] if not line.startswith("    ")]
+    assert told == stages
+    assert [line for line in again[1:8] if "done before" in line] == [again[k] for k in (1, 2, 5)]
+
+
+def test_run_trains_where_it_is_needed(call: Any) -> None:
+    lake = ("run", "FrozenLake-v1", "--learn", "0", "--json", "-o")
+    plain = loaded(call(*lake, "plain").out)
+    assert plain["encoder"] == {
+        "is_trained": False,
+        "reason": "the clusters found without one are certified and worth it",
+        "is_used": False,
+    }
+    assert "train" not in [row["stage"] for row in plain["stages"]]
+    for k, words in enumerate((QUICK, (*QUICK, "--train", "always"))):
+        asked = loaded(call(*lake, str(k), *words).out)
+        assert asked["encoder"]["reason"] == "it was asked for"
+        assert [row["stage"] for row in asked["stages"]][1] == "train"
+    undecided = ("--env-arg", "noise=0.3", "--tau", "0.5", "--max-pairs", "0", "--learn", "0")
+    ended = call("run", *SMALL, *undecided, *QUICK, "--train", "needed", "-o", "open")
+    assert ended.code == 3
+    lines = ended.out.splitlines()
+    why = "what is found without an encoder is NOT CERTIFIED at tau 0.5: between 6 and 16 clusters"
+    assert f"  train ... ({why} of 16 states)" in lines
+    assert "  certify ... (again, with the encoder)" in lines
+    assert any(line.startswith(f"  encoder  trained: {why}") for line in lines)
+    ended = call("run", "FrozenLake-v1", "--train", "never", "--steps", "5", "-o", "never")
+    assert ended.code == 2
+    assert "--train never leaves nothing to set; leave out --steps" in ended.err
+
+
+def test_stages_are_announced_when_they_begin(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def heard(*args: Any, **kwargs: Any) -> Certificate:
+        seen.append(capsys.readouterr().out)
+        return certify(*args, **kwargs)
+
+    monkeypatch.setattr(runs, "certify", heard)
+    assert main(["run", str(world.lake), "-o", "r"]) == 0
+    assert seen[0].splitlines()[-1] == "  certify ..."
+
+
+@pytest.mark.parametrize("more", [(), ("--quiet",), ("--json",)])
+def test_logs_are_told_once_that_solvers_are_compiled(
+    more: tuple[str, ...], call: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiling(*args: Any, callback: Any, **kwargs: Any) -> Certificate:
+        for detail in ("compiling solvers, once, about 20 s", "more of them"):
+            callback(Progress("compile", 0, None, detail))
+        callback(Progress("sweeping", 1, None, "moved 0.1"))
+        return certify(*args, callback=callback, **kwargs)
+
+    monkeypatch.setattr(runs, "certify", compiling)
+    ended = call("run", world.lake, "-o", "r", *more)
+    assert ended.code == 0
+    assert ended.err == ("" if more else "note: compiling solvers, once, about 20 s\n")
+
+
+def test_compiling_is_told_apart(call: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 seconds that went by, 99 went into compiling."""
+    clock = iter(range(0, 10**6, 100))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+
+    def slow(*args: Any, **kwargs: Any) -> Certificate:
+        found = certify(*args, **kwargs)
+        return dataclasses.replace(found, run={**found.run, "compile_seconds": 99.0})
+
+    def slowly(*args: Any, **kwargs: Any) -> Verification:
+        return dataclasses.replace(verify(*args, **kwargs), compile_seconds=99.0)
+
+    for module, name, patch in (
+        ("certify", "certify", slow),
+        ("verify", "verify", slowly),
+    ):
+        monkeypatch.setattr(sys.modules[f"bisim_abstract.{module}"], name, patch)
+    for words in (
+        ["certify", world.lake, "-o", "c.npz"],
+        ["verify", world.lake, world.certificate],
+    ):
+        ended = call(*words)
+        assert ended.code == 0
+        took = next(line for line in ended.out.splitlines() if line.split()[0] == "took")
+        assert re.fullmatch(r"  took +\S+ s, and 99.0 s to compile the solvers, once", took)
+        found = loaded(call(*words, "--json").out)
+        assert found["compile_seconds"] == 99.0
+        assert found["seconds"] % 100.0 == 1.0
+
+
+def test_compiling_in_stages_is_told_apart(
+    call: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*args: Any, **kwargs: Any) -> Certificate:
+        found = certify(*args, **kwargs)
+        return dataclasses.replace(found, run={**found.run, "compile_seconds": 7.0})
+
+    monkeypatch.setattr(runs, "certify", slow)
+    ended = call("run", world.lake, "-o", "r")
+    assert "    0.0 s, and 7.0 s to compile the solvers, once: CERTIFIED: " in ended.out
+    found = loaded(call("run", world.lake, "-o", "s", "--json").out)
+    rows = {row["stage"]: row["compile_seconds"] for row in found["stages"]}
+    assert rows["certify"] == 7.0
+    assert found["compile_seconds"] == sum(rows.values())
+
+
+@pytest.mark.parametrize(
+    ("fresh", "row"), [(3, "  compiled  3 of them in 1.5 s"), (0, "  compiled  all of them before")]
+)
+def test_compile(fresh: int, row: str, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def compiled(*, jobs: int | None, callback: Any) -> _compile.Compiled:
+        asked.append(jobs)
+        callback(Progress("compile", 0, 5, "compiling solvers, once, about 9 s"))
+        callback(Progress("compile", 1, 5, "1 of 5 parts"))
+        return _compile.Compiled(n_kernels=5, n_fresh=fresh, seconds=1.5)
+
+    monkeypatch.setattr(_compile, "compile_kernels", compiled)
+    ended = call("compile", "--jobs", "2")
+    assert ended.code == 0
+    assert ended.out.splitlines() == ["5 solvers ready for use", row]
+    assert ended.err == "note: compiling solvers, once, about 9 s\n"
+    ended = call("compile", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    assert loaded(ended.out) == {"kernels": 5, "compiled": fresh, "seconds": 1.5}
+    assert call("compile", "--quiet") == (0, "", "")
+    assert asked == [2, None, None]
+
+
+def test_compile_refuses(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_refused(call("compile", "--jobs", "0"), "must be at least 1")
+    nothing = _compile.Compiled(n_kernels=0, n_fresh=0, seconds=1.0)
+    monkeypatch.setattr(_compile, "compile_kernels", lambda **kwargs: nothing)
+    check_refused(call("compile"), "set NUMBA_CACHE_DIR to one that is")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_pipes_get_no_colours(
+    name: str, more: tuple[str, ...], call: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the environment asks for them, as services for integration do."""
+    monkeypatch.setenv(name, "1")
+    for words in (
+        command("verify", world, world.lake),
+        command("run", world, world.lake),
+        ["verify", world.lake, world.forged],
+        ["verify", "Nope-v0", world.forged],
+    ):
+        ended = call(*words, *more)
+        assert ended.out + ended.err
+        assert "\x1b" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_colours"),
+    [
+        ({}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"NO_COLOR": ""}, True),  # as no-color.org has it
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_terminals_get_colours(
+    settings: dict[str, str], has_colours: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main([str(word) for word in command("verify", world, world.lake)]) == 0
+    text = terminal.getvalue()
+    assert text.startswith("\x1b[1;32mverified: ") is has_colours
+    assert ("\x1b" in text) is has_colours
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -519,14 +711,14 @@ def test_not_certified_is_3(call: Any, world: World) -> None:
     assert loaded(ended.out)["certified"] is False
     assert Path("c.npz").is_file()
     # Its bounds hold, and a report of it can be written: both did what they were asked for.
-    assert call("verify", world.unclear, world.lake).code == 0
-    report = call("report", world.unclear, world.lake, "-o", "r.html", "--json")
+    assert call("verify", world.lake, world.unclear).code == 0
+    report = call("report", world.lake, world.unclear, "-o", "r.html", "--json")
     assert report.code == 0
     assert loaded(report.out)["verdict"].startswith(
         "NOT CERTIFIED at tau 0.05: between 6 and 16 clusters and the end"
     )
     assert Path("r.html").is_file()
-    run = call("run", world.lake, "--no-train", *goal, "-o", "run")
+    run = call("run", world.lake, "--train", "never", *goal, "-o", "run")
     assert run.code == 3
     assert "NOT CERTIFIED" in run.out
     assert Path("run/report.html").is_file()
@@ -545,7 +737,7 @@ def test_certified_and_poor_is_5(call: Any, world: World) -> None:
     words = ("--tau", "1000", "--keep", share if found["kept"] > 0.0 else "0")
     ended = call("certify", world.lake, *words, "-o", "c.npz", "--json")
     assert ended.code == (0 if found["kept"] >= 0.0 else 5)
-    run = call("run", *SMALL, "--no-train", "--learn", "0", "--tau", "1e-9", "-o", "run")
+    run = call("run", *SMALL, "--train", "never", "--learn", "0", "--tau", "1e-9", "-o", "run")
     assert run.code == 5
     assert "CERTIFIED, BUT nothing can be merged" in run.out
     assert "closest  states " in run.out
@@ -561,7 +753,7 @@ def test_goals_by_value(call: Any, world: World) -> None:
 
 
 def test_solve_without_a_proof_is_3(call: Any, world: World) -> None:
-    ended = call("solve", world.lake, "--certificate", world.unclear, "--json", "-o", "s.npz")
+    ended = call("solve", world.lake, world.unclear, "--json", "-o", "s.npz")
     assert ended.code == 3
     assert "NOT CERTIFIED at tau 0.05: between 6 and 16 clusters and the end" in ended.err
     assert loaded(ended.out)["exit_code"] == 3
@@ -569,38 +761,38 @@ def test_solve_without_a_proof_is_3(call: Any, world: World) -> None:
 
 
 def test_without_a_threshold_there_is_nothing_to_agree_on(call: Any, world: World) -> None:
-    ended = call("verify", world.bare, world.lake, "--json")
+    ended = call("verify", world.lake, world.bare, "--json")
     assert ended.code == 0
     found = loaded(ended.out)
     assert found["clusters"] is found["kept"] is found["loss"] is found["tau"] is None
-    assert call("report", world.bare, world.lake, "-o", "r.html").code == 0
-    ended = call("solve", world.lake, "--certificate", world.bare)
+    assert call("report", world.lake, world.bare, "-o", "r.html").code == 0
+    ended = call("solve", world.lake, world.bare)
     assert ended.code == 2
     assert "give --tau" in ended.err
 
 
 def test_rejected_is_4(call: Any, world: World) -> None:
-    ended = call("verify", world.forged, world.lake, "--json")
+    ended = call("verify", world.lake, world.forged, "--json")
     assert ended.code == 4
     found = loaded(ended.out)
     assert (found["is_valid"], found["verdict"]) == (False, "rejected")
     assert found["problem"]
-    assert "REJECTED" in call("verify", world.forged, world.lake).out
-    ended = call("report", world.forged, world.lake, "-o", "r.html")
+    assert "REJECTED" in call("verify", world.lake, world.forged).out
+    ended = call("report", world.lake, world.forged, "-o", "r.html")
     assert ended.code == 4
     assert Path("r.html").is_file()
     assert "REJECTED" in ended.out
-    ended = call("solve", world.lake, "--certificate", world.forged, "-o", "s.npz")
+    ended = call("solve", world.lake, world.forged, "-o", "s.npz")
     assert ended.code == 4
     assert ended.err.count("\n") == 1
     assert not Path("s.npz").exists()
 
 
 def test_a_certificate_of_another_model_is_4(call: Any, world: World) -> None:
-    ended = call("verify", world.rooms_certificate, world.lake)
+    ended = call("verify", world.lake, world.rooms_certificate)
     assert ended.code == 4
     assert "fingerprint" in ended.out
-    assert call("solve", world.lake, "--certificate", world.rooms_certificate).code == 4
+    assert call("solve", world.lake, world.rooms_certificate).code == 4
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -670,14 +862,20 @@ BAD_SOURCES: dict[str, tuple[list[str], str]] = {
     "missing": (["missing.npz"], "missing.npz: No such file"),
     "garbage": (["{garbage}"], "garbage.npz is not a readable .npz"),
     "truncated": (["{truncated}"], "truncated.npz is not a readable .npz"),
-    "certificate": (["{certificate}"], "holds a bisim_abstract.Certificate"),
+    "certificate": (["{certificate}"], "certificate.npz holds a "),
     "encoder": (["{encoder}"], "encoder.npz"),
     "folder": (["{folder}"], "no environment"),
     "no value": (["FrozenLake-v1", "--env-arg", "foo"], "key=value, got 'foo'"),
     "no key": (["FrozenLake-v1", "--env-arg", "=1"], "key=value, got '=1'"),
     "no name": (["FrozenLake-v1", "--env-arg", "2x=1"], "key=value, got '2x=1'"),
-    "not taken": (["FrozenLake-v1", "--env-arg", "foo=1"], "unexpected keyword argument 'foo'"),
-    "not possible": ([ROOMS[0], "--env-arg", "side=x"], "side must be a whole number"),
+    "not taken": (
+        ["FrozenLake-v1", "--env-arg", "foo=1"],
+        "takes no argument 'foo'; it takes render_mode",
+    ),
+    "not possible": ([ROOMS[0], "--env-arg", "side=x"], "takes a whole number, got 'x'"),
+    "no truth value": (["FrozenLake-v1", "--env-arg", "is_slippery=no"], "takes true or false"),
+    "mistyped": (["FrozenLake-v1", "--env-arg", "is_slipery=true"], "did you mean is_slippery?"),
+    "twice": ([ROOMS[0], "--env-arg", "side=4", "--env-arg", "side=6"], "side is given twice"),
     "no pair": ([ROOMS[0], "--env-arg", "side=20", "--env-arg", "room_size=3"], "room_size"),
     "of a file": (["{lake}", "--env-arg", "side=4"], "is a file"),
     "backgrounds of a file": (["{lake}", "--backgrounds", "4"], "is a file"),
@@ -688,8 +886,9 @@ BAD_SOURCES: dict[str, tuple[list[str], str]] = {
     "seed text": (["FrozenLake-v1", "--seed", "x"], "argument --seed: invalid int value"),
     "terminal": (["FrozenLake-v1", "--terminal", "x"], "argument --terminal: invalid choice"),
     "import": (["FrozenLake-v1", "--import", "no_such"], "--import no_such: No module named"),
-    "too much": (["FrozenLake-v1", "more"], "unrecognized arguments: more"),
-    "option": (["FrozenLake-v1", "--colour", "red"], "unrecognized arguments: --colour"),
+    "too much": (["FrozenLake-v1", "more", "more"], "unrecognized arguments: more"),
+    "option": (["FrozenLake-v1", "--colour", "red"], "there is no option --colour; see bisim-"),
+    "near option": (["FrozenLake-v1", "--sed", "1"], "there is no option --sed; did you mean --se"),
 }
 
 
@@ -730,7 +929,7 @@ def test_bad_discounts(gamma: str, name: str, call: Any, world: World) -> None:
 def test_bad_thresholds(tau: str, name: str, call: Any, world: World) -> None:
     words = command(name, world, world.lake)
     if name == "solve":
-        words += ["--certificate", world.certificate]
+        words.insert(2, world.certificate)
     check_refused(call(*words, "--tau", tau), "tau", "-1.0" if tau == "-1" else tau)
 
 
@@ -777,7 +976,7 @@ def test_bad_goals_of_runs(goal: str, call: Any, world: World) -> None:
 )
 def test_bad_training(words: str, cause: str, name: str, call: Any, world: World) -> None:
     start = command(name, world, world.lake)
-    start = [word for word in start if word != "--no-train"]
+    start = [word for word in start if word not in ("--train", "never")]
     if name == "run":
         start += QUICK
     check_refused(call(*start, *words.split()), cause)
@@ -806,23 +1005,41 @@ def test_bad_learning(words: str, call: Any, world: World) -> None:
 def test_bad_certificates(file: str, cause: str, name: str, call: Any, world: World) -> None:
     path = getattr(world, file, world.folder / "missing.npz")
     words = {
-        "verify": ["verify", path, world.lake],
-        "report": ["report", path, world.lake, "-o", "out.html"],
-        "solve": ["solve", world.lake, "--certificate", path, "-o", "out.npz"],
+        "verify": ["verify", world.lake, path],
+        "report": ["report", world.lake, path, "-o", "out.html"],
+        "solve": ["solve", world.lake, path, "-o", "out.npz"],
     }[name]
     check_refused(call(*words), cause)
 
 
+@pytest.mark.parametrize("name", ["verify", "report", "solve"])
+@pytest.mark.parametrize("second", ["FrozenLake-v1", "lake", "bridge", "missing.npz"])
+@pytest.mark.parametrize("more", [(), ("--env-arg", "map_name=8x8")])
+def test_swapped_files_are_told_the_order(
+    name: str, second: str, more: tuple[str, ...], call: Any, world: World
+) -> None:
+    model = getattr(world, second, second)
+    ended = call(name, world.certificate, model, *more)
+    check_refused(
+        ended,
+        f"bisim-abstract: {name} takes SOURCE, then CERTIFICATE; {world.certificate} holds a "
+        "certificate and stands first",
+    )
+    if second in ("lake", "bridge"):
+        ended = call(name, "FrozenLake-v1", model)
+        check_refused(ended, f"{model} holds a model and stands second")
+
+
 def test_a_model_is_not_called_a_damaged_certificate(call: Any, world: World) -> None:
     ended = call("verify", world.lake, world.lake)
-    check_refused(ended, "bisim_abstract.TabularMDP", "bisim_abstract.Certificate")
+    check_refused(ended, "lake.npz holds a model and stands second")
 
 
 @pytest.mark.parametrize("name", ["certify", "report"])
 @pytest.mark.parametrize(
     ("file", "cause"),
     [
-        ("rooms_encoder", "encodes 400 states, the model has 17"),
+        ("rooms_encoder", "encodes 400 numbered states, the model has 17"),
         ("missing", "missing.npz: No such file"),
         ("garbage", "garbage.npz"),
         ("lake", "holds no encoder"),
@@ -891,7 +1108,7 @@ def test_run_needs_to_know_where(call: Any, world: World) -> None:
 
 def test_settings_beside_resume_are_refused(call: Any, world: World) -> None:
     """They would be ignored, and the caller think otherwise."""
-    assert call("run", world.lake, "--no-train", "-o", "out").code == 0
+    assert call("run", world.lake, "--train", "never", "-o", "out").code == 0
     ended = call("run", "--resume", "out", "--gamma", "0.5")
     assert ended.code == 2
     assert "--resume" in ended.err
@@ -899,21 +1116,47 @@ def test_settings_beside_resume_are_refused(call: Any, world: World) -> None:
 
 def test_commands(call: Any) -> None:
     check_refused(call(), "COMMAND", "--help")
-    check_refused(call("destroy"), "invalid choice: 'destroy'", "certify")
+    check_refused(call("destroy"), "there is no command 'destroy'; commands are extract, train")
     for name in COMMANDS:
         if name != "run":
             check_refused(call(name), f"bisim-abstract {name} --help", "SOURCE")
-    check_refused(call("solve", "FrozenLake-v1", "--tau", "1"), "--tau goes with --certificate")
+    check_refused(call("compile", "more"), "unrecognized arguments: more")
+    check_refused(call("solve", "FrozenLake-v1", "--tau", "1"), "--tau goes with a certificate")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["certfy", "FrozenLake-v1"], "there is no command 'certfy'; did you mean certify?"),
+        (["veryfy"], "did you mean verify?"),
+        (["--vresion"], "there is no option --vresion; did you mean --version?"),
+        (["certify", "--gama", "0.5"], "there is no option --gama; did you mean --gamma?"),
+        (["certify", "x", "--max_pairs=3"], "did you mean --max-pairs?"),
+        (["run", "x", "--no-train"], "there is no option --no-train"),
+    ],
+)
+def test_mistyped_words(words: list[str], hint: str, call: Any) -> None:
+    check_refused(call(*words), hint)
+
+
+def test_words_that_only_look_mistyped(call: Any, world: World) -> None:
+    ended = call("report", world.lake, world.certificate, "--title", "--a title", "-o", "r.html")
+    assert ended.code == 0
+    assert call("solve", "--gam", "0.5", world.lake).code == 0
+    assert call("--help", "certfy").code == 0
+    assert call("certify", "--help", "--gama").code == 0
+    Path("--gama").write_bytes(world.lake.read_bytes())
+    assert call("solve", "--", "--gama").code == 0
 
 
 def test_another_discount_than_the_certificates(call: Any, world: World) -> None:
-    words = ["solve", world.lake, "--certificate", world.certificate, "--gamma"]
+    words = ["solve", world.lake, world.certificate, "--gamma"]
     check_refused(call(*words, "0.5"), "--gamma 0.5", "0.9")
     assert call(*words, "0.9").code == 0
 
 
 def test_reports_are_of_one_model(call: Any, world: World) -> None:
-    ended = call("report", world.rooms_certificate, world.lake, "-o", "r.html")
+    ended = call("report", world.lake, world.rooms_certificate, "-o", "r.html")
     check_refused(ended, "is of another model")
 
 
@@ -946,12 +1189,12 @@ def test_debug_raises(call: Any, world: World) -> None:
     with pytest.raises(ExtractionError, match="Nope-v0"):
         main(["extract", "Nope-v0", "--debug"])
     with pytest.raises(FileNotFoundError, match=r"missing\.npz"):
-        main(["verify", "missing.npz", "FrozenLake-v1", "--debug"])
+        main(["verify", "FrozenLake-v1", "missing.npz", "--debug"])
 
 
 def test_names_that_are_no_text(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     name = os.fsdecode(b"out\xff")
-    words = ["run", str(world.lake), "--no-train", "-o", name, "--quiet"]
+    words = ["run", str(world.lake), "--train", "never", "-o", name, "--quiet"]
     monkeypatch.setattr(sys, "argv", ["bisim-abstract", *words])
     assert main() == 0
     assert (Path(name) / "report.html").is_file()
@@ -1138,23 +1381,53 @@ for words in [["--help"], *([name, "--help"] for name in {COMMANDS!r})]:
         main(words)
     except SystemExit as stop:
         assert stop.code == 0
-heavy = {{"torch", "faiss", "numba", "scipy", "rich", "bisim_abstract.wrappers",
-         "bisim_abstract.encoders", "bisim_abstract.runs"}}
-print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+heavy = {{"torch", "faiss", "numba", "scipy", "rich"}}
+ours = {{name for name in sys.modules if name.startswith("bisim_abstract.")}}
+light = ("_register", "_text", "_version", "cli", "errors")
+ours -= {{f"bisim_abstract.{{name}}" for name in light}}
+print(sorted(heavy & set(sys.modules)), sorted(ours), file=sys.stderr)
 """
     done = started("-c", code)
-    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert (done.returncode, done.stderr) == (0, "[] []\n")
 
 
-def test_help_answers_at_once() -> None:
-    """In seconds of work, which other work on the machine does not lengthen."""
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--help"], 0), (["--version"], 0), (["certify", "--gama"], 2)]
+)
+def test_help_answers_at_once(words: list[str], code: int) -> None:
+    """In seconds of work, which other work on the machine does not lengthen much."""
     took = []
-    for _ in range(3):
+    for _ in range(8):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert started("-m", "bisim_abstract", "--help").returncode == 0
+        assert started("-m", "bisim_abstract", *words).returncode == code
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(took) < 1.0
+        if min(took) < 0.3:
+            return
+    pytest.fail(f"took {min(took):.2f} s")
+
+
+def test_the_end_does_not_take_objects_down_one_by_one() -> None:
+    """That took seconds after torch. What is registered to be done at the end is done."""
+    code = """
+import atexit, sys
+from bisim_abstract.cli import console
+
+class Late:
+    def __del__(self):
+        print("taken down")
+
+late = Late()
+atexit.register(print, "at the end")
+sys.argv = ["bisim-abstract", "extract", "FrozenLake-v1", "--quiet"]
+console()
+"""
+    done = started("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "at the end\n", "")
+    assert Path("mdp.npz").is_file()
+    done = started("-m", "bisim_abstract", "extract", "Nope-v0", "--json")
+    assert done.returncode == 2
+    assert loaded(done.stdout)["exit_code"] == 2
 
 
 # -- memory ------------------------------------------------------------------------------------
@@ -1180,7 +1453,7 @@ def test_memory_limits_are_kept(call: Any, world: World) -> None:
 
 
 def test_memory_limits_of_a_check_are_kept(call: Any, world: World) -> None:
-    arguments = ("verify", world.rooms_certificate, world.rooms, "--memory-limit")
+    arguments = ("verify", world.rooms, world.rooms_certificate, "--memory-limit")
     check_refused(call(*arguments, "1kB"), "allowed by memory_limit", "checking a certificate")
     assert call(*arguments, "1GB").code == 0
 

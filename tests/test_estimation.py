@@ -20,8 +20,10 @@ import pytest
 from scipy.stats import binom, multinomial
 
 from bisim_abstract import BisimError, InvalidArgumentError, TabularMDP, estimate_mdp
+from bisim_abstract.encoders import Transitions, collect_transitions, sample_transitions
 from bisim_abstract.errors import InvalidMDPError
 from bisim_abstract.parts import Estimate
+from tests.mdps import countdown
 
 
 def estimate_of(mdp: TabularMDP) -> Estimate:
@@ -161,6 +163,98 @@ def test_start_and_metadata() -> None:
 def test_bad_starts(start: Any, terminated: Any) -> None:
     with pytest.raises(InvalidMDPError, match="start"):
         small(start=start, terminated=terminated)
+
+
+# -- from recorded transitions -----------------------------------------------------------------
+
+
+def recorded(**changes: Any) -> Transitions:
+    """The same steps as in `small`, as one object."""
+    data: dict[str, Any] = {
+        "states": [0, 0, 0, 0, 1, 0],
+        "actions": [0, 0, 0, 1, 0, 0],
+        "rewards": [1.0, 0.0, 0.5, -1.0, 0.25, 0.5],
+        "next_states": [1, 1, 0, 2, 0, 2],
+        "terminated": [False] * 6,
+        "n_states": 3,
+        "n_actions": 2,
+    }
+    return Transitions(**(data | changes))
+
+
+def test_transitions_come_alone() -> None:
+    options: dict[str, Any] = {"reward_range": (-1.0, 2.0), "start": [0.5, 0.5, 0.0], "alpha": 0.1}
+    assert estimate_mdp(recorded(), **options) == small(**options)
+    ended = [False, False, False, True, False, False]
+    found = estimate_mdp(recorded(terminated=ended), **options)
+    assert found == small(terminated=ended, **options)
+    assert found.terminal_state == 3
+    assert TabularMDP.from_transitions(recorded(), **options) == small(**options)
+
+
+def test_an_end_that_is_one_of_the_states_stays_where_it_is() -> None:
+    ended = [False, False, True, False, True, False]
+    steps = recorded(
+        states=[0, 0, 0, 2, 2, 0],
+        next_states=[2, 2, 1, 0, 1, 2],
+        terminated=ended,
+        terminal_state=1,
+    )
+    found = estimate_mdp(steps, reward_range=(-1.0, 2.0))
+    assert (found.n_states, found.terminal_state) == (3, 1)
+    known = estimate_of(found)
+    assert not known.reward_radius[1].any()
+    assert not known.row_radius[1].any()
+    assert (known.row_radius[[0, 2]] > 0.0).all()
+    # The same with the end after the others: nothing changes but the numbers of states.
+    last = recorded(
+        states=[0, 0, 0, 1, 1, 0],
+        next_states=[1, 1, 1, 0, 0, 1],
+        terminated=ended,
+        n_states=2,
+    )
+    other = estimate_mdp(last, reward_range=(-1.0, 2.0))
+    order = [0, 2, 1]
+    np.testing.assert_array_equal(found.rewards, other.rewards[order])
+    np.testing.assert_array_equal(known.row_radius, estimate_of(other).row_radius[order])
+    np.testing.assert_array_equal(known.reward_radius, estimate_of(other).reward_radius[order])
+    np.testing.assert_array_equal(found.start, other.start[order])
+    for state, action in np.ndindex(3, 2):
+        after, probs = other.successors(order[state], action)
+        mine, chances = found.successors(state, action)
+        truth = sorted(zip(np.array(order)[after].tolist(), probs.tolist(), strict=True))
+        assert list(zip(mine.tolist(), chances.tolist(), strict=True)) == truth
+
+
+def test_states_are_those_of_encoders_and_models() -> None:
+    """A table of an encoder, a model and its estimate number their states alike."""
+    mdp = countdown(0.5).mdp  # whose end is state 0
+    steps = sample_transitions(mdp, 400, seed=0)
+    found = estimate_mdp(steps, reward_range=(0.0, 1.0))
+    assert (found.n_states, found.terminal_state) == (mdp.n_states, mdp.terminal_state)
+    np.testing.assert_array_equal(found.kernel().toarray(), mdp.kernel().toarray())
+    np.testing.assert_allclose(found.rewards, mdp.rewards)
+    lake = collect_transitions("FrozenLake-v1", 400)
+    assert estimate_mdp(lake, reward_range=(0.0, 1.0)).n_states == 17
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        ((recorded(), [0]), {}, "actions must be left out"),
+        ((recorded(),), {"n_states": 3}, "n_states must be left out"),
+        (([0],), {}, "actions and rewards and next_states and n_states and n_actions must be"),
+        (([0], [0], [0.0], [0]), {"n_actions": 1}, "n_states must be given"),
+        (
+            (recorded(states=np.zeros((6, 2)), next_states=np.zeros((6, 2)), n_states=None),),
+            {},
+            "vectors",
+        ),
+    ],
+)
+def test_half_of_both_ways_is_refused(arguments: Any, options: Any, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        estimate_mdp(*arguments, **options, reward_range=(-1.0, 2.0))
 
 
 def test_from_transitions_is_the_same() -> None:

@@ -59,7 +59,8 @@ def choice() -> TabularMDP:
     """Start in state 0, where action 1 pays 1 and action 0 nothing; then the end."""
     P = np.zeros((2, 2, 2))
     P[:, :, 1] = 1.0
-    return TabularMDP.from_dense(P, [[0.0, 1.0], [0.0, 0.0]], start=[1.0, 0.0], terminal_state=1)
+    rewards = [[0.0, 1.0], [0.0, 0.0]]
+    return TabularMDP.from_dense(P, rewards, order="sas", start=[1.0, 0.0], terminal_state=1)
 
 
 # -- the agent ---------------------------------------------------------------------------------

@@ -425,7 +425,8 @@ import json, sys, warnings
 warnings.simplefilter("error")
 import bisim_abstract as b
 from bisim_abstract.cli import main
-mdp, _ = b.grouped_mdp(30, 3, seed=0)
+from bisim_abstract.parts import grouped_mdp
+mdp, _ = grouped_mdp(30, 3, seed=0)
 certificate = b.certify(mdp, 0.9)
 print(json.dumps([b.__file__, b.verify(mdp, certificate).verdict]))
 """
@@ -659,8 +660,9 @@ def test_the_metric_fits_into_what_it_asks_for() -> None:
     code = """
 import json, resource, sys
 import bisim_abstract as b
-mdp = b.sparse_mdp(500, 1, seed=0)
-b.bisimulation_metric(b.sparse_mdp(95, 1, seed=0), 0.5, threads=1)
+from bisim_abstract.parts import sparse_mdp
+mdp = sparse_mdp(500, 1, seed=0)
+b.bisimulation_metric(sparse_mdp(95, 1, seed=0), 0.5, threads=1)
 top = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = top()
 b.bisimulation_metric(mdp, 0.5, threads=1, memory_limit=int(sys.argv[1]))

@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from bisim_abstract import BisimError, InvalidArgumentError, TabularMDP
 from bisim_abstract._mdp_checks import kept
 from bisim_abstract.errors import InvalidMDPError
+from bisim_abstract.mdp import check_mdp
 from bisim_abstract.parts import Estimate, random_mdp, sparse_mdp
 
 Outcome = tuple[float, int, float, bool]
@@ -174,10 +176,40 @@ def test_from_rows_sorts_merges_and_drops_zeros() -> None:
 
 def test_from_dense_with_state_rewards() -> None:
     P = np.array([[[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]]])
-    mdp = TabularMDP.from_dense(P, [3.0, 4.0])
+    mdp = TabularMDP.from_dense(P, [3.0, 4.0], order="sas")
     np.testing.assert_array_equal(mdp.rewards, [[3.0, 3.0], [4.0, 4.0]])
     np.testing.assert_array_equal(dense_of(mdp), P)
     assert mdp.nnz == 5
+
+
+def test_what_can_be_read_in_two_ways_is_refused() -> None:
+    """Rows sum to one along the last axis either way: nothing but the caller can tell."""
+    P = np.array([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]])
+    R = [[1.0, 0.0], [0.0, 2.0]]
+    for table in (P, P.tolist()):
+        with pytest.raises(InvalidMDPError, match=r"order='sas'.*'ass'"):
+            TabularMDP.from_dense(table, R)
+    one, other = (TabularMDP.from_dense(P, R, order=order) for order in ("sas", "ass"))
+    assert one.successors(0, 1)[0].tolist() == [1]
+    assert other.successors(0, 1)[0].tolist() == [0]
+    with pytest.raises(InvalidArgumentError, match="order must be one of 'sas', 'ass'"):
+        TabularMDP.from_dense(P, R, order="asa")
+    for order, shape in (("sas", (2, 3, 3)), ("ass", (3, 2, 3)), (None, (2, 3, 4))):
+        with pytest.raises(InvalidMDPError, match=r"shape \(n_"):
+            TabularMDP.from_dense(np.zeros(shape), np.zeros((3, 2)), order=order)
+
+
+def test_what_is_no_model_is_told_what_to_do() -> None:
+    for wrong, remedy in (
+        ("Taxi-v3", "extract_mdp"),
+        (Path("model.npz"), "read_model"),
+        (gymnasium.make("FrozenLake-v1"), "an environment becomes one by .*extract_mdp"),
+        (0.9, "the model comes first, then the certificate or aggregation, gamma and policy"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"mdp must be a TabularMDP.*{remedy}"):
+            check_mdp(wrong)
+    with pytest.raises(InvalidArgumentError, match=r"got float; the order is f\(mdp, gamma\)"):
+        check_mdp(0.9, call="f(mdp, gamma)")
 
 
 def test_from_dense_passes_options_on() -> None:
@@ -211,11 +243,23 @@ def dense_models(
 @given(dense_models())
 def test_law_dense_round_trip(model: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> None:
     P, R = model
-    mdp = TabularMDP.from_dense(P, R)
+    mdp = TabularMDP.from_dense(P, R, order="sas")
     np.testing.assert_array_equal(dense_of(mdp), P)
     np.testing.assert_array_equal(mdp.rewards, R)
     assert mdp.nnz == np.count_nonzero(P)
-    assert TabularMDP.from_dense(dense_of(mdp), mdp.rewards) == mdp
+    assert TabularMDP.from_dense(dense_of(mdp), mdp.rewards, order="sas") == mdp
+
+
+@LAW
+@given(dense_models())
+def test_law_either_order_of_axes(model: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> None:
+    P, R = model
+    (n, a), swapped = R.shape, P.swapaxes(0, 1)
+    mdp = TabularMDP.from_dense(P, R, order="sas")
+    assert TabularMDP.from_dense(swapped, R, order="ass") == mdp
+    assert TabularMDP.from_dense(swapped.tolist(), R, order="ass") == mdp
+    if n != a or n == 1:
+        assert TabularMDP.from_dense(P, R) == TabularMDP.from_dense(swapped, R) == mdp
 
 
 @LAW
@@ -238,7 +282,8 @@ def test_law_from_rows_ignores_order_and_splitting(
         entries += listed
         indptr.append(len(entries))
     indices, probs = zip(*entries, strict=True)
-    assert TabularMDP.from_rows(indptr, indices, probs, R) == TabularMDP.from_dense(P, R)
+    dense = TabularMDP.from_dense(P, R, order="sas")
+    assert TabularMDP.from_rows(indptr, indices, probs, R) == dense
 
 
 @LAW
@@ -734,11 +779,11 @@ def test_dense_errors_name_state_action_and_value() -> None:
         bad = P.copy()
         bad[1, 0, 1] = value
         with pytest.raises(InvalidMDPError, match="state 1, action 0") as caught:
-            TabularMDP.from_dense(bad, np.zeros(2))
+            TabularMDP.from_dense(bad, np.zeros(2), order="sas")
         assert word in str(caught.value)
     P[0, 1] = 0.0
     with pytest.raises(InvalidMDPError, match="state 0, action 1 has none"):
-        TabularMDP.from_dense(P, np.zeros(2))
+        TabularMDP.from_dense(P, np.zeros(2), order="sas")
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_renaming_states_moves_the_metric(
     order = np.array(data.draw(st.permutations(range(mdp.n_states))))
     P = dense(mdp)[order][:, :, order]
     here = bisimulation_metric(mdp, gamma)
-    there = bisimulation_metric(TabularMDP.from_dense(P, mdp.rewards[order]), gamma)
+    there = bisimulation_metric(TabularMDP.from_dense(P, mdp.rewards[order], order="sas"), gamma)
     assert (here.lower[np.ix_(order, order)] <= there.upper).all()
     assert (there.lower <= here.upper[np.ix_(order, order)]).all()
 
@@ -277,7 +277,8 @@ def test_a_state_that_nobody_reaches_changes_nothing(mdp: TabularMDP, gamma: flo
     P = np.zeros((n + 1, n_actions, n + 1))
     P[:n, :, :n] = dense(mdp)
     P[n, :, 0] = P[n, :, n] = 0.5
-    larger = TabularMDP.from_dense(P, np.vstack([mdp.rewards, np.full(n_actions, 17.0)]))
+    rewards = np.vstack([mdp.rewards, np.full(n_actions, 17.0)])
+    larger = TabularMDP.from_dense(P, rewards, order="sas")
     plain, other = bisimulation_metric(mdp, gamma), bisimulation_metric(larger, gamma)
     assert (plain.lower <= other.upper[:n, :n]).all()
     assert (other.lower[:n, :n] <= plain.upper).all()

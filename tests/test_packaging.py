@@ -77,7 +77,7 @@ def test_read_only_install_without_a_home_works(wheel: Path, tmp_path: Path) -> 
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r});"
         # Root may write anywhere, so numba is told that no place will do.
         "import numba.core.caching as c; c.CacheImpl._locator_classes = [];"
-        "import bisim_abstract as b;"
+        "import bisim_abstract.parts as b;"
         "print(b.solve_transport([[1.0, 2.0]], [1.0], [0.5, 0.5]).value)"
     )
     assert run(sys.executable, "-P", "-c", code, cwd=tmp_path).strip() == "1.5"

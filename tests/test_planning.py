@@ -73,7 +73,7 @@ def test_the_better_action_is_chosen() -> None:
     P = np.zeros((2, 2, 2))
     P[0, 0, 0] = P[0, 1, 1] = 1.0
     P[1, :, 1] = 1.0
-    mdp = TabularMDP.from_dense(P, [[1.0, 0.0], [3.0, 3.0]])
+    mdp = TabularMDP.from_dense(P, [[1.0, 0.0], [3.0, 3.0]], order="sas")
     assert value_iteration(mdp, 0.2).policy[0] == 0
     assert value_iteration(mdp, 0.9).policy[0] == 1
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -29,6 +31,7 @@ from bisim_abstract import (
     StateMap,
     TabularMDP,
     ValueLoss,
+    _palette,
     certify,
     plot_curves,
     plot_embedding,
@@ -514,6 +517,83 @@ def test_frontier_of_a_model_is_its_own() -> None:
     assert texts(plot_frontier(read, mdp=mdp)) == texts(ax)
 
 
+def test_ticks_of_few_clusters_are_whole() -> None:
+    """A frontier of one clustering had the ticks 0, 1, 1, 1, ..., 2."""
+    only_one = Frontier((FrontierPoint(0.0, 1.0, 1, 2.0, 0.0, 0.99),), 1)
+    ax = plot_frontier(small(None), frontier=only_one)
+    ax.figure.canvas.draw()
+    assert [x.get_text() for x in ax.get_xticklabels() if 0.5 <= x.get_position()[0] <= 1.5] == [
+        "1"
+    ]
+
+
+# -- overviews ---------------------------------------------------------------------------------
+
+
+def test_an_overview_shows_what_fits() -> None:
+    mdp = extract_mdp("FrozenLake-v1")
+    certificate = certify(mdp, 0.9)
+    axes = certificate.plot()
+    assert list(axes) == ["map", "profile", "frontier"]
+    assert plt.get_fignums() == [1]
+    assert len({ax.figure for ax in axes.values()}) == 1
+    for name, ax in axes.items():
+        alone = getattr(certificate, f"plot_{name}")()
+        assert alone.get_title() == ax.get_title()
+        assert set(texts(ax)) == set(texts(alone))
+    axes["map"].figure.canvas.draw()
+    stored = dataclasses.replace(certificate, model=None)
+    assert list(stored.plot(mdp)) == ["map", "profile", "frontier"]
+    assert list(stored.plot()) == ["profile", "dendrogram"]
+    with pytest.raises(InvalidArgumentError, match="another model"):
+        stored.plot(sparse_mdp(4, seed=0))
+    with pytest.raises(InvalidArgumentError, match="give mdp"):
+        stored.plot_map()
+    # No grid, no map; and without a threshold there is nothing to colour.
+    assert list(certify(sparse_mdp(5, seed=0), 0.9).plot()) == ["profile", "frontier"]
+    plain = certificate._changed(tau=None, labels_lower=[], labels_upper=[], value=None)
+    assert list(plain.plot()) == ["profile", "frontier"]
+
+
+def test_an_overview_of_many_states_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("bisim_abstract.frontier"), "MAX_VALUED", 4)
+    assert list(certify(sparse_mdp(5, seed=0), 0.9).plot()) == ["profile"]
+
+
+# -- colours -----------------------------------------------------------------------------------
+
+
+def page_colours(ground: str) -> dict[str, str]:
+    """The variables that a report's page gets, on a light or on a dark ground."""
+    light, _, dark = _palette.style_sheet().partition("@media (prefers-color-scheme: dark)")
+    return dict(re.findall(r"--(\w+): (#\w+);", light if ground == "light" else dark))
+
+
+def test_pictures_and_the_page_mean_the_same_by_a_colour() -> None:
+    """The upper arm was orange in one and blue in the other, the lower arm the reverse."""
+    page = page_colours("light")
+    arms = {str(line.get_label()): line.get_color() for line in plot_profile(small()).lines}
+    assert arms["upper arm"] == page["upper"]
+    assert arms["lower arm"] == page["lower"]
+    ax = plot_frontier(small(), frontier=FRONTIER)
+    twin = next(other for other in ax.figure.axes if other is not ax)
+    assert ax.yaxis.label.get_color() == ax.lines[0].get_color() == page["kept"]
+    assert twin.yaxis.label.get_color() == twin.lines[0].get_color() == page["lost"]
+    assert set(page) == set(page_colours("dark"))
+    assert len({page[name] for name in ("upper", "lower", "merge")}) == 3
+
+
+def test_the_page_takes_its_colours_from_there() -> None:
+    folder = Path(plots.__file__).parent / "_report"
+    style = (folder / "report.css").read_text(encoding="utf-8")
+    for name in page_colours("light"):
+        assert f"var(--{name})" in style
+        assert f"--{name}:" not in style
+    for selector, name in ((r"svg \.upper", "upper"), (r"svg \.lower", "lower")):
+        (rule,) = re.findall(selector + r" \{([^}]*)\}", style)
+        assert f"stroke: var(--{name})" in rule
+
+
 # -- embeddings, curves, losses ----------------------------------------------------------------
 
 
@@ -530,6 +610,43 @@ def test_embedding_draws_every_point(dim: int) -> None:
     colours = {(int(k), tuple(c)) for k, c in zip(labels, scatter.get_facecolors(), strict=True)}
     assert len(colours) == len({c for _, c in colours}) == 3
     assert ax.get_title() == "30 states in 3 clusters"
+
+
+class Taught:
+    """Places states on a line, and knows how many there are."""
+
+    n_states = 6
+
+    def encode(self, states: Any, /) -> Any:
+        return np.asarray(states, dtype=np.float64)[:, None] * [1.0, 2.0]
+
+
+def test_embedding_takes_an_encoder_and_needs_no_labels() -> None:
+    ax = plot_embedding(Taught())
+    drawn = np.asarray(only(ax, PathCollection).get_offsets())
+    assert drawn.tolist() == [[k, 2.0 * k] for k in range(6)]
+    assert ax.get_title() == "6 states"
+    assert len({tuple(c) for c in only(ax, PathCollection).get_facecolors()}) == 1
+    # An encoder may know of one state more, the end, than there are labels.
+    ax = plot_embedding(Taught(), [0, 0, 1, 1, 1])
+    assert ax.get_title() == "5 states in 2 clusters"
+    assert plot_embedding(np.eye(3)).get_title() == "3 states"
+
+
+class Vectors:
+    """Takes observations: how many there are, nobody knows."""
+
+    n_states = None
+
+    def encode(self, states: Any, /) -> Any:
+        return np.asarray(states)
+
+
+@pytest.mark.parametrize("points", [Vectors(), "text", {"a": 1}, [[1.0], [1.0, 2.0]]])
+def test_what_cannot_be_drawn_is_refused_in_a_sentence(points: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="points must"):
+        plot_embedding(points)
+    assert plt.get_fignums() == []
 
 
 def test_curves_are_medians_and_ranges() -> None:

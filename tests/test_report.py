@@ -36,6 +36,7 @@ from bisim_abstract import (
     verify,
     write_report,
 )
+from bisim_abstract._palette import LOWER, UPPER
 from bisim_abstract._report_data import (
     draw_curves,
     draw_frontier,
@@ -172,7 +173,7 @@ def check_exact(certificate: Certificate, data: Any) -> None:
 
 @pytest.fixture(scope="module")
 def rooms() -> tuple[TabularMDP, Certificate]:
-    mdp = extract_mdp("bisim_abstract/RoomsGrid-v0", env_kwargs={"side": 12, "room_size": 4})
+    mdp = extract_mdp("bisim_abstract/RoomsGrid-v0", env_args={"side": 12, "room_size": 4})
     return mdp, certify(mdp, 0.9, tau="auto")
 
 
@@ -450,7 +451,7 @@ def test_labels_in_a_file_do_not_make_a_verdict(
 
 
 def test_covered_scope_claims_less(tmp_path: Path) -> None:
-    mdp = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    mdp = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
     certificate = certify(mdp, 0.9, scope="covered", tau=0.3)
     page_of(tmp_path, certificate, mdp)
     assert "between 3 and 5 clusters and the end" in sentence_of(tmp_path)
@@ -591,7 +592,7 @@ def leaves_below(tree: Any, node: int) -> set[int]:
 def test_merges_are_those_of_both_arms(
     taxi: tuple[TabularMDP, Certificate], rooms: tuple[TabularMDP, Certificate]
 ) -> None:
-    lake = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    lake = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
     covered = certify(lake, 0.9, scope="covered", tau=0.3)
     for mdp, certificate in (taxi, rooms, (lake, covered)):
         intervals = certificate.certified_thresholds()
@@ -745,7 +746,7 @@ def test_why_little_is_merged(
     abstained: tuple[TabularMDP, Certificate],
     tmp_path: Path,
 ) -> None:
-    lake = extract_mdp("FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    lake = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
     ends = 0
     for mdp, certificate in (taxi, abstained, (lake, certify(lake, 0.9)), rooms):
         page = page_of(tmp_path, certificate, mdp)
@@ -792,7 +793,9 @@ def test_a_better_threshold_is_named(poor: tuple[TabularMDP, Certificate], tmp_p
     page = page_of(tmp_path, certificate, mdp)
     best = certificate.frontier(mdp).coarsest(certificate.keep)
     assert best is not None
-    (said,) = re.findall(r"Take tau (\S+): (\d+) clusters and the end, which keep", page.text)
+    (said,) = re.findall(
+        r"Take tau (\S+): (\d+) clusters and the end, on which planning", page.text
+    )
     assert int(said[1]) == best.n_clusters == certificate.at(float(said[0])).n_clusters
     narrow = FrontierPoint(1.0, float(np.nextafter(1.0, 2.0)), 3, 0.0, 0.0, 1.0)
     assert float(_inside(narrow)) == 1.0
@@ -882,6 +885,77 @@ def test_odd_numbers_are_left_out_of_the_json(
     assert "not known" in page.text
     assert "more entries" in page.text
     assert "x" * 2001 not in page.text
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        ({"seconds": 0.41}, "0.4 s to certify"),
+        (
+            {"seconds": 0.41, "compile_seconds": 9.84},
+            "0.4 s to certify; 9.8 s went into compiling the solvers, once",
+        ),
+        ({"seconds": 0.01, "compile_seconds": 0.0}, "under 0.1 s to certify"),
+        ({"seconds": 1234.56, "compile_seconds": 0.04}, "1,234.6 s to certify"),
+        ({"seconds": HOSTILE, "compile_seconds": [1]}, None),
+        ({"seconds": True, "compile_seconds": -3}, None),
+        ({}, None),
+    ],
+)
+def test_times_are_told_without_that_of_compiling(
+    run: dict[str, Any],
+    text: str | None,
+    rooms: tuple[TabularMDP, Certificate],
+    tmp_path: Path,
+) -> None:
+    mdp, certificate = rooms
+    page_of(tmp_path, dataclasses.replace(certificate, run=run), mdp)
+    told = (tmp_path / "page.html").read_text(encoding="utf-8")
+    found = re.findall(r'<p class="times" id="times">(.*?)</p>', told)
+    assert found == ([] if text is None else [text])
+    assert "time to certify" not in told
+
+
+def test_times_of_the_check_are_told_beside(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = rooms
+    given = dataclasses.replace(certificate, run={"seconds": 0.4, "compile_seconds": 9.0})
+    checked = Verification(True, "verified", "float", "", 0.0, 3, seconds=0.1, compile_seconds=0.8)
+    page_of(tmp_path, given, mdp, verification=checked)
+    assert (
+        ">0.4 s to certify, 0.1 s to verify; 9.8 s went into compiling the solvers, once</p>"
+    ) in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert verify(mdp, certificate).seconds > 0.0
+
+
+def test_grammar_of_one(tmp_path: Path) -> None:
+    mdp = TabularMDP.from_dense(np.eye(2)[:, None, :], [1.0, 0.0])
+    page = page_of(tmp_path, certify(mdp, 0.5), mdp, record={f"k{k}": k for k in range(600)})
+    assert "Covered, with bounds of their own: 1 of 1 pair (100%)." in page.text
+    rows = len(re.findall(r'<th scope="row">', (tmp_path / "page.html").read_text()))
+    extra = int(re.findall(r"(\d+) more entries", page.text)[0])
+    again = page_of(
+        tmp_path, certify(mdp, 0.5), mdp, record={f"k{k}": k for k in range(601 - extra)}
+    )
+    assert rows > 0
+    assert "1 more entry" in again.text
+
+
+def test_the_page_uses_the_shared_colours(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    page_of(tmp_path, rooms[1], rooms[0])
+    style = re.findall(r"<style>(.*?)</style>", (tmp_path / "page.html").read_text(), re.DOTALL)[0]
+    light, dark = (
+        dict(re.findall(r"--(upper|lower): (#\w+)", part))
+        for part in (
+            style.partition("@media")[0],
+            style.partition("@media (prefers-color-scheme: dark)")[2].partition("* {")[0],
+        )
+    )
+    assert light == {"upper": UPPER.light, "lower": LOWER.light}
+    assert dark == {"upper": UPPER.dark, "lower": LOWER.dark}
 
 
 def test_long_curves_are_thinned() -> None:
@@ -993,7 +1067,7 @@ def test_writing_loads_no_heavy_library(tmp_path: Path) -> None:
         "from bisim_abstract import certify, write_report\n"
         "from bisim_abstract.parts import grouped_mdp\n"
         "mdp, _ = grouped_mdp(12, 4, seed=0)\n"
-        f"write_report({str(tmp_path / 'r.html')!r}, certify(mdp, 0.9), mdp)\n"
+        f"write_report({str(tmp_path / 'r.html')!r}, mdp, certify(mdp, 0.9))\n"
         "print([name for name in ('torch', 'matplotlib') if name in sys.modules])\n"
     )
     result = subprocess.run(

@@ -35,7 +35,9 @@ from bisim_abstract.encoders import load_encoder
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import random_mdp, single_build
 from bisim_abstract.runs import (
+    Begun,
     Config,
+    Done,
     Run,
     RunResult,
     Training,
@@ -173,14 +175,14 @@ def test_large_tables_of_raw_states_are_left_out(
 def test_the_report_is_told_everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def spy(path: Any, certificate: Any, mdp: Any, **kwargs: Any) -> Any:
-        seen.append((path, certificate, mdp, kwargs))
+    def spy(path: Any, mdp: Any, certificate: Any, **kwargs: Any) -> Any:
+        seen.append((path, mdp, certificate, kwargs))
         return path
 
     monkeypatch.setattr(runs, "write_report", spy)
     run = Run.resume(folder)
     found = run()
-    [(path, certificate, mdp, kwargs)] = seen
+    [(path, mdp, certificate, kwargs)] = seen
     assert path == folder / "report.html" == found.report
     assert (certificate, mdp) == (found.certificate, ROOMS.model())
     assert kwargs["verification"] is found.verification
@@ -194,7 +196,7 @@ def test_the_report_is_told_everything(folder: Path, monkeypatch: pytest.MonkeyP
     first, second = (shlex.split(line) for line in kwargs["commands"])
     assert first[:2] == ["bisim-abstract", "run"]
     assert cli._config(cli._parser().parse_args(first[1:])) == run.config
-    assert second[2:] == [str(folder / "certificate.npz"), str(folder / "mdp.npz")]
+    assert second[2:] == [str(folder / "mdp.npz"), str(folder / "certificate.npz")]
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,11 @@ def test_the_report_is_told_everything(folder: Path, monkeypatch: pytest.MonkeyP
             certify={"tau": 1e-300, "tol": 0.1, "max_pairs": 0, "max_seconds": 1.5},
         ),
         Config(source=Source(name="x.npz"), certify={"tau": "auto", "max_backups": 9}),
+        Config(source=Source(name="x.npz"), training=Training(when="needed")),
+        Config(source=Source(name="x.npz"), training=Training(when="needed", steps=3)),
+        Config(source=Source(name="x.npz"), training=Training()),
     ],
-    ids=["taxi", "lake", "file", "auto"],
+    ids=["taxi", "lake", "file", "auto", "needed", "needed with settings", "always"],
 )
 def test_commands_ask_for_the_same(config: Config) -> None:
     words = shlex.split(shlex.join(config.words()))
@@ -246,7 +251,8 @@ def test_files_as_sources(tmp_path: Path) -> None:
     assert found.certificate.is_certified
     (tmp_path / "m.npz").unlink()
     assert Run.resume(tmp_path / "run")().certificate.is_certified  # it has its own copy
-    assert main(["run", str(tmp_path / "run/mdp.npz"), "--no-train", "-o", f"{tmp_path}/two"]) == 0
+    words = ["run", str(tmp_path / "run/mdp.npz"), "--train", "never", "-o", f"{tmp_path}/two"]
+    assert main(words) == 0
     assert not (tmp_path / "two/curves.json").exists()
 
 
@@ -294,10 +300,158 @@ def test_abstention_is_a_result(tmp_path: Path) -> None:
 def test_stages_are_told(tmp_path: Path) -> None:
     told: list[Any] = []
     progress: list[Any] = []
-    run = Run(tmp_path / "run", small(), after=told.append, callback=progress.append)
-    found = run()
-    assert tuple(told) == found.stages
+    hear: dict[str, Any] = {"before": told.append, "after": told.append}
+    found = Run(tmp_path / "run", small(), **hear, callback=progress.append)()
+    assert tuple(told[1::2]) == found.stages
+    assert told[::2] == [Begun(done.stage) for done in found.stages]
     assert progress
+    # What is done already does not begin.
+    told.clear()
+    again = Run.resume(tmp_path / "run", **hear)()
+    assert [x for x in told if isinstance(x, Done)] == list(again.stages)
+    assert [x.stage for x in told if isinstance(x, Begun)] == ["verify", "report"]
+
+
+def test_stages_are_told_before_they_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    seen: list[Any] = []
+
+    def heard(*args: Any, **kwargs: Any) -> Certificate:
+        seen.extend(told)
+        return certify(*args, **kwargs)
+
+    monkeypatch.setattr(runs, "certify", heard)
+    Run(tmp_path / "run", small(), before=told.append)()
+    assert seen == [Begun("extract"), Begun("certify")]
+
+
+# -- encoders that are needed, and others ------------------------------------------------------
+
+QUICK = Training(steps=5, transitions=100, dim=3)
+IF_NEEDED = dataclasses.replace(QUICK, when="needed")
+
+
+def test_no_encoder_where_none_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seventy seconds were spent on an encoder for a lake of 17 states."""
+    monkeypatch.setattr(runs, "train_encoder", lambda *a, **k: pytest.fail("not needed"))
+    lake = Source(name="FrozenLake-v1")
+    found = Run(tmp_path / "run", Config(source=lake, training=Training(when="needed")))()
+    assert found.verdict.level == "useful"
+    assert not found.encoder.is_trained
+    assert str(found.encoder) == (
+        "not trained: the clusters found without one are certified and worth it"
+    )
+    assert [done.stage for done in found.stages].count("certify") == 1
+    names = {path.name for path in found.folder.iterdir()}
+    assert names == FILES - {"encoder.npz", "curves.json"}
+    assert str(found.encoder) in found.report.read_text()
+    same_certificate(found.certificate, certify(lake.model(), 0.9))
+    again = Run.resume(tmp_path / "run")()
+    assert again.encoder == found.encoder
+    assert [done.stage for done in again.stages if done.is_new] == ["verify", "report"]
+
+
+@pytest.mark.parametrize(("training", "is_trained"), [(None, False), (QUICK, True)])
+def test_encoders_as_asked_for(training: Training | None, is_trained: bool, tmp_path: Path) -> None:
+    found = Run(tmp_path / "run", small(training=training))()
+    assert found.encoder.is_trained is found.encoder.is_used is is_trained
+    assert found.encoder.reason == ("it was asked for" if is_trained else "none was asked for")
+    assert ("train" in [done.stage for done in found.stages]) is is_trained
+
+
+@pytest.fixture(scope="module")
+def needed(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A run that does not get anywhere without an encoder, nor with one."""
+    told: list[Any] = []
+    config = dataclasses.replace(abstaining(), training=IF_NEEDED, learn=0)
+    found = Run(tmp_path_factory.mktemp("needed") / "run", config, before=told.append)()
+    first = "NOT CERTIFIED at tau 0.5: between 6 and 16 clusters of 16 states"
+    assert told[:4] == [
+        Begun("extract"),
+        Begun("certify"),
+        Begun("train", f"what is found without an encoder is {first}"),
+        Begun("certify", "again, with the encoder"),
+    ]
+    return found
+
+
+def test_an_encoder_where_one_may_help(needed: RunResult) -> None:
+    assert needed.encoder.is_trained
+    assert "NOT CERTIFIED at tau 0.5" in needed.encoder.reason
+    names = {path.name for path in needed.folder.iterdir()}
+    assert names == FILES - {"curves.json"} | {"first-certificate.npz"}
+    first = Certificate.load(needed.folder / "first-certificate.npz")
+    assert first.run["settings"]["embedding"] == ""
+    again = Run.resume(needed.folder)()
+    assert again.encoder == needed.encoder
+    assert [done.stage for done in again.stages if done.is_new] == ["verify", "report"]
+    same_certificate(again.certificate, needed.certificate)
+
+
+def test_the_better_certificate_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(abstaining(), training=IF_NEEDED, learn=0)
+    good = certify(config.source.model(), 0.9, tau=0.5)
+    assert good.is_certified
+    good_run = {**good.run, "settings": good.run["settings"] | {"embedding": "x"}}
+
+    def helped(*args: Any, embedding: Any, **kwargs: Any) -> Certificate:
+        if embedding is None:
+            return certify(*args, embedding=None, **kwargs)
+        return dataclasses.replace(good, run=good_run)
+
+    monkeypatch.setattr(runs, "certify", helped)
+    found = Run(tmp_path / "helped", config)()
+    assert found.certificate.is_certified
+    assert (found.encoder.is_trained, found.encoder.is_used) == (True, True)
+    assert "did not help" not in str(found.encoder)
+
+    def same(*args: Any, embedding: Any, **kwargs: Any) -> Certificate:
+        return certify(*args, embedding=None, **kwargs)
+
+    monkeypatch.setattr(runs, "certify", same)
+    found = Run(tmp_path / "not helped", config)()
+    assert (found.encoder.is_trained, found.encoder.is_used) == (True, False)
+    assert str(found.encoder).endswith("; it did not help")
+
+
+@pytest.mark.parametrize(
+    ("goal", "reason"),
+    [
+        ({"tau": 1000.0}, "the clusters asked for are certified"),
+        ({"n_clusters": 16}, "the clusters asked for are certified"),
+        ({"scope": "covered", "tol": 100.0}, "all bounds are as narrow as asked for"),
+        ({"tau": 0.5, "max_pairs": 0, "propose": ["rewards"]}, "embeddings are not among the pro"),
+        ({"scope": "covered", "max_rounds": 1}, "no clusters are asked for"),
+    ],
+    ids=["threshold", "number", "width", "proposals", "covered"],
+)
+def test_encoders_that_could_not_help(
+    goal: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Poor results too, if proposals have no part in them."""
+    monkeypatch.setattr(runs, "train_encoder", lambda *a, **k: pytest.fail("not needed"))
+    config = dataclasses.replace(abstaining(), training=IF_NEEDED, learn=0, certify=goal)
+    found = Run(tmp_path / "run", config)()
+    assert found.verdict.level != "useful"
+    assert found.encoder.reason.startswith(reason)
+
+
+def test_encoders_add_nothing_to_all_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "train_encoder", lambda *a, **k: pytest.fail("not needed"))
+    random_mdp(12, seed=2).save(tmp_path / "m.npz")
+    source = Source(name=str(tmp_path / "m.npz"))
+    goal = {"keep": 1.0}
+    found = Run(tmp_path / "run", small(source=source, training=IF_NEEDED, certify=goal))()
+    assert found.verdict.sentence.startswith("CERTIFIED, BUT nothing can be merged")
+    assert found.encoder.reason.startswith("all pairs of states were looked at")
+
+
+def test_a_certificate_of_unknown_origin_is_kept(tmp_path: Path) -> None:
+    config = dataclasses.replace(abstaining(), training=IF_NEEDED, learn=0)
+    first = Run(tmp_path / "run", dataclasses.replace(config, training=None))()
+    rewritten(first.folder / "config.json", lambda found: found.update(config.header()))
+    found = Run.resume(first.folder)()
+    assert found.encoder.reason == "there was a certificate already"
 
 
 def test_threads_do_not_matter(tmp_path: Path) -> None:
@@ -375,6 +529,7 @@ HOSTILE: dict[str, Callable[[Any], None]] = {
     "dim": put("config", "training", "dim", value=0),
     "transitions": put("config", "training", "transitions", value=-1),
     "experience": put("config", "training", "experience", value="x"),
+    "when": put("config", "training", "when", value="never"),
     "gamma": put("config", "gamma", value=1.0),
     "gamma is null": put("config", "gamma", value=None),
     "gamma is a list": put("config", "gamma", value=[0.9]),
@@ -660,7 +815,7 @@ def uninterrupted() -> Certificate:
 
 def words_of(folder: Path) -> list[str]:
     pairs = [f"--env-arg={name}={value}" for name, value in NOISY.items()]
-    goal = ["--tau", "auto", "--no-train", "--learn", "0"]
+    goal = ["--tau", "auto", "--train", "never", "--learn", "0"]
     return ["run", ROOMS.name, *pairs, *goal, "-o", str(folder), "--quiet"]
 
 
@@ -705,6 +860,50 @@ def test_killed_while_training(tmp_path: Path, finished: RunResult) -> None:
     same_certificate(found.certificate, finished.certificate)
     for name in ("curves.json", "comparison.json", "verification.json"):
         assert (folder / name).read_bytes() == (finished.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("stage", "left"),
+    [
+        ("looking for classes", {"first-checkpoint.npz"}),
+        ("training", {"first-certificate.npz"}),
+        (
+            "looking for blocks in the embedding",
+            {"first-certificate.npz", "encoder.npz", "checkpoint.npz"},
+        ),
+    ],
+)
+def test_killed_while_looking_whether_an_encoder_is_needed(
+    stage: str, left: set[str], tmp_path: Path, needed: RunResult
+) -> None:
+    folder = tmp_path / "run"
+    words = shlex.split(shlex.join(needed_words()))
+    done = stopped(stage, signal.SIGKILL, "run", *words, "-o", str(folder), "--quiet")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert {path.name for path in folder.iterdir()} == {"config.json", "mdp.npz"} | left
+    found = Run.resume(folder)()
+    same_certificate(found.certificate, needed.certificate)
+    assert found.encoder == needed.encoder
+    assert {path.name for path in folder.iterdir()} == {x.name for x in needed.folder.iterdir()}
+    for name in ("comparison.json", "verification.json"):
+        assert (folder / name).read_bytes() == (needed.folder / name).read_bytes()
+
+
+def needed_words() -> list[str]:
+    return dataclasses.replace(abstaining(), training=IF_NEEDED, learn=0).words()
+
+
+def test_killed_before_the_first_certificate_takes_its_name(tmp_path: Path) -> None:
+    """It is enough, but was not yet given its name."""
+    config = Config(source=Source(name="FrozenLake-v1"), training=IF_NEEDED)
+    found = Run(tmp_path / "run", config)()
+    (found.folder / "certificate.npz").rename(found.folder / "first-certificate.npz")
+    (found.folder / "first-checkpoint.npz").write_bytes(b"left over")
+    again = Run.resume(found.folder)()
+    assert again.encoder == found.encoder
+    same_certificate(again.certificate, found.certificate)
+    names = {path.name for path in found.folder.iterdir()}
+    assert names == FILES - {"encoder.npz", "curves.json"}
 
 
 def test_interrupted_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract import InvalidArgumentError, TabularMDP
+from bisim_abstract import InvalidArgumentError, TabularMDP, certify
 from bisim_abstract.errors import ExtractionError, FileFormatError
 from bisim_abstract.parts import read_bridge, sparse_mdp
-from bisim_abstract.sources import Source
+from bisim_abstract.sources import Source, kind_of
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 
 
@@ -186,3 +186,27 @@ def test_arguments_nested_too_deeply_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="nested"):
         Source(name="FrozenLake-v1", env_args={"desc": value})
     assert Source(name="FrozenLake-v1", env_args={"desc": [["SF", "HG"]]}).env_args
+
+
+def test_arguments_are_what_a_file_would_give_back() -> None:
+    """Else a run that is resumed would make another environment than the one that began it."""
+    source = Source(name="FrozenLake-v1", env_args={"desc": ("SF", "HG")})
+    assert source.env_args == {"desc": ["SF", "HG"]}
+    with pytest.raises(InvalidArgumentError, match="desc must have text as keys"):
+        Source(name="FrozenLake-v1", env_args={"desc": [{1: "S"}]})
+
+
+def test_kinds_of_files(tmp_path: Path) -> None:
+    path, mdp = saved(tmp_path)
+    certify(mdp, 0.9).save(tmp_path / "c.npz")
+    np.savez(tmp_path / "b.npz", transitions=np.array([[-1]]), rewards=np.ones((1, 1)))
+    np.savez(tmp_path / "other.npz", header=np.frombuffer(b"[]", np.uint8))
+    (tmp_path / "text.npz").write_text("text")
+    names = ("m.npz", "b.npz", "c.npz", "other.npz", "text.npz", "missing.npz", "")
+    assert [kind_of(tmp_path / name) for name in names] == [
+        "model",
+        "model",
+        "certificate",
+        *[""] * 4,
+    ]
+    assert kind_of(path) == "model"

@@ -54,7 +54,7 @@ def test_taxi() -> None:
 @pytest.mark.parametrize("desc", [["SFF", "FHG"], ["SF", "HF", "FG", "FF"]])
 @pytest.mark.parametrize("terminal", ["absorb", "table"])
 def test_frozen_lake(desc: list[str], terminal: str) -> None:
-    mdp = extract_mdp("FrozenLake-v1", env_kwargs={"desc": desc}, terminal=terminal)
+    mdp = extract_mdp("FrozenLake-v1", env_args={"desc": desc}, terminal=terminal)
     columns = len(desc[0])
     live = columns * len(desc)
     cells = check_cells(state_map(mdp), mdp, live)

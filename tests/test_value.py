@@ -265,7 +265,7 @@ def random_case(seed: int, *, max_states: int = 6) -> Case:
         terminal = int(rng.integers(n))
         P[terminal], R[terminal] = np.eye(n)[terminal], 0.0
     weights = np.eye(n)[rng.integers(n)] if rng.random() < 0.5 else rng.dirichlet(np.ones(n))
-    mdp = TabularMDP.from_dense(P, R, terminal_state=terminal, start=weights)
+    mdp = TabularMDP.from_dense(P, R, order="sas", terminal_state=terminal, start=weights)
     labels = rng.integers(0, int(rng.integers(1, n + 1)), n)
     return Case(
         mdp, float(rng.choice(GAMMAS)), labels.astype(np.int64), reward in ("plain", "negative")
@@ -568,7 +568,7 @@ def test_a_bracket_is_that_of_interval_value_iteration(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 7))
     P = np.array([[random_row(rng, n, "sparse") for _ in range(2)] for _ in range(n)])
-    mdp = TabularMDP.from_dense(P, rng.standard_normal((n, 2)))
+    mdp = TabularMDP.from_dense(P, rng.standard_normal((n, 2)), order="sas")
     gamma = (0.0, 0.5, 0.9)[seed % 3]
     _, labels = np.unique(rng.integers(0, 3, n), return_inverse=True)
     order = np.argsort(np.unique(labels, return_index=True)[1])

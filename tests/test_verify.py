@@ -15,7 +15,13 @@ import numpy.typing as npt
 import pytest
 
 import bisim_abstract
-from bisim_abstract import InvalidArgumentError, TabularMDP
+from bisim_abstract import (
+    InvalidArgumentError,
+    TabularMDP,
+    certify,
+    compare_abstractions,
+    write_report,
+)
 from bisim_abstract._verify_exact import exact_transport
 from bisim_abstract._verify_kernels import (
     dual_bound,
@@ -427,9 +433,42 @@ def test_rejects_another_model_before_anything_else(honest: dict[str, Any]) -> N
     assert found.pairs_checked == 0
 
 
-@pytest.mark.parametrize("empty", [None, 3, "certificate", object(), {}])
+@pytest.mark.parametrize("empty", [None, 3, object(), {}])
 def test_rejects_what_is_no_certificate(empty: Any) -> None:
     assert verify(ALTER_MDP, empty).verdict == "rejected"
+
+
+def test_swapped_arguments_are_told_the_order(honest: dict[str, Any]) -> None:
+    real: Any = certify(ALTER_MDP, ALTER_GAMMA, tau=0.1)
+    swapped: list[tuple[Any, Any]] = [
+        (real, ALTER_MDP),
+        (made(honest), ALTER_MDP),
+        (ALTER_MDP, ALTER_MDP),
+    ]
+    for first, second in swapped:
+        with pytest.raises(InvalidArgumentError, match=r"the order is verify\(mdp, certificate\)"):
+            verify(first, second)
+    for call, order in (
+        (lambda: write_report("r.html", real, ALTER_MDP), r"write_report\(path, mdp, certificate"),  # type: ignore[arg-type]
+        (lambda: compare_abstractions(real, ALTER_MDP), r"compare_abstractions\(mdp, certificate"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"got Certificate; the order is {order}"):
+            call()
+    for path in ("certificate.npz", Path("certificate.npz")):
+        with pytest.raises(InvalidArgumentError, match=r"Certificate\.load\(path\)"):
+            verify(ALTER_MDP, path)  # type: ignore[arg-type]
+
+
+class Evasive:
+    """Pretends to be of a class that it is not, and breaks when it is asked."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+def test_hostile_objects_are_not_asked_what_they_are() -> None:
+    assert verify(ALTER_MDP, Evasive()).verdict == "rejected"  # type: ignore[arg-type]
 
 
 def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
@@ -598,15 +637,9 @@ def masses(row: Floats) -> Floats:
 
 def bounds(cost: Floats, a: Floats, b: Floats) -> tuple[float, float]:
     n, m = cost.shape
-    k = max(n, m)
-    real = [np.empty(k) for _ in range(5)]
-    whole = [np.empty(k, np.int64) for _ in range(4)]
-    y, z, need, reach, row_reach = real
-    through, back, row_done, col_done = whole
-    p, q, x = masses(a), masses(b), np.empty((k, k))
-    return transport_bounds(
-        n, m, p, q, cost, y, z, x, need, reach, through, back, row_done, col_done, row_reach
-    )
+    k = max(n, m) + 1
+    scratch = np.empty((k, k)), np.empty((7, k)), np.empty((4, k), np.int64)
+    return transport_bounds(n, m, masses(a), masses(b), cost, 0.0, *scratch)
 
 
 def test_transport_bounds_enclose_and_are_tight() -> None:
@@ -670,9 +703,12 @@ def test_shares_nothing_with_what_it_checks() -> None:
     allowed = {
         "bisim_abstract." + name
         for name in (
+            "_html",  # words for people
             "_kernels._jit",
             "_memory",  # sizes only: it decides nothing about a claim
             "_parallel",
+            "_progress",  # what is under way, in words
+            "_text",  # words for people
             "_typing",
             "_validation",
             "_verify_exact",
@@ -681,6 +717,7 @@ def test_shares_nothing_with_what_it_checks() -> None:
             "_verify_read",
             "_verify_scope",
             "_verify_value",
+            "_verified",  # what was found, after it was found
             "certificate",  # for its type only
             "errors",
             "mdp",

@@ -4,7 +4,8 @@
 - `TabularEnv` wraps an environment and tells its state at each step.
 - `enumerate_mdp` does the work where there is no `P` table.
 - `RoomsGridEnv`, registered as `bisim_abstract/RoomsGrid-v0`, is a grid of planted rooms.
-- `AbstractedEnv` shows an environment through certified clusters of its states.
+- `AbstractedEnv` shows an environment through certified clusters of its states, and deploys what
+  was learned on them to the environment itself.
 - `make_env` is `gymnasium.make` with retired ids resolved.
 - `Distractor` multiplies any of them by a background that does not matter.
 

@@ -15,44 +15,65 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import RecordConstructorArgs, seeding
 
+from bisim_abstract._html import table_html
+from bisim_abstract._observations import Observations
+from bisim_abstract._policy_table import policy_table
 from bisim_abstract._text import clusters_text, counted
-from bisim_abstract._typing import IntArray
+from bisim_abstract._typing import IntArray, SeedLike
 from bisim_abstract._validation import check_choice, check_int, check_real
+from bisim_abstract._verified import is_remembered
 from bisim_abstract.aggregate import Aggregation, aggregate
 from bisim_abstract.certificate import Certificate
+from bisim_abstract.deploy import GroundAgent
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCertifiedError
 from bisim_abstract.linking import undecided
-from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.mdp import TabularMDP, check_mdp
 from bisim_abstract.value import ProvenValue
-from bisim_abstract.verify import verify as verify_certificate
+from bisim_abstract.verify import verify_rest
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
+from bisim_abstract.wrappers._make import make_env
+from bisim_abstract.wrappers._observing import observe_states
 from bisim_abstract.wrappers._source import find_source, layers, plain_action, state_reader
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
-from bisim_abstract.wrappers.tabular import TabularEnv, extract_mdp
+from bisim_abstract.wrappers.tabular import (
+    CHECKS,
+    TabularEnv,
+    compare_with_steps,
+    env_name,
+    extract_again,
+    extract_mdp,
+)
 
 logger = logging.getLogger(__name__)
 
 DYNAMICS = ("aggregated", "ground")
 SCOPES = {"all": "all pairs of states", "covered": "covered pairs only"}
+STEPS = {
+    "aggregated": "drawn from the model over clusters",
+    "ground": "of the environment itself, clusters seen",
+}
 SHOWN = 5  # clusters or thresholds that a message lists
 
 Table: TypeAlias = dict[int, dict[int, list[tuple[float, int, float, bool]]]]
 
 
 class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs):
-    """An environment seen through certified clusters of its states.
+    """An environment seen through certified clusters; its steps are those of the aggregated model.
 
-    It exists only if the certificate speaks of this very environment and both its arms give
-    the same clustering at the threshold. The clusterings are derived anew from the bounds; the
-    bounds themselves are taken as they are unless `verify` is set.
+    By default (dynamics="aggregated") a step draws the next cluster from the model over clusters,
+    and the environment itself is not stepped: rows and rewards are averages over a cluster's
+    members, and a step pays the expected reward. To step the real environment and see clusters
+    in place of its observations, pass dynamics="ground". To act on the real environment with
+    what was learned here, see `deploy`.
+
+    It exists only if the certificate speaks of this very environment, both its arms give the
+    same clustering at the threshold, and `bisim_abstract.verify` finds that all of it holds, at
+    this threshold. What this process has verified already is not verified again.
 
     Observations are numbers of clusters. If episodes can end, the last number is none of the
-    clusters: it stands for the end, and is what a step that terminates returns. With
-    dynamics="aggregated", steps follow the aggregated model: rows and rewards are averages over
-    a cluster's members, and a step pays the expected reward. With dynamics="ground", the
-    environment itself is stepped and only the observation is replaced. Time limits of the
-    wrapped environment hold either way; other wrappers inside have no effect on aggregated
-    steps.
+    clusters: it stands for the end, and is what a step that terminates returns. Time limits of
+    the wrapped environment hold with either dynamics; other wrappers inside have no effect on
+    aggregated steps.
 
     `info` has "cluster" and "scope", and with "ground" also "state", the present state's index
     in the model, and "env_state", the environment's own id of it.
@@ -62,7 +83,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     seed given.
 
     Args:
-        env: The environment.
+        env: The environment, or its id, of which one is made as `make_env` does.
         certificate: A certificate of its model, as `extract_mdp(env)` gives it (with all or
             with reachable states only), or the path of one. Give a path if the specification
             of the environment is to be written as JSON.
@@ -71,10 +92,14 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         weighting: Of members within a cluster: "uniform", "start", "visitation" (at the
             certificate's discount), or a list of one weight per state; see `aggregate`.
         require: "all" refuses certificates whose scope is "covered" pairs only.
-        verify: Whether to check the certificate's bounds as well, with
-            `bisim_abstract.verify`.
+        verify: Whether to check the certificate's claims with `bisim_abstract.verify`. Without
+            that, bounds and values are taken as they are; clusters follow from them.
         seed: Seed of enumeration, for environments without a table.
         max_states: Limit for enumeration.
+        mdp: The environment's model, if it is at hand: it must be the certificate's, and is
+            compared with real steps of a copy instead of extracting it. It is no part of the
+            specification; whoever makes the environment from that extracts it. An environment
+            that was enumerated before is not enumerated again in either case.
 
     If planning on the clusters is proven to keep less than the certificate's `keep`, or they
     merge nothing, a warning that says so is logged.
@@ -101,18 +126,24 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
 
     def __init__(
         self,
-        env: gym.Env[Any, Any],
+        env: gym.Env[Any, Any] | str,
         certificate: Certificate | str | Path,
         tau: float | None = None,
         *,
         dynamics: str = "aggregated",
         weighting: str | list[float] = "uniform",
         require: str | None = None,
-        verify: bool = False,
+        verify: bool = True,
         seed: int = 0,
         max_states: int = 100_000,
+        mdp: TabularMDP | None = None,
     ) -> None:
+        _check_kinds(env, certificate, mdp)
         self._has_path = not isinstance(certificate, Certificate)
+        seed = check_int("seed", seed, low=0)
+        if mdp is not None and mdp.metadata.get("method") == "enumeration":
+            # That of the layout which the model has.
+            seed = check_int("the seed in mdp.metadata", mdp.metadata.get("seed", seed), low=0)
         RecordConstructorArgs.__init__(
             self,
             certificate=str(certificate) if self._has_path else certificate,
@@ -124,50 +155,62 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             seed=seed,
             max_states=max_states,
         )
-        gym.Wrapper.__init__(self, env)
         self.dynamics = check_choice("dynamics", dynamics, DYNAMICS)
         if require is not None:
             check_choice("require", require, ("all",))
         if not isinstance(certificate, Certificate):
-            if not isinstance(certificate, str | Path):
-                raise InvalidArgumentError(
-                    "certificate must be a Certificate or the path of one, got "
-                    f"{type(certificate).__name__}; bisim_abstract.certify(mdp, gamma) makes one"
-                )
             certificate = Certificate.load(certificate)
         self.certificate = certificate
         self._check_scope(require)
-        seed = check_int("seed", seed, low=0)
-        self.mdp = _model_of(env, certificate, seed, max_states)
-        self.tau, clusters = _certified_clusters(certificate, tau)
-        if verify:
-            found = verify_certificate(self.mdp, certificate)
-            if not found.is_valid:
-                raise NotCertifiedError(
-                    f"the certificate does not hold: {found.problem}; make a new one with certify"
-                )
-        if self.tau != certificate.tau:
-            certificate = certificate.at(self.tau)
-        if certificate.value is None:
-            certificate = certificate.with_value(self.mdp)
-        self.certificate = certificate
-        if certificate.verdict.level != "useful":
-            logger.warning("%s", certificate.verdict.sentence)
-        self.aggregation: Aggregation = aggregate(
-            self.mdp, clusters, weighting=weighting, gamma=certificate.gamma
-        )
+        made = make_env(env) if isinstance(env, str) else env
+        try:
+            gym.Wrapper.__init__(self, made)
+            self.mdp = _model_of(made, certificate, seed, max_states, mdp)
+            self.tau = _certified_threshold(certificate, tau)
+            self.certificate = certificate = self._proven(verify)
+            if certificate.verdict.level != "useful":
+                logger.warning("%s", certificate.verdict.sentence)
+            self.aggregation: Aggregation = aggregate(
+                self.mdp, certificate.labels_upper, weighting=weighting, gamma=certificate.gamma
+            )
+        except BaseException:
+            if made is not env:
+                made.close()  # nobody else could
+            raise
         small = self.aggregation.mdp
         self.observation_space = spaces.Discrete(small.n_states)
 
         self._sums, self._start_sums = _row_sums(small), np.cumsum(small.start)
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
-        self._one_seed = seed if self.mdp.metadata["method"] == "enumeration" else None
-        self._limit = _time_limit(env)
-        self._source = find_source(env)  # looking for it takes longer than a step
+        self._one_seed = seed if self.mdp.metadata.get("method") == "enumeration" else None
+        self._limit = _time_limit(made)
+        self._source = find_source(made)  # looking for it takes longer than a step
         self._cluster: int | None = None
         self._steps = 0
         self._rng: np.random.Generator | None = None
         self._rng_seed: int | None = None
+        self._observations: Observations | None = None
+
+    def _proven(self, verify: bool) -> Certificate:
+        """The certificate at the threshold, with its value; what is verified is what is used.
+
+        Another threshold has other clusters, which rounding may speak against where it does not
+        at the certificate's own; and where no value came with it, one is proven only now.
+        """
+        certificate = self.certificate
+        if self.tau != certificate.tau:
+            certificate = certificate.at(self.tau)
+        if certificate.value is None:
+            certificate = certificate.with_value(self.mdp)
+        if verify and not is_remembered(self.mdp, certificate):
+            found = verify_rest(self.mdp, certificate)
+            if not found.is_valid:
+                raise NotCertifiedError(
+                    f"the certificate does not hold at tau = {self.tau:g}: {found.problem}; make "
+                    "a new one with certify or, where rounding is all that speaks against it, take "
+                    "a threshold farther from the ends of its certified range"
+                )
+        return certificate
 
     # -- what it says ----------------------------------------------------------------------
 
@@ -211,6 +254,59 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         """(n_clusters, and the end) the start distribution over observations."""
         return self.abstract_mdp.start
 
+    def deploy(
+        self, agent: object, *, deterministic: bool = True, seed: SeedLike = None
+    ) -> GroundAgent:
+        """What was learned on the clusters as an agent of the environment itself.
+
+        The result acts on the environment's own observations, single ones or batches of vector
+        environments, is saved to a file, and needs neither this environment nor the library that
+        trained it.
+
+        Args:
+            agent: Who acts on the clusters: a model of Stable-Baselines3 (or anything with
+                `predict(observation, deterministic=...)`), a `QLearning`, a function from a
+                cluster to its action, (n_clusters) actions or (n_clusters, n_actions)
+                probabilities, or a result with a `policy`, such as `value`. Models and functions
+                are asked once about each cluster. Recurrent models are refused.
+            deterministic: Whether models are asked for their deterministic actions; else for
+                their probabilities, which PPO and A2C have.
+            seed: Seed or generator of actions that are drawn by probabilities.
+
+        Raises:
+            InvalidArgumentError: If the agent is none of these, or of other clusters.
+            ExtractionError: If observations do not tell the cluster, as in MiniGrid where only a
+                part of the world is seen; the message says what can be done.
+
+        Example:
+            >>> from bisim_abstract import abstract_env
+            >>> small = abstract_env("FrozenLake-v1", gamma=0.9)
+            >>> small.deploy(lambda cluster: cluster % 4).predict(14)
+            (np.int64(1), None)
+        """
+        policy = policy_table(agent, self.abstract_mdp, deterministic=deterministic)
+        if self._observations is None:
+            self._observations = observe_states(
+                self.env, self.mdp, self.labels, seed=self._one_seed or 0
+            )
+        about: dict[str, Any] = {
+            "env": env_name(self.env),
+            "agent": type(agent).__name__,
+            "fingerprint": self.mdp.fingerprint,
+            "tau": self.tau,
+            "verdict": self.certificate.verdict.sentence,
+        }
+        if self._one_seed is not None:
+            about["seed"] = self._one_seed
+        return GroundAgent(
+            policy,
+            self._observations,
+            n_actions=self.abstract_mdp.n_actions,
+            has_end=self.mdp.terminal_state is not None,
+            seed=seed,
+            metadata=about,
+        )
+
     def summary(self) -> str:
         """A few lines for people."""
         largest = int(np.bincount(self.labels).max())
@@ -226,6 +322,24 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if self._limit is not None:
             lines.append(f"  episodes  end after {self._limit:,} steps")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        scope = self.certificate.scope
+        rows = [
+            ("proven", self.certificate.verdict.sentence),
+            ("environment", env_name(self.env)),
+            ("steps", f"{self.dynamics}: {STEPS[self.dynamics]}"),
+            ("observations", str(self.observation_space)),
+            ("actions", str(self.action_space)),
+            ("tau", f"{self.tau:g} at gamma = {self.certificate.gamma:g}"),
+            ("scope", f"{scope}: certified over {SCOPES[scope]}"),
+            ("weights", self.aggregation.weighting),
+        ]
+        if self._limit is not None:
+            rows.append(("episodes", f"end after {self._limit:,} steps"))
+        has_end = self.mdp.terminal_state is not None
+        what = clusters_text(self.aggregation.n_clusters, has_end=has_end)
+        return table_html(f"{what} of {self.certificate.n_live:,} states", rows)
 
     def __str__(self) -> str:
         has_end = self.mdp.terminal_state is not None
@@ -381,16 +495,43 @@ class _UnsavedSpec(EnvSpec):
         )
 
 
+def _check_kinds(env: object, certificate: object, mdp: object) -> None:
+    """Refuse arguments of the wrong kind, swapped ones above all."""
+    if not isinstance(env, gym.Env | str):
+        hint = "the order is AbstractedEnv(env, certificate)"
+        if isinstance(env, gym.vector.VectorEnv):
+            hint = "a vector environment is made of single ones: wrap each of them"
+        elif isinstance(env, TabularMDP):
+            hint = "a model has no steps; bisim_abstract.aggregate(mdp, labels) is for models"
+        raise InvalidArgumentError(
+            f"env must be a gymnasium.Env or the id of one, got {type(env).__name__}; {hint}"
+        )
+    # A class derived from it could say one thing when it is verified and another afterwards.
+    if type(certificate) is not Certificate and not isinstance(certificate, str | Path):
+        raise InvalidArgumentError(
+            "certificate must be a Certificate or the path of one, got "
+            f"{type(certificate).__name__}; bisim_abstract.certify(mdp, gamma) makes one"
+        )
+    if mdp is not None:
+        check_mdp(mdp)
+
+
 def _model_of(
-    env: gym.Env[Any, Any], certificate: Certificate, seed: int, max_states: int
+    env: gym.Env[Any, Any],
+    certificate: Certificate,
+    seed: int,
+    max_states: int,
+    given: TabularMDP | None,
 ) -> TabularMDP:
     """The environment's model, all of it or its reachable part: whichever is certified."""
+    if given is not None and _is_model_of(given, env, certificate, seed):
+        return given
     candidates = [layer.mdp for layer in layers(env) if isinstance(layer, TabularEnv)]
     for candidate in candidates:
         is_literal = candidate.metadata["terminal"] == "table"
         if candidate.fingerprint == certificate.fingerprint and not is_literal:
             return candidate
-    mdp = extract_mdp(env, seed=seed, max_states=max_states)
+    mdp = extract_again(env, seed=seed, max_states=max_states)
     if mdp.fingerprint == certificate.fingerprint:
         return mdp
     part = mdp.restrict(mdp.reachable())
@@ -398,12 +539,13 @@ def _model_of(
         return part.with_metadata(reachable_only=True)
     shape = (certificate.n_states, certificate.rewards.shape[1])
     hint = ""
-    literal = extract_mdp(env, terminal="table", seed=seed, checks=0, max_states=max_states)
-    if certificate.fingerprint in (
-        literal.fingerprint,
-        literal.restrict(literal.reachable()).fingerprint,
-    ):
-        hint = " It belongs to the table followed beyond the end of episodes (terminal='table')."
+    if mdp.metadata["method"] != "enumeration":  # beyond the end, that may never stop
+        literal = extract_mdp(env, terminal="table", seed=seed, checks=0)
+        part_of_it = literal.restrict(literal.reachable())
+        if certificate.fingerprint in (literal.fingerprint, part_of_it.fingerprint):
+            hint = (
+                " It belongs to the table followed beyond the end of episodes (terminal='table')."
+            )
     raise NotCertifiedError(
         f"the certificate is of another model: {shape[0]:,} states and {shape[1]} actions, "
         f"fingerprint {certificate.fingerprint[:12]}; this environment has {mdp.n_states:,} states "
@@ -414,8 +556,40 @@ def _model_of(
     )
 
 
-def _certified_clusters(certificate: Certificate, tau: float | None) -> tuple[float, IntArray]:
-    """The threshold and its clustering, if both arms agree on it."""
+def _is_model_of(
+    given: TabularMDP, env: gym.Env[Any, Any], certificate: Certificate, seed: int
+) -> bool:
+    """Whether real steps bear out a model that somebody has at hand; False if none can be taken.
+
+    Raises:
+        NotCertifiedError: If they contradict it, or it is not the one that is certified.
+    """
+    if given.fingerprint != certificate.fingerprint:
+        raise NotCertifiedError(
+            f"mdp must be the model that the certificate speaks of, with fingerprint "
+            f"{certificate.fingerprint[:12]}, got one of {given.n_states:,} states with "
+            f"{given.fingerprint[:12]}; certify that one, or leave mdp out"
+        )
+    if given.metadata.get("terminal") == "table":
+        raise NotCertifiedError(
+            "mdp must send ends of episodes to an absorbing state, got one that follows the table "
+            "beyond them (terminal='table'); certify extract_mdp(env)"
+        )
+    if given.n_actions != getattr(env.action_space, "n", None):
+        raise NotCertifiedError(
+            f"mdp must be the model of this environment, got one of {given.n_actions} actions for "
+            f"{env.action_space}"
+        )
+    try:
+        return compare_with_steps(
+            env, given, terminal="absorb", seed=seed, checks=CHECKS, is_given=True
+        )
+    except ExtractionError as error:
+        raise NotCertifiedError(f"mdp is not the model of this environment: {error}") from error
+
+
+def _certified_threshold(certificate: Certificate, tau: float | None) -> float:
+    """The threshold, if both arms agree on its clustering."""
     own = certificate.tau
     if tau is None and own is None:
         raise NotCertifiedError(
@@ -435,7 +609,7 @@ def _certified_clusters(certificate: Certificate, tau: float | None) -> tuple[fl
         )
     open_ = undecided(lower, upper)
     if open_ is None:
-        return value, upper
+        return value
     s, t = open_.example
     below, above = certificate.bounds(s, t)
     groups = np.unique(np.stack([lower, upper]), axis=1)

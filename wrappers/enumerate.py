@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 
 from bisim_abstract._memory import check_memory, human_bytes
+from bisim_abstract._progress import shown
 from bisim_abstract._typing import Progress, ProgressCallback
 from bisim_abstract._validation import check_choice, check_int
 from bisim_abstract.errors import (
@@ -58,6 +59,7 @@ def enumerate_mdp(
     checks: int = 256,
     terminal: str = "absorb",
     callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> TabularMDP:
     """Every state that can be reached from `reset(seed=seed)`, by breadth-first search.
 
@@ -93,6 +95,7 @@ def enumerate_mdp(
             nothing, has the id -1 and is numbered last (added if some step terminates);
             "table" ignores the mark and goes on from where such a step leads.
         callback: Called after every 64 states, and at the end.
+        progress: Show a line of progress, on a terminal, in a notebook or in a log.
 
     Raises:
         StochasticEnvError: If repeating a step or the reset gave another result.
@@ -113,9 +116,9 @@ def enumerate_mdp(
     check_choice("terminal", terminal, ("absorb", "table"))
     codec = Codec(_home(env), _names(freeze))
     n_actions = _action_count(env)
-    with borrowed(codec, seed):
+    with borrowed(codec, seed), shown(callback, progress, on_terminal=False) as report:
         search = _Search(codec, n_actions, seed, absorb=terminal == "absorb", limit=max_states)
-        search.run(callback)
+        search.run(report)
         search.check(checks)
         spec = codec.home.spec
         return search.table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
 
@@ -31,18 +32,21 @@ from bisim_abstract.wrappers._source import (
 
 logger = logging.getLogger(__name__)
 
+CHECKS = 256  # real steps that a model is compared with
+
 
 def extract_mdp(
     env: gym.Env[Any, Any] | str,
     *,
     terminal: str = "absorb",
     reachable_only: bool = False,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_args: Mapping[str, Any] | None = None,
     start: npt.ArrayLike | None = None,
     seed: int = 0,
-    checks: int = 256,
+    checks: int = CHECKS,
     max_states: int = 100_000,
     callback: ProgressCallback | None = None,
+    progress: bool = False,
 ) -> TabularMDP:
     """The tabular MDP behind an environment, through any stack of wrappers.
 
@@ -58,7 +62,7 @@ def extract_mdp(
         terminal: "absorb" sends every transition that ends an episode to one added absorbing
             state that pays nothing; "table" follows the table literally, beyond the end.
         reachable_only: Keep only states that can be reached from the start distribution.
-        env_kwargs: Arguments for `gymnasium.make`, where `env` is an id.
+        env_args: Arguments for `gymnasium.make`, where `env` is an id.
         start: (number of the environment's states) start distribution, where the environment
             does not tell it.
         seed: Seed of the checking steps, and of the reset where states are enumerated (one
@@ -67,6 +71,7 @@ def extract_mdp(
         max_states: Limit for enumeration.
         callback: Told about progress of an enumeration. Without one, a progress line is
             shown if the program runs in a terminal.
+        progress: Show a line also where there is no terminal, as in a notebook.
 
     Returns:
         The model. `state_ids` maps its states back to the environment's; the added absorbing
@@ -84,7 +89,7 @@ def extract_mdp(
     checks = check_int("checks", checks, low=0)
     seed = check_int("seed", seed, low=0)
     if isinstance(env, str):
-        made = make_env(env, **dict(env_kwargs or {}))
+        made = make_env(env, **dict(env_args or {}))
         try:
             return extract_mdp(
                 made,
@@ -95,16 +100,17 @@ def extract_mdp(
                 checks=checks,
                 max_states=max_states,
                 callback=callback,
+                progress=progress,
             )
         finally:
             made.close()
-    if env_kwargs is not None:
-        raise ExtractionError("env_kwargs goes with an environment id, not with an environment")
+    if env_args is not None:
+        raise ExtractionError("env_args goes with an environment id, not with an environment")
     _refuse_unfaithful(env)
     source = find_source(env)
     if start is not None and (source is not None or not has_table(env)):
         raise ExtractionError(
-            f"start goes with environments that have a P table; {_name(env)} tells its own"
+            f"start goes with environments that have a P table; {env_name(env)} tells its own"
         )
     if source is not None:
         mdp = source.to_mdp(terminal=terminal)
@@ -112,12 +118,68 @@ def extract_mdp(
     elif has_table(env):
         mdp = _from_table(env, terminal, start, seed)
     else:
-        mdp = _enumerated(env, terminal, seed, max_states, checks, callback)
-    _compare_with_steps(env, mdp, terminal, seed, checks)
+        with shown(callback, progress) as report:
+            mdp = _enumerated(env, terminal, seed, max_states, checks, report)
+        if terminal == "absorb" and checks >= CHECKS:
+            _remember(env, seed, mdp)
+    compare_with_steps(env, mdp, terminal=terminal, seed=seed, checks=checks)
     if reachable_only:
         mdp = mdp.restrict(mdp.reachable())
+    return _named(mdp, env, terminal=terminal, reachable_only=reachable_only)
+
+
+def extract_again(env: gym.Env[Any, Any], *, seed: int, max_states: int) -> TabularMDP:
+    """`extract_mdp` by default, without enumerating what this very environment was found to be.
+
+    That a certificate fits what is remembered does not show that the environment still does: it
+    may have been changed. So a remembered model must pass real steps once more. The ids of its
+    states are digests of all attributes, and a change to any of them shows at the first reset.
+    Tables are not remembered: reading one is quick, and steps would follow a changed one.
+    """
+    mdp = _remembered(env, seed, max_states)
+    if mdp is not None:
+        _refuse_unfaithful(env)
+        try:
+            is_true = compare_with_steps(env, mdp, terminal="absorb", seed=seed, checks=CHECKS)
+        except ExtractionError as error:
+            logger.debug("%s has changed: %s", env_name(env), error)
+            is_true = False
+        if is_true:
+            return _named(mdp, env, terminal="absorb", reachable_only=False)
+    return extract_mdp(env, seed=seed, max_states=max_states)
+
+
+# The last enumeration of every environment that is alive, by its address: with the environment,
+# so that an address which is used again is not mistaken, and its seed.
+_enumerations: dict[int, tuple[weakref.ref[gym.Env[Any, Any]], int, TabularMDP]] = {}
+
+
+def _remember(env: gym.Env[Any, Any], seed: int, mdp: TabularMDP) -> None:
+    inner = env.unwrapped
+    address = id(inner)
+
+    def forget(_: object) -> None:
+        _enumerations.pop(address, None)
+
+    _enumerations[address] = (weakref.ref(inner, forget), seed, mdp)
+
+
+def _remembered(env: gym.Env[Any, Any], seed: int, max_states: int) -> TabularMDP | None:
+    if find_source(env) is not None:  # a wrapper around what was enumerated
+        return None
+    known = _enumerations.get(id(env.unwrapped))
+    if known is None or known[0]() is not env.unwrapped or known[1] != seed:
+        return None
+    mdp = known[2]
+    is_allowed = mdp.n_states - (mdp.terminal_state is not None) <= max_states
+    return mdp if is_allowed else None
+
+
+def _named(
+    mdp: TabularMDP, env: gym.Env[Any, Any], *, terminal: str, reachable_only: bool
+) -> TabularMDP:
     return mdp.with_metadata(
-        env=_name(env),
+        env=env_name(env),
         terminal=terminal,
         reachable_only=reachable_only,
         gymnasium=gym.__version__,
@@ -201,7 +263,8 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return {**info, "state": state, "env_state": ident}
 
 
-def _name(env: gym.Env[Any, Any]) -> str:
+def env_name(env: gym.Env[Any, Any]) -> str:
+    """Its id, or what its class is called."""
     spec = env.spec
     return type(env.unwrapped).__name__ if spec is None else spec.id
 
@@ -241,7 +304,7 @@ def _refuse_unfaithful(env: gym.Env[Any, Any]) -> None:
         )
     if find_source(env) is None and not has_table(env) and _is_continuous(inner.observation_space):
         raise ExtractionError(
-            f"{_name(env)} has continuous observations ({inner.observation_space}) and no P "
+            f"{env_name(env)} has continuous observations ({inner.observation_space}) and no P "
             "table: its states cannot be enumerated; discretise it, or estimate a model from "
             "samples with bisim_abstract.estimate_mdp"
         )
@@ -270,10 +333,10 @@ def _from_table(
     try:
         mdp = TabularMDP.from_table(table, start=start, terminal=terminal)
     except InvalidMDPError as error:
-        raise ExtractionError(f"the P table of {_name(env)} is not an MDP: {error}") from error
+        raise ExtractionError(f"the P table of {env_name(env)} is not an MDP: {error}") from error
     if mdp.n_actions != env.action_space.n:  # type: ignore[attr-defined]
         raise ExtractionError(
-            f"the P table of {_name(env)} has {mdp.n_actions} actions, its action space is "
+            f"the P table of {env_name(env)} has {mdp.n_actions} actions, its action space is "
             f"{env.action_space}"
         )
     entries: dict[str, Any] = {"method": "table", **_reachable_counts(mdp, table, terminal)}
@@ -316,10 +379,10 @@ def _reachable_counts(mdp: TabularMDP, table: Any, terminal: str) -> dict[str, i
 
 def _start_by_reset(env: gym.Env[Any, Any], n_states: int, seed: int) -> npt.NDArray[np.float64]:
     """The start distribution of an environment that does not tell it, if it is one state."""
-    trial = _copied(env)
+    trial = copied_env(env)
     if trial is None:
         raise ExtractionError(
-            f"{_name(env)} does not tell its start distribution (initial_state_distrib), and "
+            f"{env_name(env)} does not tell its start distribution (initial_state_distrib), and "
             "cannot be copied to find out; pass start=..."
         )
     read = state_reader(trial)
@@ -329,7 +392,7 @@ def _start_by_reset(env: gym.Env[Any, Any], n_states: int, seed: int) -> npt.NDA
         seen.add(read())
     if len(seen) > 1:
         raise ExtractionError(
-            f"{_name(env)} starts in several states and does not tell their distribution "
+            f"{env_name(env)} starts in several states and does not tell their distribution "
             "(initial_state_distrib); pass start=..."
         )
     distribution = np.zeros(n_states)
@@ -347,46 +410,63 @@ def _enumerated(
 ) -> TabularMDP:
     from bisim_abstract.wrappers.enumerate import enumerate_mdp
 
-    with shown(callback) as report:
-        return enumerate_mdp(
-            env,
-            seed=seed,
-            max_states=max_states,
-            checks=checks,
-            terminal=terminal,
-            callback=report,
-        )
+    return enumerate_mdp(
+        env,
+        seed=seed,
+        max_states=max_states,
+        checks=checks,
+        terminal=terminal,
+        callback=callback,
+    )
 
 
-def _copied(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
+def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
     """A copy that can be stepped without touching the original, or None."""
     try:
         return copy.deepcopy(env)
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        logger.debug("%s cannot be copied: %s", _name(env), error)
+        logger.debug("%s cannot be copied: %s", env_name(env), error)
         return None
 
 
-def _compare_with_steps(
-    env: gym.Env[Any, Any], mdp: TabularMDP, terminal: str, seed: int, checks: int
-) -> None:
-    """Raise if real steps, through all wrappers, contradict the table."""
+def compare_with_steps(
+    env: gym.Env[Any, Any],
+    mdp: TabularMDP,
+    *,
+    terminal: str,
+    seed: int,
+    checks: int,
+    is_given: bool = False,
+) -> bool:
+    """Raise if real steps, through all wrappers, contradict the table.
+
+    Args:
+        env: The environment; a copy of it is stepped.
+        mdp: The model.
+        terminal: As it was extracted with.
+        seed: Of resets and actions.
+        checks: Number of steps.
+        is_given: Whether the model is somebody's word, and not this environment's table.
+
+    Returns:
+        Whether any step was looked at.
+    """
     if checks == 0:
-        return
-    trial = _copied(env)
+        return False
+    trial = copied_env(env)
     if trial is None:
         logger.warning(
             "%s cannot be copied, so its table was not compared with real steps; pass checks=0 "
             "to silence this",
-            _name(env),
+            env_name(env),
         )
-        return
+        return False
     read = state_reader(trial)
     place = {ident: k for k, ident in enumerate(mdp.state_ids.tolist()) if ident >= 0}
     rng = np.random.default_rng(seed)
-    check = _outcome_check(trial, mdp, place, terminal)
+    check = _outcome_check(trial, mdp, place, terminal, is_given=is_given)
     # An enumerated model is that of one seed.
-    one_seed = mdp.metadata["method"] == "enumeration"
+    one_seed = mdp.metadata.get("method") == "enumeration"
     needs_reset = True
     for k in range(checks):
         if needs_reset:
@@ -394,8 +474,8 @@ def _compare_with_steps(
             before = read()
             if place.get(before) is None or mdp.start[place[before]] <= 0.0:
                 raise ExtractionError(
-                    f"reset() put {_name(env)} into state {before}, which the start distribution "
-                    "excludes; a wrapper may change how episodes start"
+                    f"reset() put {env_name(env)} into state {before}, which the start "
+                    "distribution excludes; a wrapper may change how episodes start"
                 )
         before = read()
         action = int(rng.integers(mdp.n_actions))
@@ -404,19 +484,26 @@ def _compare_with_steps(
         if problem:
             stack = " > ".join(type(layer).__name__ for layer in layers(env))
             raise ExtractionError(
-                f"step() of {_name(env)} contradicts its table at state {before}, action "
+                f"step() of {env_name(env)} contradicts its table at state {before}, action "
                 f"{action}: {problem}. A wrapper may change the dynamics ({stack}); extract the "
                 "model without it"
             )
         needs_reset = bool(terminated or truncated)
+    return True
 
 
 def _outcome_check(
-    env: gym.Env[Any, Any], mdp: TabularMDP, place: dict[int, int], terminal: str
+    env: gym.Env[Any, Any],
+    mdp: TabularMDP,
+    place: dict[int, int],
+    terminal: str,
+    *,
+    is_given: bool,
 ) -> Callable[[int, int, int, float, bool], str]:
     """A function that says what is wrong with an observed outcome ("" if nothing is)."""
     inner: Any = env.unwrapped
-    table = inner.P if find_source(env) is None and has_table(env) else None
+    is_read = find_source(env) is None and has_table(env) and not is_given
+    table = inner.P if is_read else None
     # Rewards of an enumerated model hold with its frozen attributes, which real steps change.
     rewards_are_fixed = not mdp.metadata.get("frozen")
 

@@ -5,6 +5,6 @@ parallel inside: drivers cut the work into fixed chunks and hand them to Python 
 (`bisim_abstract._parallel`). So results cannot depend on the number of threads, no OpenMP
 runtime is started, and a process may fork after using them.
 
-Reading order: `_jit` (the decorator), `transport` (small exact optimal transport and the
+Reading order: `_jit` (the decorators), `transport` (small exact optimal transport and the
 Bellman-type backup built on it), `pairgraph` (deterministic models), `refine` (partitions).
 """

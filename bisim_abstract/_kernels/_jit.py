@@ -31,6 +31,7 @@ if hasattr(os, "register_at_fork"):
         after_in_child=global_compiler_lock.release,
     )
 
+njit: Any = numba.njit  # whose types do not know all options
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -53,9 +54,9 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     process.
     """
     try:
-        compiled = numba.njit(cache=True, **OPTIONS)(function)
+        compiled = njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # numba found no writable place for its cache
-        compiled = numba.njit(cache=False, **OPTIONS)(function)
+        compiled = njit(cache=False, **OPTIONS)(function)
     else:
         _save_if_possible(compiled)
     return cast("Callable[P, R]", compiled)
@@ -63,12 +64,12 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 def inner(function: Callable[P, R]) -> Callable[P, R]:
     """For what kernels call and Python does not: nothing is made for calls from Python."""
-    return cast("Callable[P, R]", numba.njit(no_cpython_wrapper=True, **OPTIONS)(function))
+    return cast("Callable[P, R]", njit(no_cpython_wrapper=True, **OPTIONS)(function))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """For what is to become a part of the kernels that call it (and can be called for tests)."""
-    return cast("Callable[P, R]", numba.njit(inline="always", **OPTIONS)(function))
+    return cast("Callable[P, R]", njit(inline="always", **OPTIONS)(function))
 
 
 def _save_if_possible(compiled: Any) -> None:
@@ -102,7 +103,7 @@ class Compilation:
     since: float = field(default_factory=time.perf_counter)
 
 
-class _Watch(event.Listener):  # type: ignore[misc]  # numba has no types
+class _Watch(event.Listener):
     """Hears of every compilation of this process, of which one at a time is under way.
 
     Numba holds its lock meanwhile; compilations nest, as callees are compiled on the way.
@@ -148,7 +149,13 @@ class _Watch(event.Listener):  # type: ignore[misc]  # numba has no types
 
 
 _watch = _Watch()
-event.register("numba:compile", _watch)
+event.register("numba:compile", _watch)  # type: ignore[no-untyped-call]
+
+
+def is_watched() -> bool:
+    """Whether somebody looks at what is compiled."""
+    with _watch.lock:
+        return bool(_watch.watched)
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._kernels._jit import kernel
+from bisim_abstract._kernels._jit import inner, kernel
 from bisim_abstract._typing import AnyIntArray, BoolArray, IntArray
 
 
-@kernel
+@inner
 def slot_kernel(key: int, slots: IntArray) -> int:
     """The slot that holds `key`, or the empty one (-1) where it belongs."""
     mask = np.uint64(slots.size - 1)

@@ -383,13 +383,13 @@ def batch_kernel(
         lower[k], upper[k] = bounds_kernel(m, n, cost[k], a[k], b[k], flow[k], pot[k])
 
 
-@kernel
+@inner
 def pair_position_kernel(s: int, t: int, n: int) -> int:
     """Position of the pair s < t among all pairs of n states, ordered by s, then t."""
     return s * (2 * n - s - 1) // 2 + t - s - 1
 
 
-@kernel
+@inner
 def pair_at_kernel(position: int, n: int) -> tuple[int, int]:
     """The pair s < t at a position: the inverse of `pair_position_kernel`."""
     s = int(n - 0.5 - np.sqrt((n - 0.5) * (n - 0.5) - 2.0 * position))
@@ -416,7 +416,7 @@ def same_row_kernel(
     return True
 
 
-@kernel
+@inner
 def gather_cost_kernel(
     p: int, q: int, indptr: IntArray, indices: IntArray, table: FloatArray, cost: FloatArray
 ) -> float:
@@ -557,10 +557,10 @@ def couple_kernel(
 @inner
 def masses_kernel(row: int, indptr: IntArray, probs: FloatArray, out: FloatArray) -> int:
     """Copy the masses of a row, so that solvers see one type of array; their number."""
-    begin = indptr[row]
-    size = indptr[row + 1] - begin
-    for k in range(size):
-        out[k] = probs[begin + k]
+    size = 0
+    for k in range(indptr[row], indptr[row + 1]):
+        out[size] = probs[k]
+        size += 1
     return size
 
 

@@ -667,7 +667,7 @@
     const lines = [
       `state ${state}` + (id === state ? "" : id < 0 ? " (added)" : `, id ${id}`),
       s === end ? "the end of episodes" : members === 1 && isWhole ? "alone in its cluster"
-        : `cluster of ${count(members)} ${isWhole ? "states" : "drawn states"}`,
+        : `cluster of ${plural(members, isWhole ? "state" : "drawn state")}`,
     ];
     tip.replaceChildren(...lines.map((text) => {
       const line = document.createElement("div");

@@ -145,7 +145,7 @@ OWN: dict[str, list[str]] = {
     "run": [*COMMON, "--gamma", *GOAL, "--dim", "--learn-seeds"],
 }
 FIXED = (
-    "--no-train",
+    "--train=never",
     "--reachable-only",
     "--same-action",
     "--json",
@@ -172,15 +172,16 @@ def random_words(rng: np.random.Generator) -> list[str]:
     """One line of words."""
     command = str(pick(rng, COMMANDS)) if rng.random() < 0.97 else str(pick(rng, (*TEXTS, "go")))
     words = [command]
-    if command in ("verify", "report"):
-        words.append(str(pick(rng, PATHS)))
     if rng.random() < 0.97:
         words.append(str(pick(rng, SOURCES)) if rng.random() < 0.7 else "model.npz")
+    if command in ("verify", "report") or (command == "solve" and rng.random() < 0.5):
+        words.append(str(pick(rng, PATHS)))
     # Else all options are of the command and sane, so that most of the work is done.
     is_bad = rng.random() < 0.5
     if not is_bad:
-        words = [command, *(["certificate.npz"] if command in ("verify", "report") else [])]
+        words = [command]
         words.append(str(pick(rng, ("model.npz", "model.npz", "bridge0.npz", "FrozenLake-v1"))))
+        words += ["certificate.npz"] if command in ("verify", "report") else []
     if command in ("train", "run"):
         words += ["--steps", "2", "--transitions", "20"]
     if command in ("run", "report"):
@@ -214,7 +215,7 @@ def _option(rng: np.random.Generator, command: str, is_bad: bool) -> list[str]:
     if kind == 8:
         if command in ("train", "run"):
             return ["--encoder", str(pick(rng, ("action-max", "dbc", "mico", "x")))]
-        name = str(pick(rng, ("--encoder", "--certificate", "--checkpoint", "--resume")))
+        name = str(pick(rng, ("--encoder", "--checkpoint", "--resume")))
         return [name, str(pick(rng, PATHS))]
     choices: dict[str, tuple[str, ...]] = {
         "--scope": ("all", "covered", "none"),

@@ -39,7 +39,7 @@ def random_model(rng: np.random.Generator, *, max_states: int = 8) -> TabularMDP
     start = None
     if rng.random() < 0.3:
         start = rng.dirichlet(np.ones(n))
-    return TabularMDP.from_dense(P, R, terminal_state=terminal, start=start)
+    return TabularMDP.from_dense(P, R, order="sas", terminal_state=terminal, start=start)
 
 
 def random_gamma(rng: np.random.Generator, *, patience: float = 1.0) -> float:

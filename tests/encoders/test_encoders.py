@@ -407,9 +407,12 @@ def test_wrong_inputs() -> None:
     for bad in ([5], [-1], [0.5]):
         with pytest.raises(InvalidArgumentError, match="states"):
             encoder.encode(bad)
-    with pytest.raises(InvalidArgumentError, match="dimension"):
-        encoder.encode([[0]])
     assert encoder.encode(np.empty(0, np.int64)).shape == (0, 3)
+    for ragged in ([[0], [0, 1]], [[0, 1], 2]):
+        with pytest.raises(InvalidArgumentError, match="regular array"):
+            encoder.encode(ragged)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"broadcast.*\(2,\) and \(3,\)"):
+        encoder.distance([0, 1], [0, 1, 2])
     assert encoder.distance([[0], [1]], [0, 1, 2]).shape == (2, 3)
     with pytest.raises(InvalidArgumentError, match="source must be"):
         encoder.fit(3)  # type: ignore[arg-type]
@@ -420,6 +423,29 @@ def test_wrong_inputs() -> None:
         flat.encode([[1.0, np.inf]])
     assert flat.n_states is None
     assert flat.distance(np.zeros((4, 1, 2)), np.ones((3, 2))).shape == (4, 3)
+
+
+def test_states_come_in_any_shape() -> None:
+    """A single pair ended in an error of torch."""
+    encoder = ActionMaxEncoder(**QUICK).fit(sample_transitions(countdown(), 200))
+    points = encoder.encode(np.arange(5))
+    assert np.array_equal(encoder.encode(3), points[3])
+    assert np.array_equal(encoder.encode(np.int64(3)), points[3])
+    assert np.array_equal(encoder.encode(range(5)), points)
+    assert np.array_equal(encoder.encode([[0, 1], [2, 3]]), points[[[0, 1], [2, 3]]])
+    one = encoder.distance(0, 1)
+    assert one.shape == ()
+    assert float(one) > 0.0
+    every = encoder.distance(np.arange(5)[:, None], range(5))
+    assert every.shape == (5, 5)
+    assert every[0, 1] == one
+    assert np.array_equal(encoder.distance(2, [0, 1, 3]), every[2, [0, 1, 3]])
+    assert encoder.distance([], []).shape == (0,)
+    flat = ActionMaxEncoder(**QUICK).fit(vectors())
+    assert flat.encode([0.5, 0.5]).shape == (3,)
+    assert flat.encode(np.zeros((2, 4, 2))).shape == (2, 4, 3)
+    assert flat.distance([0.5, 0.5], [0.0, 1.0]).shape == ()
+    assert flat.encode(np.empty((0, 2))).shape == (0, 3)
 
 
 def test_the_end_is_one_more_state() -> None:
@@ -453,6 +479,9 @@ def test_progress_is_told() -> None:
     reports: list[Any] = []
     MICoEncoder(**QUICK).fit(countdown(), n_transitions=50, callback=reports.append)
     assert [(x.stage, x.done, x.total) for x in reports] == [("training", 20, 20)]
+    reports.clear()
+    MICoEncoder(**QUICK).fit("FrozenLake-v1", n_transitions=50, callback=reports.append)
+    assert [x.stage for x in reports] == ["collecting", "training"]
 
 
 def test_large_tables_update_used_rows_only() -> None:

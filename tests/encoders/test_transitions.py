@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gymnasium import spaces
 from bisim_abstract import InvalidArgumentError, TabularMDP
 from bisim_abstract._npz import write_npz
 from bisim_abstract.encoders import Transitions, collect_transitions, sample_transitions
+from bisim_abstract.encoders._space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import sparse_mdp
 
@@ -120,10 +122,11 @@ def test_policies_are_followed_and_checked() -> None:
 
 
 def test_other_spaces_are_refused() -> None:
-    env = Counter()
-    env.observation_space = spaces.Box(0.0, 1.0, (2, 2))
-    with pytest.raises(InvalidArgumentError, match="FlattenObservation"):
-        collect_transitions(env, 10)
+    with pytest.raises(InvalidArgumentError, match="got Text at observation; wrap it in gym"):
+        collect_transitions(Told(spaces.Text(3), lambda k: "abc"), 10)
+    part = spaces.Dict({"seen": spaces.Discrete(2), "mission": spaces.Text(3)})
+    with pytest.raises(InvalidArgumentError, match=r"Text at observation\['mission'\].*Filter"):
+        collect_transitions(Told(part, lambda k: {"seen": 0, "mission": "abc"}), 10)
     env = Counter()
     env.action_space = spaces.Box(0.0, 1.0, (1,))
     with pytest.raises(InvalidArgumentError, match="Discrete actions"):
@@ -132,6 +135,99 @@ def test_other_spaces_are_refused() -> None:
         collect_transitions(sparse_mdp(4, seed=0), 10)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="no environment"):
         collect_transitions("NoSuch-v0", 10)
+
+
+class Told(gym.Env[Any, Any]):
+    """Counts from 0 to 5 and over again, and shows the count in any way it is told to."""
+
+    def __init__(self, space: gym.Space[Any], show: Callable[[int], Any]) -> None:
+        self.observation_space, self.show = space, show
+        self.action_space = spaces.Discrete(1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.k = 0
+        return self.show(0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.k = (self.k + 1) % 6
+        return self.show(self.k), 1.0, False, False, {}
+
+
+def box(k: int) -> Any:
+    return np.array([[0.5 * k, -k]], np.float32)
+
+
+DIGITS = spaces.MultiDiscrete([2, 3], start=[5, 0])
+PAIR = spaces.Tuple((spaces.Discrete(2, start=4), spaces.Discrete(3)))
+BITS = spaces.MultiBinary([1, 3])
+NESTED = spaces.Dict({"b": PAIR, "a": spaces.MultiBinary(1)})  # a Dict sorts or keeps its keys
+MIXED = spaces.Dict({"d": spaces.Discrete(6), "x": spaces.Box(-9.0, 9.0, (1, 2))})
+SPACES: dict[str, tuple[gym.Space[Any], Callable[[int], Any], int | None]] = {
+    "multi": (DIGITS, lambda k: np.array([5 + k // 3, k % 3]), 6),
+    "tuple": (PAIR, lambda k: (4 + k // 3, k % 3), 6),
+    "bits": (BITS, lambda k: np.array([[k // 4, k // 2 % 2, k % 2]], np.int8), 8),
+    "nested": (NESTED, lambda k: {"a": np.zeros(1, np.int8), "b": (4 + k // 3, k % 3)}, 12),
+    "mixed": (MIXED, lambda k: {"d": k, "x": box(k)}, None),
+    "box": (spaces.Box(-9.0, 9.0, (1, 2)), box, None),
+    "beyond": (spaces.MultiDiscrete([10**6, 6]), lambda k: np.array([3, k]), None),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in SPACES if name != "beyond"])
+def test_observations_of_many_kinds(name: str) -> None:
+    space, show, n_states = SPACES[name]
+    data = collect_transitions(Told(space, show), 30)
+    assert data.n_states == n_states
+    flat = np.array([spaces.flatten(space, show(k)) for k in range(6)], np.float32)
+    if n_states is None:
+        assert np.array_equal(data.states[:6], flat)
+        assert np.array_equal(data.next_states[:5], flat[1:])
+    else:
+        # As many states as there are observations, one for each.
+        assert len(set(data.states[:6].tolist())) == 6
+        assert np.array_equal(data.states[:6], data.states[6:12])
+        assert np.array_equal(data.states[1:], data.next_states[:-1])
+
+
+@pytest.mark.parametrize("name", ["multi", "tuple", "bits"])
+def test_states_are_the_numbers_that_digits_spell(name: str) -> None:
+    space, show, _ = SPACES[name]
+    assert collect_transitions(Told(space, show), 6).states.tolist() == list(range(6))
+
+
+def test_too_many_numbers_become_vectors() -> None:
+    found = SpaceRows(SPACES["beyond"][0])
+    assert (found.n_states, found.width) == (None, 10**6 + 6)
+    assert SpaceRows(spaces.Discrete(10**9)).n_states == 10**9
+
+
+def test_observations_outside_their_space_are_refused() -> None:
+    for show in (lambda k: (4, 3), lambda k: (3, 0)):
+        with pytest.raises(InvalidArgumentError, match=r"of its space, got 3 at observation\["):
+            collect_transitions(Told(PAIR, show), 5)
+
+
+def test_copies_of_such_environments() -> None:
+    data, again = (collect_transitions("Blackjack-v1", 400, n_envs=5, seed=3) for _ in range(2))
+    assert data.n_states == 32 * 11 * 2
+    assert np.array_equal(data.states, again.states)
+    total, card, ace = np.unravel_index(data.states, (32, 11, 2))
+    assert (total >= 4).all()
+    assert ((card >= 1) & (card <= 10)).all()
+    assert set(ace.tolist()) == {0, 1}
+    sticks = data.actions == 0
+    assert data.terminated[sticks].all()
+    policy = collect_transitions("Blackjack-v1", 20, policy=lambda seen: (seen[0] < 17).astype(int))
+    assert (policy.actions == (np.unravel_index(policy.states, (32, 11, 2))[0] < 17)).all()
+
+
+def test_progress_is_told() -> None:
+    heard: list[Any] = []
+    collect_transitions("FrozenLake-v1", 1_000, n_envs=2, callback=heard.append)
+    assert [x.stage for x in heard] == ["collecting"] * len(heard)
+    assert len(heard) >= 5
+    assert (heard[-1].done, heard[-1].total) == (1_000, 1_000)
 
 
 # -- sampling ----------------------------------------------------------------------------------
@@ -197,6 +293,17 @@ def test_rollouts_need_somewhere_to_start() -> None:
 def test_wrong_arrays_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         small(**changes)
+
+
+def test_one_and_many() -> None:
+    assert repr(small()) == "Transitions(2 steps of 2 states, 2 actions)"
+    one = {"actions": [0], "rewards": [0.5], "terminated": [False], "n_actions": 1}
+    assert repr(small(states=[0], next_states=[0], n_states=1, **one)) == (
+        "Transitions(1 step of 1 state, 1 action)"
+    )
+    assert "1 step of 1 feature," in repr(
+        small(states=[[0.5]], next_states=[[0.5]], n_states=None, **one)
+    )
 
 
 def test_arrays_are_read_only_copies() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import gc
 import importlib
 import pickle
 import warnings
@@ -23,9 +24,13 @@ from bisim_abstract import (
     InvalidArgumentError,
     NotCertifiedError,
     TabularMDP,
+    _verified,
+    abstract_env,
     aggregate,
     certify,
+    verify,
 )
+from bisim_abstract._typing import Progress
 from bisim_abstract.errors import ExtractionError, FileFormatError
 from bisim_abstract.wrappers import (
     AbstractedEnv,
@@ -208,13 +213,98 @@ def test_what_is_not_worth_it_is_told(
     assert lifted.tolist() == poor.value.lifted_policy.tolist()
 
 
-def test_altered_bounds_are_found_where_asked_for(of_rooms: Certificate) -> None:
-    (level,) = of_rooms.levels
+def forged_bounds(certificate: Certificate) -> Certificate:
+    """Upper bounds far below what is true, and the clusters that follow."""
+    (level,) = certificate.levels
     tight = dataclasses.replace(level, upper=np.maximum(level.lower, 1e-9 * level.upper))
-    forged = dataclasses.replace(of_rooms, levels=(tight,), run={}).at(0.2)
-    with pytest.raises(NotCertifiedError, match=r"does not hold: .*make a new one"):
-        AbstractedEnv(rooms(), forged, verify=True)
-    assert AbstractedEnv(rooms(), of_rooms, verify=True).aggregation.n_clusters == 4
+    return dataclasses.replace(certificate, levels=(tight,), run={}).at(0.2)
+
+
+def test_altered_bounds_are_found(of_rooms: Certificate, tmp_path: Path) -> None:
+    forged = forged_bounds(of_rooms)
+    forged.save(tmp_path / "forged.npz")
+    for given in (forged, tmp_path / "forged.npz"):
+        with pytest.raises(NotCertifiedError, match=r"not hold at tau = 0\.2: .*a new one"):
+            AbstractedEnv(rooms(), given)
+    for tau in (None, 0.3):  # also at thresholds other than its own
+        with pytest.raises(NotCertifiedError, match="does not hold"):
+            AbstractedEnv(rooms(), forged, tau)
+    # Whoever asks for it gets what the bounds say.
+    assert not of_rooms.at(0.2).is_certified
+    assert AbstractedEnv(rooms(), forged, verify=False).tau == 0.2
+
+
+def test_altered_values_are_found(of_rooms: Certificate) -> None:
+    coarse = of_rooms.at(1e6).with_value(extract_mdp(rooms()))  # all in one cluster
+    value = coarse.value
+    assert value is not None
+    assert value.loss > 0.1
+    better = dataclasses.replace(value, loss=0.1, start_loss=0.1, kept=0.99)
+    with pytest.raises(NotCertifiedError, match=r"does not hold at tau = 1e\+06: value"):
+        AbstractedEnv(rooms(), coarse.with_proven(better))
+
+
+class Counted:
+    """Stands in for the verifier, and counts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self._verify = verify
+        _verified._digests.clear()
+        home = importlib.import_module("bisim_abstract.wrappers.abstracted")
+        monkeypatch.setattr(home, "verify_rest", self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return self._verify(*args, **kwargs)
+
+
+def test_nothing_is_verified_twice(
+    of_rooms: Certificate, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(monkeypatch)
+    AbstractedEnv(rooms(), of_rooms, verify=False)
+    assert counted.calls == 0
+    for given in (of_rooms, of_rooms, path, path):
+        AbstractedEnv(rooms(), given)
+    assert counted.calls == 1
+    tau = of_rooms.certified_thresholds()[0].low
+    for _ in range(2):  # another threshold has other clusters and another value
+        AbstractedEnv(rooms(), of_rooms, tau)
+    assert counted.calls == 2
+    fresh = certify(extract_mdp(lake()), GAMMA)
+    assert verify(extract_mdp(lake()), fresh).is_valid
+    AbstractedEnv(lake(), fresh)
+    assert counted.calls == 2
+
+
+def test_what_is_altered_after_it_was_verified_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = certify(extract_mdp(rooms()), GAMMA, tau="auto", threads=1)
+    counted = Counted(monkeypatch)
+    AbstractedEnv(rooms(), certificate)
+    upper = certificate.levels[0].upper
+    upper.setflags(write=True)
+    upper[:] = certificate.levels[0].lower
+    upper.setflags(write=False)
+    with pytest.raises(NotCertifiedError, match="does not hold"):
+        AbstractedEnv(rooms(), certificate)
+    assert counted.calls == 2
+
+
+def test_what_is_handed_out_is_what_was_verified(of_rooms: Certificate) -> None:
+    """Clusterings kept beside the bounds are not trusted: here, those of another threshold."""
+    certificate = dataclasses.replace(of_rooms, run={})
+    coarse = certificate.forests[1].labels(1e6)
+    other = certificate.certified_thresholds()[0].low
+
+    class Coarse:
+        def labels(self, tau: float) -> Any:
+            return coarse
+
+    certificate.__dict__["forests"] = (Coarse(), Coarse())
+    for tau in (None, other):
+        with pytest.raises(NotCertifiedError, match=r"altered|does not hold"):
+            AbstractedEnv(rooms(), certificate, tau)
 
 
 def test_changed_files_are_refused(path: Path) -> None:
@@ -270,6 +360,8 @@ def test_advice_for_narrow_scopes_is_to_widen_them(of_rooms: Certificate) -> Non
         ({"dynamics": "both"}, "dynamics must be one of 'aggregated', 'ground'"),
         ({"weighting": "mean"}, "weighting must be one of"),
         ({"certificate": 3}, "certificate must be a Certificate or the path of one, got int"),
+        ({"mdp": 3}, "mdp must be a TabularMDP, got int"),
+        ({"seed": -1}, "seed must be at least 0"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -277,6 +369,223 @@ def test_bad_arguments_are_named(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         AbstractedEnv(rooms(), **{"certificate": of_rooms, **kwargs})
+
+
+def test_derived_certificates_are_refused(of_rooms: Certificate) -> None:
+    class Turning(Certificate):
+        """Could say one thing when it is verified and another afterwards."""
+
+    fields = {name: getattr(of_rooms, name) for name in Certificate.__dataclass_fields__}
+    with pytest.raises(InvalidArgumentError, match=r"certificate must be a Certificate .*Turning"):
+        AbstractedEnv(rooms(), Turning(**fields | {"run": {}}))
+
+
+def test_swapped_arguments_are_told_the_order(of_rooms: Certificate) -> None:
+    wrong: Any
+    for wrong in (of_rooms, 3, None):
+        with pytest.raises(InvalidArgumentError, match=r"order is AbstractedEnv\(env, certificate"):
+            AbstractedEnv(wrong, rooms())  # type: ignore[arg-type]
+    vector: Any = gym.vector.SyncVectorEnv([rooms])
+    for wrong, remedy in ((vector, "wrap each"), (extract_mdp(rooms()), r"aggregate\(mdp, labels")):
+        with pytest.raises(InvalidArgumentError, match=f"env must be a gymnasium.Env.*{remedy}"):
+            AbstractedEnv(wrong, of_rooms)
+    vector.close()
+
+
+# -- the environment and its model -------------------------------------------------------------
+
+
+def test_environments_by_id(of_lake: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = AbstractedEnv("FrozenLake-v1", of_lake)
+    assert walk(env) == walk(AbstractedEnv(lake(), of_lake))
+    assert env.spec is not None
+    assert walk(gym.make(env.spec)) == walk(env)
+    with pytest.raises(ExtractionError, match="no environment 'Nowhere-v0'"):
+        AbstractedEnv("Nowhere-v0", of_lake)
+    # One that was made here and is refused is closed here; that of somebody else is not.
+    closed: list[int] = []
+    monkeypatch.setattr(RoomsGridEnv, "close", lambda self: closed.append(1))
+    with pytest.raises(NotCertifiedError):
+        AbstractedEnv(ROOMS, of_lake)
+    assert closed == [1]
+    with pytest.raises(NotCertifiedError):
+        AbstractedEnv(rooms(), of_lake)
+    assert closed == [1]
+
+
+def test_the_docstring_begins_with_what_steps_are() -> None:
+    first, _, rest = (AbstractedEnv.__doc__ or "").partition("\n")
+    assert "aggregated model" in first
+    assert 'dynamics="ground"' in rest.split("\n\n")[0]
+
+
+def test_a_model_at_hand_is_not_extracted(
+    of_rooms: Certificate, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mdp = extract_mdp(rooms())
+    home = importlib.import_module("bisim_abstract.wrappers.abstracted")
+    expected = walk(AbstractedEnv(rooms(), of_rooms))
+    with monkeypatch.context() as patch:
+        patch.delattr(home, "extract_again")
+        patch.delattr(home, "extract_mdp")
+        env = AbstractedEnv(rooms(), path, mdp=mdp)
+        assert env.mdp is mdp
+        assert walk(env) == expected
+    # Specifications do without it, and stay JSON.
+    assert env.spec is not None
+    assert walk(gym.make(EnvSpec.from_json(env.spec.to_json()))) == expected
+
+
+def test_models_of_something_else_are_refused(of_rooms: Certificate, of_lake: Certificate) -> None:
+    mdp = extract_mdp(rooms())
+    with pytest.raises(NotCertifiedError, match="mdp must be the model that the certificate"):
+        AbstractedEnv(lake(), of_lake, mdp=mdp)
+    # The certificate's model, and an environment of the same shape that behaves otherwise.
+    other = gym.make(ROOMS, side=6, room_size=3, slip=0.4, seed=1)
+    still = gym.make(ROOMS, side=6, room_size=3, slip=0.0, noise=0.0, seed=0)
+    small = extract_mdp(still)
+    of_still = certify(small, GAMMA, tau="auto")
+    with pytest.raises(NotCertifiedError, match="mdp is not the model of this environment"):
+        AbstractedEnv(other, of_still, mdp=small)
+    for wrong in (lake(), gym.make("Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4")):
+        with pytest.raises(NotCertifiedError, match=r"mdp (is not|must be) the model of this"):
+            AbstractedEnv(wrong, of_rooms, mdp=mdp)
+    literal = extract_mdp(lake(), terminal="table")
+    with pytest.raises(NotCertifiedError, match="terminal='table'"):
+        AbstractedEnv(lake(), certify(literal, GAMMA, tau=1e-9), mdp=literal)
+
+
+class Walk(gym.Env[np.int64, np.int64]):
+    """A row of cells without a table, whose last one ends the episode."""
+
+    observation_space = gym.spaces.Discrete(6)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.length = 6
+        self.paid = 1.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.at = 0
+        return np.int64(self.at), {}
+
+    def step(self, action: Any) -> Any:
+        self.at = max(0, self.at + (1 if action else -1))
+        is_end = self.at == self.length - 1
+        return np.int64(self.at), self.paid * is_end, is_end, False, {}
+
+
+@pytest.fixture
+def enumerations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for every enumeration that is made."""
+    home = importlib.import_module("bisim_abstract.wrappers.enumerate")
+    real, made = home.enumerate_mdp, []
+
+    def spied(*args: Any, **kwargs: Any) -> TabularMDP:
+        made.append(1)
+        return real(*args, **kwargs)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(home, "enumerate_mdp", spied)
+    return made
+
+
+def test_an_environment_is_enumerated_once(enumerations: list[int]) -> None:
+    ground = Walk()
+    certificate = certify(extract_mdp(ground), GAMMA, tau=1e-9)
+    assert len(enumerations) == 1
+    env: gym.Env[Any, Any]
+    for env in (ground, gym.wrappers.TimeLimit(ground, 9)):
+        for dynamics in ("aggregated", "ground"):
+            AbstractedEnv(env, certificate, dynamics=dynamics)
+    assert len(enumerations) == 1
+    AbstractedEnv(Walk(), certificate)  # another object is another environment
+    assert len(enumerations) == 2
+    extract_mdp(ground)  # whoever asks for it gets it
+    assert len(enumerations) == 3
+    with pytest.raises(ExtractionError, match="more than"):
+        AbstractedEnv(ground, certificate, max_states=2)
+
+
+def test_one_call_enumerates_and_verifies_once(
+    enumerations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(monkeypatch)
+    heard: list[Progress] = []
+    env = abstract_env(Walk(), gamma=GAMMA, callback=heard.append)
+    assert (len(enumerations), counted.calls) == (1, 1)
+    assert "enumerating" in {report.stage for report in heard}
+    assert env.value.kept > 0.9
+
+
+def test_one_call_closes_what_it_made_and_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    monkeypatch.setattr(RoomsGridEnv, "close", lambda self: closed.append(1))
+    with pytest.raises(InvalidArgumentError, match="gamma must lie"):
+        abstract_env(rooms(), gamma=1.5)
+    assert not closed
+    with pytest.raises(InvalidArgumentError, match="gamma must lie"):
+        abstract_env(ROOMS, env_args={"side": 6, "room_size": 3}, gamma=1.5)
+    assert closed == [1]
+
+
+def test_changed_environments_are_looked_at_anew(enumerations: list[int]) -> None:
+    """The certificate still fits what is remembered, and the environment no longer does."""
+    ground = Walk()
+    certificate = certify(extract_mdp(ground), GAMMA, tau=1e-9)
+    ground.paid = 2.0
+    with pytest.raises(NotCertifiedError, match="of another model"):
+        AbstractedEnv(ground, certificate)
+    ground.paid = 1.0
+    assert AbstractedEnv(ground, certificate).mdp.fingerprint == certificate.fingerprint
+
+
+def test_enumerations_are_forgotten_with_their_environment() -> None:
+    home = importlib.import_module("bisim_abstract.wrappers.tabular")
+    before = set(home._enumerations)
+    ground = Walk()
+    extract_mdp(ground)
+    assert set(home._enumerations) - before == {id(ground)}
+    del ground
+    gc.collect()
+    assert set(home._enumerations) <= before
+
+
+class Tilted(gym.Env[np.int64, np.int64]):
+    """Two states that stay, paid 0 and 1; three starts in four are in the first."""
+
+    observation_space = gym.spaces.Discrete(2)
+    action_space = gym.spaces.Discrete(1)
+    P = {k: {0: [(1.0, k, float(k), False)]} for k in range(2)}  # noqa: RUF012
+    initial_state_distrib = np.array([0.75, 0.25])
+    s = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.s = int(self.np_random.random() >= 0.75)
+        return np.int64(self.s), {}
+
+    def step(self, action: Any) -> Any:
+        return np.int64(self.s), float(self.s), False, False, {}
+
+
+class Uncopied(Tilted):
+    """Cannot be copied, and so not be tried out."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("there is only one")
+
+
+def test_a_model_that_cannot_be_tried_is_extracted_after_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ground = Uncopied()
+    mdp = extract_mdp(Tilted())
+    certificate = certify(mdp, GAMMA, tau=0.5)
+    env = AbstractedEnv(ground, certificate, mdp=mdp)
+    assert env.mdp == mdp
+    assert env.mdp is not mdp
+    assert "not compared with real steps" in caplog.text
 
 
 # -- steps -------------------------------------------------------------------------------------
@@ -320,24 +629,6 @@ def test_aggregated_steps_follow_the_kernel(
         assert chi_square(starts, small.start) < 4.0
     wrong = np.roll(dense, 1, axis=2)
     assert chi_square(counts, wrong) > 100.0  # the test can fail
-
-
-class Tilted(gym.Env[np.int64, np.int64]):
-    """Two states that stay, paid 0 and 1; three starts in four are in the first."""
-
-    observation_space = gym.spaces.Discrete(2)
-    action_space = gym.spaces.Discrete(1)
-    P = {k: {0: [(1.0, k, float(k), False)]} for k in range(2)}  # noqa: RUF012
-    initial_state_distrib = np.array([0.75, 0.25])
-    s = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.s = int(self.np_random.random() >= 0.75)
-        return np.int64(self.s), {}
-
-    def step(self, action: Any) -> Any:
-        return np.int64(self.s), float(self.s), False, False, {}
 
 
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
@@ -634,6 +925,19 @@ def test_vector_environments(path: Path) -> None:
     finally:
         together.close()
         apart.close()
+
+
+def test_tables_in_notebooks(of_rooms: Certificate, of_lake: Certificate) -> None:
+    for ground, certificate in ((rooms(), of_rooms), (lake(), of_lake)):
+        env = AbstractedEnv(ground, certificate, dynamics="ground")
+        text = env._repr_html_()
+        assert text.startswith("<table")
+        assert "<script" not in text
+        assert certificate.at(env.tau).verdict.sentence.split(" ")[0] in text
+        assert "of the environment itself" in text
+        assert "end after" in text
+    env.aggregation = dataclasses.replace(env.aggregation, weighting="<b>&")
+    assert "&lt;b&gt;&amp;" in env._repr_html_()
 
 
 # -- showing -----------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ KNOWN = [
 def test_known_counts_and_start_values(
     env_id: str, kwargs: dict[str, Any], live: int, ends: int, value: float
 ) -> None:
-    mdp = extract_mdp(env_id, env_kwargs=kwargs, reachable_only=True)
+    mdp = extract_mdp(env_id, env_args=kwargs, reachable_only=True)
     assert mdp.n_states == live + 1
     assert mdp.metadata["reachable_live"] == live
     assert mdp.metadata["reachable_terminal"] == ends
@@ -95,18 +95,18 @@ def test_rows_and_rewards_are_those_of_the_table(env_id: str) -> None:
 
 
 def test_custom_and_seeded_random_maps() -> None:
-    custom = extract_mdp("FrozenLake-v1", env_kwargs={"desc": ["SF", "HG"], "is_slippery": False})
+    custom = extract_mdp("FrozenLake-v1", env_args={"desc": ["SF", "HG"], "is_slippery": False})
     assert custom.n_states == 5
     maps = [generate_random_map(6, seed=3) for _ in range(2)]
-    models = [extract_mdp("FrozenLake-v1", env_kwargs={"desc": m}) for m in maps]
+    models = [extract_mdp("FrozenLake-v1", env_args={"desc": m}) for m in maps]
     assert models[0] == models[1]
-    other = extract_mdp("FrozenLake-v1", env_kwargs={"desc": generate_random_map(6, seed=4)})
+    other = extract_mdp("FrozenLake-v1", env_args={"desc": generate_random_map(6, seed=4)})
     assert models[0] != other
 
 
 def test_unseeded_random_map_is_refused() -> None:
     with pytest.raises(ExtractionError, match=r"no seed controls.*generate_random_map"):
-        extract_mdp("FrozenLake-v1", env_kwargs={"map_name": None})
+        extract_mdp("FrozenLake-v1", env_args={"map_name": None})
 
 
 def test_a_retired_or_newer_id_is_resolved_with_a_warning_that_names_both() -> None:
@@ -115,7 +115,7 @@ def test_a_retired_or_newer_id_is_resolved_with_a_warning_that_names_both() -> N
         mdp = extract_mdp(missing)
     assert mdp == extract_mdp(TAXI)
     with pytest.warns(UserWarning, match=r"options such as \['is_rainy'\] may not"):
-        extract_mdp(missing, env_kwargs={"is_rainy": True})
+        extract_mdp(missing, env_args={"is_rainy": True})
     with pytest.warns(UserWarning, match="CliffWalking-v0 is not in Gymnasium"):
         assert extract_mdp("CliffWalking-v0") == extract_mdp("CliffWalking-v1")
 
@@ -125,8 +125,8 @@ def test_unknown_ids_and_arguments_are_named() -> None:
         extract_mdp("NoSuchEnv-v0")
     with pytest.raises(ExtractionError, match=r"does not take these arguments.*colour"):
         make_env(TAXI, colour="red")
-    with pytest.raises(ExtractionError, match="env_kwargs goes with an environment id"):
-        extract_mdp(gym.make(TAXI), env_kwargs={"is_rainy": True})
+    with pytest.raises(ExtractionError, match="env_args goes with an environment id"):
+        extract_mdp(gym.make(TAXI), env_args={"is_rainy": True})
     with pytest.raises(InvalidArgumentError, match="terminal must be one of"):
         extract_mdp(TAXI, terminal="ignore")
 
@@ -136,7 +136,7 @@ def test_unknown_ids_and_arguments_are_named() -> None:
 
 def test_fickle_taxi_is_refused() -> None:
     with pytest.raises(ExtractionError, match="fickle_passenger"):
-        extract_mdp(TAXI, env_kwargs={"fickle_passenger": True})
+        extract_mdp(TAXI, env_args={"fickle_passenger": True})
 
 
 def test_blackjack_is_refused_as_stochastic() -> None:

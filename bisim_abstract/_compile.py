@@ -1,0 +1,231 @@
+"""Compile all kernels before they are needed, in several processes: `bisim-abstract compile`.
+
+Numba compiles under one lock, so that threads gain nothing; processes share what they compile
+through numba's cache. Each of the parts below calls, on a model of a few states, what its kernels
+are called from in earnest, so that they are compiled for the very types that will be met.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bisim_abstract._parallel import thread_count
+from bisim_abstract._progress import COMPILE
+from bisim_abstract._typing import Progress, ProgressCallback
+from bisim_abstract.arms import Arms
+from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
+from bisim_abstract.blocks import BlockLevel, BlockModel, build_blocks
+from bisim_abstract.certificate import Certificate
+from bisim_abstract.errors import BisimError
+from bisim_abstract.features import ValueFeatures, make_witness, value_features
+from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.metric import bisimulation_metric
+from bisim_abstract.proposals import repair_labels
+from bisim_abstract.verify import verify
+
+GAMMA = 0.9
+SECONDS = 22  # that all parts take one after the other, on an ordinary machine
+KERNELS = (
+    *(f"_kernels.{name}" for name in ("transport", "refine", "features", "lookup", "pairgraph")),
+    "_verify_kernels",
+)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What compiling ahead has done.
+
+    Attributes:
+        n_kernels: Kernels that are ready now, for any process. 0 if there is no folder that
+            compiled code could be kept in.
+        n_fresh: Kernels that had to be compiled for that; the others were ready before.
+        seconds: How long it took, from beginning to end.
+    """
+
+    n_kernels: int
+    n_fresh: int
+    seconds: float
+
+
+def compile_kernels(
+    *, jobs: int | None = None, callback: ProgressCallback | None = None
+) -> Compiled:
+    """Compile every kernel that has not been yet, in processes of their own.
+
+    Args:
+        jobs: Number of processes at a time; as many as there are cores by default.
+        callback: Called at the beginning and after every part.
+
+    Raises:
+        BisimError: If one of the processes fails.
+    """
+    jobs = min(thread_count(jobs), len(PARTS))
+    begin = time.perf_counter()
+
+    def tell(done: int, detail: str) -> None:
+        if callback is not None:
+            callback(Progress(COMPILE, done, len(PARTS), detail))
+
+    tell(0, f"compiling solvers, once, about {-(-SECONDS // jobs)} s")
+    found = []
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = [pool.submit(_in_process, name) for name in PARTS]
+        try:
+            for future in as_completed(waiting):
+                found.append(future.result())
+                tell(len(found), f"compiling solvers: {len(found)} of {len(PARTS)} parts are ready")
+        finally:
+            pool.shutdown(cancel_futures=True)
+    names = {name for part in found for name in part["kernels"]}
+    return Compiled(
+        n_kernels=len(names),
+        n_fresh=sum(part["fresh"] for part in found),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _in_process(name: str) -> dict[str, Any]:
+    """Compile one part in a process that finds this very package."""
+    home = str(Path(__file__).parents[1])
+    paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "bisim_abstract._compile", name],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+        raise BisimError(f"the solvers of {name!r} could not be compiled: {reason}")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+# -- parts -------------------------------------------------------------------------------------
+
+
+def _model() -> TabularMDP:
+    """Two pairs of bisimilar states and one more, with two actions."""
+    P = np.zeros((5, 2, 5))
+    P[:4, 0, :4] = 0.25
+    P[:4, 1, 4] = 0.5
+    P[:4, 1, 2] = 0.5
+    P[4, :, 4] = 0.75
+    P[4, :, 0] = 0.25
+    R = np.array([[0.0, 0.1], [0.0, 0.1], [1.0, 1.2], [1.0, 1.2], [0.3, 0.4]])
+    return TabularMDP.from_dense(P, R)
+
+
+def _identity(mdp: TabularMDP) -> BisimulationClasses:
+    states = np.arange(mdp.n_states)
+    return BisimulationClasses(mdp, states, states, mdp, 0.0, 0.0, 0.0, None)
+
+
+def _compile_arms() -> None:
+    for lookup_bytes in (0, 2**20):  # places of costs are found anew, or once
+        arms = Arms(_model(), GAMMA, lookup_bytes=lookup_bytes)
+        arms.cover_all()
+        arms.sweep()
+
+
+def _compile_verifier() -> None:
+    """By a certificate that is written by hand: making one would compile all the rest."""
+    mdp = _model()
+    # Two blocks of two states each, and the last one.
+    labels = np.array([0, 0, 1, 1, 2])
+    model = BlockModel(
+        labels=labels,
+        low=mdp.rewards[[0, 2, 4]],
+        high=mdp.rewards[[0, 2, 4]],
+        indptr=np.array([0, 2, 4, 6, 8, 10, 12]),
+        indices=np.array([0, 1, 1, 2, 0, 1, 1, 2, 0, 2, 0, 2]),
+        probs=np.array([0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.25, 0.75, 0.25, 0.75]),
+        radius=np.zeros((3, 2)),
+    )
+    # The largest distance is at most 1.1 / (1 - gamma) = 11; a little less still holds.
+    level = BlockLevel(model=model, keys=np.array([1]), lower=np.zeros(1), upper=np.full(1, 10.99))
+    features = ValueFeatures(
+        values=np.zeros((2, 5)),
+        signs=np.ones((2, 2), np.int64),
+        kinds=np.array([0, 1]),
+        corrections=np.full(2, 100.0),
+    )
+    certificate = Certificate(
+        fingerprint=mdp.fingerprint,
+        n_states=mdp.n_states,
+        gamma=GAMMA,
+        rewards=mdp.rewards,
+        keys=np.array([4]),
+        lower=np.zeros(1),
+        upper=np.full(1, 10.99),
+        levels=(level,),
+        features=features,
+        lower_start="reward",
+        upper_start="reward",
+        scope="all",
+        stop="",
+        run={},
+    )
+    verify(mdp, certificate).raise_if_rejected()
+
+
+def _compile_partitions() -> None:
+    mdp = _model()
+    labels = bisimulation_classes(mdp).labels
+    build_blocks(mdp, labels)
+    repair_labels(mdp, labels, GAMMA)
+
+
+def _compile_metric() -> None:
+    for mdp in (_model(), TabularMDP.from_dense(np.eye(3)[:, None, :], [0.0, 0.5, 1.0])):
+        bisimulation_metric(mdp, GAMMA, classes=_identity(mdp))
+
+
+def _compile_features() -> None:
+    mdp = _model()
+    features = value_features(mdp, GAMMA, count=2)
+    make_witness(mdp, GAMMA, features, 0, 2)
+    features.boxes(np.arange(mdp.n_states), mdp.n_states)
+
+
+# The longest first, so that none is left alone at the end.
+PARTS: dict[str, Callable[[], None]] = {
+    "verifier": _compile_verifier,
+    "partitions": _compile_partitions,
+    "arms": _compile_arms,
+    "metric": _compile_metric,
+    "features": _compile_features,
+}
+
+
+def main() -> None:
+    """Compile the part that is named, and say in JSON what that took."""
+    from bisim_abstract._kernels._jit import watching
+
+    with watching() as compiled:
+        PARTS[sys.argv[1]]()
+    ready = [
+        f"{module}.{name}"
+        for module in KERNELS
+        if (loaded := sys.modules.get(f"bisim_abstract.{module}")) is not None
+        for name, value in vars(loaded).items()
+        if type(getattr(value, "_cache", None)).__name__ == "FunctionCache" and value.overloads
+    ]
+    sys.stdout.write(json.dumps({"kernels": ready, "fresh": compiled.count}))
+
+
+if __name__ == "__main__":
+    main()

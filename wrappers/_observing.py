@@ -1,0 +1,199 @@
+"""Which observation an environment shows in which state, found by looking.
+
+A model knows states by numbers of its own, which need not be what the environment shows. Where
+observations are these numbers, nothing has to be found. Everywhere else each state is visited: a
+copy of the environment, wrappers included, is put back into states that were met, and stepped on
+from there, until every state that an episode can reach has been seen.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from bisim_abstract._observations import Observations, key_of, layout_of
+from bisim_abstract._text import counted
+from bisim_abstract._typing import IntArray
+from bisim_abstract.errors import ExtractionError, InvalidArgumentError
+from bisim_abstract.mdp import TabularMDP
+from bisim_abstract.wrappers._snapshot import Codec
+from bisim_abstract.wrappers._source import find_source, has_table, state_reader
+from bisim_abstract.wrappers.tabular import copied_env, env_name, extract_mdp
+
+STEPS = 256  # real steps in which observations must be the numbers of states
+TRIES = 64  # steps from one state by one action, to meet all that it can lead to
+RESETS = 1_000  # starts, to meet states that no step leads to
+INSTEAD = (
+    "use AbstractedEnv(env, certificate, dynamics='ground'), whose observations are the clusters, "
+    "or look the state up: lift_policy(abstracted.aggregation, agent)[info['state']] of a "
+    "TabularEnv"
+)
+
+
+def observe_states(
+    env: gym.Env[Any, Any], mdp: TabularMDP, labels: IntArray, *, seed: int
+) -> Observations:
+    """The cluster of every observation that an episode can show.
+
+    Args:
+        env: The environment; it is not touched.
+        mdp: Its model.
+        labels: (n_states) cluster of each state, the end of episodes among them.
+        seed: Of resets: that of the model, if it is one seed's.
+
+    Raises:
+        ExtractionError: If observations do not tell the cluster, or could not be found out.
+    """
+    try:
+        layout = layout_of(env.observation_space)
+    except InvalidArgumentError as error:
+        raise ExtractionError(f"{error}; {INSTEAD}") from error
+    trial = copied_env(env)
+    if trial is None:
+        raise ExtractionError(
+            f"{env_name(env)} cannot be copied, so that its observations cannot be looked at "
+            f"without changing it; {INSTEAD}"
+        )
+    if layout["kind"] == "number" and _shows_ids(trial, mdp, seed):
+        return Observations.of(layout, _numbered(trial, mdp, labels, seed))
+    walk = _Walk(trial, mdp, layout, seed)
+    walk.run()
+    clusters: dict[Any, int] = {}
+    first: dict[Any, int] = {}
+    for state, key in sorted(walk.keys.items()):
+        cluster = int(labels[state])
+        other = first.setdefault(key, state)
+        if clusters.setdefault(key, cluster) != cluster:
+            raise ExtractionError(
+                f"observations of {env_name(env)} do not tell the cluster: states {other} (in "
+                f"cluster {clusters[key]}) and {state} (in cluster {cluster}) look the same; "
+                f"{INSTEAD}, or wrap the environment so that it shows all of its state"
+            )
+    if mdp.terminal_state is not None:  # whoever is asked there need not know better
+        for key in walk.ends:
+            clusters.setdefault(key, int(labels[mdp.terminal_state]))
+    return Observations.of(layout, clusters)
+
+
+def _shows_ids(trial: gym.Env[Any, Any], mdp: TabularMDP, seed: int) -> bool:
+    """Whether observations are the ids of states, in all of many real steps."""
+    if mdp.metadata.get("method") == "enumeration":  # ids are digests there
+        return False
+    read = state_reader(trial)
+    rng = np.random.default_rng(seed)
+    is_over = True
+    for k in range(STEPS):
+        if is_over:
+            observation, _ = trial.reset(seed=seed + k)
+            if int(observation) != read():
+                return False
+        observation, _, terminated, truncated, _ = trial.step(int(rng.integers(mdp.n_actions)))
+        if int(observation) != read():
+            return False
+        is_over = bool(terminated or truncated)
+    return True
+
+
+def _numbered(
+    trial: gym.Env[Any, Any], mdp: TabularMDP, labels: IntArray, seed: int
+) -> dict[Any, int]:
+    """Clusters by id, and by those ids that only the end of an episode shows."""
+    pairs = zip(mdp.state_ids.tolist(), labels.tolist(), strict=True)
+    clusters = {ident: cluster for ident, cluster in pairs if ident >= 0}
+    space: Any = trial.observation_space
+    if mdp.terminal_state is not None and len(clusters) < int(space.n):
+        literal = extract_mdp(trial, terminal="table", seed=seed, checks=0)
+        for ident in literal.state_ids[literal.reachable()].tolist():
+            clusters.setdefault(ident, int(labels[mdp.terminal_state]))
+    return clusters
+
+
+class _Walk:
+    """A visit to every state that an episode can reach."""
+
+    def __init__(
+        self, trial: gym.Env[Any, Any], mdp: TabularMDP, layout: dict[str, Any], seed: int
+    ) -> None:
+        source: Any = find_source(trial)
+        if source is not None and source is not trial.unwrapped:
+            raise ExtractionError(
+                f"{type(source).__name__} is a wrapper with a state of its own, in which it "
+                f"cannot be put back, and its observations are not the numbers of states; {INSTEAD}"
+            )
+        self.keys: dict[int, Any] = {}
+        self.ends: set[Any] = set()
+        self._trial, self._mdp, self._layout, self._seed = trial, mdp, layout, seed
+        self._is_one_seed = mdp.metadata.get("method") == "enumeration"
+        self._read = state_reader(trial)
+        # Where there is a table, its number is all there is to a state; elsewhere, everything is.
+        self._codec: Codec | None = None
+        if source is not None or not has_table(trial):
+            self._codec = Codec(trial.unwrapped, frozenset({"step_count"}))
+        ids = mdp.state_ids.tolist()
+        self._place = {ident: k for k, ident in enumerate(ids) if ident >= 0}
+        self._snapshots: dict[int, bytes] = {}  # of states that wait
+        self._queue: deque[int] = deque()
+
+    def run(self) -> None:
+        wanted = set(self._mdp.reachable().tolist()) - {self._mdp.terminal_state}
+        for k in range(1 if self._is_one_seed else RESETS):
+            observation, _ = self._trial.reset(seed=self._seed + k)
+            if self._codec is not None:
+                self._codec.hold()
+            self._meet(observation, is_end=False)
+            while self._queue:
+                self._expand(self._queue.popleft())
+            if wanted <= self.keys.keys():
+                return
+        missing = wanted - self.keys.keys()
+        raise ExtractionError(
+            f"the observations of {counted(len(missing), 'state')} (state {min(missing)}, for "
+            f"instance) are not known: trying did not lead there; {INSTEAD}"
+        )
+
+    def _expand(self, state: int) -> None:
+        packed = self._snapshots.pop(state, None)
+        snapshot = b"" if packed is None else zlib.decompress(packed)
+        for action in range(self._mdp.n_actions):
+            successors = set(self._mdp.successors(state, action)[0].tolist())
+            successors.discard(self._mdp.terminal_state)
+            for _ in range(TRIES):  # chance leads to others
+                self._put_back(state, snapshot)
+                observation, _, terminated, _, _ = self._trial.step(action)
+                self._meet(observation, is_end=bool(terminated))
+                if successors <= self.keys.keys():
+                    break
+
+    def _put_back(self, state: int, snapshot: bytes) -> None:
+        if self._codec is None:
+            inner: Any = self._trial.unwrapped
+            inner.s = int(self._mdp.state_ids[state])
+        else:
+            self._codec.restore(snapshot)
+
+    def _meet(self, observation: Any, *, is_end: bool) -> None:
+        key = key_of(self._layout, observation)
+        if is_end:
+            self.ends.add(key)
+            return
+        ident = self._read()
+        state = self._place.get(ident)
+        if state is None:
+            raise ExtractionError(
+                f"the environment is in state {ident}, which its model does not have; was it "
+                "changed, or reset to another layout, after the model was extracted?"
+            )
+        if state not in self.keys:
+            self.keys[state] = key
+            if self._codec is not None:
+                self._snapshots[state] = zlib.compress(self._codec.snapshot(), 1)
+            self._queue.append(state)
+        elif self.keys[state] != key:
+            raise ExtractionError(
+                f"state {state} does not always look the same: a wrapper may add time, history or "
+                f"noise to observations; {INSTEAD}, or deploy without that wrapper"
+            )
