@@ -79,14 +79,18 @@ def compile_kernels(
 
     tell(0, f"compiling solvers, once, about {-(-SECONDS // jobs)} s")
     found = []
+    running: set[subprocess.Popen[str]] = set()
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(_in_process, name) for name in PARTS]
+        waiting = [pool.submit(_in_process, name, running) for name in PARTS]
         try:
             for future in as_completed(waiting):
                 found.append(future.result())
                 tell(len(found), f"compiling solvers: {len(found)} of {len(PARTS)} parts are ready")
         finally:
-            pool.shutdown(cancel_futures=True)
+            # After an error or Ctrl-C nobody waits for what has begun; what is done is kept.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()
     names = {name for part in found for name in part["kernels"]}
     return Compiled(
         n_kernels=len(names),
@@ -95,22 +99,25 @@ def compile_kernels(
     )
 
 
-def _in_process(name: str) -> dict[str, Any]:
-    """Compile one part in a process that finds this very package."""
+def _in_process(name: str, running: set[subprocess.Popen[str]]) -> dict[str, Any]:
+    """Compile one part in a process that finds this very package, and is in `running` meanwhile."""
     home = str(Path(__file__).parents[1])
     paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-P", "-m", "bisim_abstract._compile", name],
         env={**os.environ, "PYTHONPATH": paths},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+    ) as process:
+        running.add(process)
+        told, errors = process.communicate()
+        running.discard(process)
+    if process.returncode != 0:
+        reason = (errors.strip().splitlines() or [f"it ended with {process.returncode}"])[-1]
         raise BisimError(f"the solvers of {name!r} could not be compiled: {reason}")
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(told)
     return report
 
 

@@ -22,6 +22,7 @@ from bisim_abstract._atomic import check_writable, remove_unfinished
 from bisim_abstract._parallel import Backend
 from bisim_abstract._progress import compiling, shown
 from bisim_abstract._run import INTERRUPTED, Budget, run_record, tell
+from bisim_abstract._text import counted
 from bisim_abstract._typing import IntArray, ProgressCallback
 from bisim_abstract._validation import (
     check_choice,
@@ -146,7 +147,7 @@ def single_build(
         backups=table.backups,
         index=index,
     )
-    return Certificate.of(table, tau=tau, stop=f"{made} sweeps made", run=run)
+    return Certificate.of(table, tau=tau, stop=f"{counted(made, 'sweep')} made", run=run)
 
 
 def _index_side_build(
@@ -178,7 +179,7 @@ def _index_side_build(
         "single_build", seed, compiled=compiled, rounds=1, sweeps=sweeps, backup="index"
     )
     run |= {"eps_op": found.eps_op, "eta": found.eta, "omitted": found.omitted}
-    return Certificate.of(found.arms, tau=tau, stop=f"{sweeps} sweeps made", run=run)
+    return Certificate.of(found.arms, tau=tau, stop=f"{counted(sweeps, 'sweep')} made", run=run)
 
 
 def certify(

@@ -259,7 +259,7 @@ class Refinement:
             _, arms, name = self._candidate
             self._candidate = None
             self.table.add_level(arms.level())
-            self.log.append(f"{arms.n:,} blocks by {name}")
+            self.log.append(f"{counted(arms.n, 'block')} by {name}")
         self._forget()
 
     def _forget(self) -> None:
@@ -505,7 +505,7 @@ class Refinement:
         _, arms, name = self._candidate
         self._candidate = None
         self.table.add_level(arms.level())
-        return f"{arms.n:,} blocks by {name}"
+        return f"{counted(arms.n, 'block')} by {name}"
 
     def _is_enough(self, arms: Arms) -> bool:
         """Whether the bounds of a level would do by themselves."""
@@ -613,14 +613,15 @@ class Refinement:
             moved = max(arms.sweep())
             self._block_backups = before + arms.backups
             self._pause(
-                f"bounding {arms.n:,} blocks by {name}", f"sweep {sweep}, moved {moved:.2g}"
+                f"bounding {counted(arms.n, 'block')} by {name}",
+                f"sweep {sweep}, moved {moved:.2g}",
             )
             yield sweep, moved
 
     def _sweep_by_value(self, arms: Arms, name: str) -> None:
         """Until the fewest clusters that seem worth enough are certified, or nothing moves."""
         if _is_quotient(arms):
-            self._pause(f"solving for {arms.n:,} blocks by {name}", "")
+            self._pause(f"solving for {counted(arms.n, 'block')} by {name}", "")
             self._solve_quotient(arms)
             return
         for sweep, moved in self._sweeps(arms, name):
@@ -774,7 +775,7 @@ class Refinement:
         if added == 0:
             return ""
         self._sweep_pairs(tau, "inside blocks", is_lower=False)
-        return f"{added:,} pairs inside {wide.size:,} blocks"
+        return f"{counted(added, 'pair')} inside {counted(wide.size, 'block')}"
 
     def _across(self) -> str:
         """Cover pairs that may be linked although the upper arm keeps them apart."""
@@ -786,7 +787,7 @@ class Refinement:
         if added == 0:
             return ""
         self._sweep_pairs(tau, "across blocks", is_lower=True)
-        return f"{added:,} pairs across blocks"
+        return f"{counted(added, 'pair')} across blocks"
 
     def _open_pairs(self, tau: float, room: int) -> tuple[IntArray, IntArray]:
         """Uncovered pairs in different clusters of the upper arm that may be within tau."""
@@ -828,7 +829,7 @@ class Refinement:
                 break  # this threshold was only a hope
             moved = table.sweep(lower=is_lower)
             self._pause(
-                f"sweeping {table.n_covered:,} pairs {where}",
+                f"sweeping {counted(table.n_covered, 'pair')} {where}",
                 f"sweep {sweep}, moved {max(moved):.2g}",
             )
             if max(moved) <= 1e-4 * max(tau, self.goal.resolution):
@@ -860,7 +861,7 @@ class Refinement:
         if not made:
             return ""
         table.set_features(features.with_witnesses(made))
-        return f"{len(made)} witnesses"
+        return "1 witness" if len(made) == 1 else f"{len(made)} witnesses"
 
     def _split(self) -> str:
         """Cut blocks that stay in the way in two, as one more level."""
@@ -888,7 +889,7 @@ class Refinement:
         if arms is None:
             return ""
         table.add_level(arms.level())
-        return f"{arms.n:,} blocks by splitting"
+        return f"{counted(arms.n, 'block')} by splitting"
 
     def _quick_pairs(self) -> str:
         """All pairs at once, if that is quick and all thresholds are of interest."""
@@ -916,7 +917,7 @@ class Refinement:
                 callback=lambda progress: self._pause("solving for all pairs", progress.detail),
             )
             table.tighten(*_outward(table, *found.bounds(*table.pairs())))
-        return f"all {table.n_covered:,} pairs"
+        return f"all {counted(table.n_covered, 'pair')}"
 
     def _pair_costs(self) -> float:
         """Ground costs that a sweep over all pairs reads: for each action, two rows' product."""
