@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import lzma
 import math
 import struct
@@ -48,8 +49,56 @@ def write_npz(
         write(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
 
 
-def content_digest(text: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """SHA-256 of a header and of all arrays, to be stored beside them: any change shows."""
+def write_record(
+    path: str | Path,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, npt.NDArray[Any]],
+    *,
+    kind: str,
+    version: int,
+) -> None:
+    """Write arrays, a JSON header and a digest of both."""
+    text = json.dumps({**header, "format": kind, "version": version}, sort_keys=True)
+    own = {"header": text, "digest": _content_digest(text, arrays)}
+    written = {name: np.frombuffer(value.encode(), np.uint8) for name, value in own.items()}
+    write_npz(path, {**arrays, **written})
+
+
+def read_record(
+    path: str | Path, *, kind: str, version: int, what: str
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Header and arrays of a file by `write_record`; any changed byte is noticed.
+
+    Args:
+        path: The file.
+        kind: The format it must have.
+        version: The version of it.
+        what: What such a file holds, for people.
+
+    Raises:
+        FileFormatError: If it is damaged, changed, or of another kind.
+    """
+    arrays = read_npz(path)
+    if "header" not in arrays:
+        raise FileFormatError(f"{path} holds no {what}")
+    try:
+        text = arrays.pop("header").tobytes().decode()
+        header = json.loads(text)
+        found, number = header.pop("format"), header.pop("version")
+        stored = arrays.pop("digest").tobytes().decode() if found == kind else ""
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise FileFormatError(f"{path} has a damaged header: {error!r}") from error
+    if found != kind:
+        raise FileFormatError(f"{path} holds a {found}, not a {kind}")
+    if number != version:
+        raise FileFormatError(f"{path} is of format version {number}; this release reads {version}")
+    if stored != _content_digest(text, arrays):
+        raise FileFormatError(f"{path} was changed after it was written")
+    return header, arrays
+
+
+def _content_digest(text: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """SHA-256 of a header and of all arrays."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from bisim_abstract._frames import Columns, as_frame
 from bisim_abstract._html import table_html
 from bisim_abstract._mdp_checks import checked_metadata, frozen
 from bisim_abstract._memory import check_memory
-from bisim_abstract._npz import content_digest, read_npz, write_npz
+from bisim_abstract._npz import read_record, write_record
 from bisim_abstract._progress import shown
 from bisim_abstract._text import counted, there_are
 from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback, SeedLike
@@ -683,14 +682,9 @@ class Certificate:
         arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS)}
         arrays |= _component_arrays(self)
         header = {name: getattr(self, name) for name in SCALARS} | {"run": dict(self.run)}
-        header |= {"format": FORMAT, "version": VERSION}
         header["levels"] = len(self.levels)
         header["value"] = _value_numbers(self.value)
-        text = json.dumps(header, sort_keys=True)
-        digest = content_digest(text, arrays)
-        arrays["header"] = np.frombuffer(text.encode(), np.uint8)
-        arrays["digest"] = np.frombuffer(digest.encode(), np.uint8)
-        write_npz(path, arrays)
+        write_record(path, header, arrays, kind=FORMAT, version=VERSION)
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
@@ -699,22 +693,8 @@ class Certificate:
         Raises:
             FileFormatError: If the file is damaged, changed, or of another kind.
         """
-        arrays = read_npz(path)
+        header, arrays = read_record(path, kind=FORMAT, version=VERSION, what="certificate")
         try:
-            if "header" not in arrays:
-                raise FileFormatError(f"{path} holds no certificate")
-            text = arrays.pop("header").tobytes().decode()
-            header = json.loads(text)
-            kind, version = header.pop("format"), header.pop("version")
-            if kind != FORMAT:
-                raise FileFormatError(f"{path} holds a {kind}, not a {FORMAT}")
-            if version != VERSION:
-                raise FileFormatError(
-                    f"{path} is of format version {version}; this release reads {VERSION}"
-                )
-            stored = arrays.pop("digest").tobytes().decode()
-            if stored != content_digest(text, arrays):
-                raise FileFormatError(f"{path} was changed after it was written")
             components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
             components["value"] = _read_value(arrays, header)
             if set(arrays) != {*INTEGERS, *REALS} or set(header) != {*SCALARS, "run"}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from bisim_abstract._html import table_html
 from bisim_abstract._mdp_checks import checked_metadata, frozen
-from bisim_abstract._npz import content_digest, read_npz, write_npz
+from bisim_abstract._npz import read_record, write_record
 from bisim_abstract._observations import Observations
 from bisim_abstract._policy_table import check_table
 from bisim_abstract._text import clusters_text, counted
@@ -167,18 +166,12 @@ class GroundAgent:
             "clusters": self._observations.clusters,
         }
         header = {
-            "format": FORMAT,
-            "version": VERSION,
             "n_actions": self.n_actions,
             "has_end": self.has_end,
             "layout": self._observations.layout,
             "metadata": self.metadata,
         }
-        text = json.dumps(header, sort_keys=True)
-        digest = content_digest(text, arrays)
-        arrays["header"] = np.frombuffer(text.encode(), np.uint8)
-        arrays["digest"] = np.frombuffer(digest.encode(), np.uint8)
-        write_npz(path, arrays)
+        write_record(path, header, arrays, kind=FORMAT, version=VERSION)
 
     @classmethod
     def load(cls, path: str | Path, *, seed: SeedLike = None) -> GroundAgent:
@@ -192,22 +185,8 @@ class GroundAgent:
             FileFormatError: If the file is damaged, changed, or of another kind.
         """
         rng = as_generator(seed)
-        arrays = read_npz(path)
+        header, arrays = read_record(path, kind=FORMAT, version=VERSION, what="agent")
         try:
-            if "header" not in arrays:
-                raise FileFormatError(f"{path} holds no agent")
-            text = arrays.pop("header").tobytes().decode()
-            header = json.loads(text)
-            kind, version = header.pop("format"), header.pop("version")
-            if kind != FORMAT:
-                raise FileFormatError(f"{path} holds a {kind}, not a {FORMAT}")
-            if version != VERSION:
-                raise FileFormatError(
-                    f"{path} is of format version {version}; this release reads {VERSION}"
-                )
-            stored = arrays.pop("digest").tobytes().decode()
-            if stored != content_digest(text, arrays):
-                raise FileFormatError(f"{path} was changed after it was written")
             if set(arrays) != set(ARRAYS) or set(header) != set(SETTINGS):
                 raise FileFormatError(f"{path} has parts missing or too many")
             known = Observations(header["layout"], arrays["keys"], arrays["clusters"])

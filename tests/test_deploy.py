@@ -27,7 +27,7 @@ from bisim_abstract import (
     lift_policy,
     value_iteration,
 )
-from bisim_abstract._npz import content_digest, read_npz, write_npz
+from bisim_abstract._npz import read_npz, write_npz, write_record
 from bisim_abstract._observations import Observations, check_layout, key_of, layout_of
 from bisim_abstract.errors import ExtractionError, FileFormatError
 from bisim_abstract.wrappers import AbstractedEnv, Distractor, TabularEnv, extract_mdp
@@ -527,11 +527,8 @@ def rewrite(path: Path, *, header: dict[str, Any] | None = None, **arrays: Any) 
     known = json.loads(content.pop("header").tobytes()) | (header or {})
     content.pop("digest")
     content |= {name: np.asarray(array) for name, array in arrays.items()}
-    text = json.dumps(known, sort_keys=True)
-    digest = content_digest(text, content)
-    content["header"] = np.frombuffer(text.encode(), np.uint8)
-    content["digest"] = np.frombuffer(digest.encode(), np.uint8)
-    write_npz(path, content)
+    kind, version = known.pop("format"), known.pop("version")
+    write_record(path, known, content, kind=kind, version=version)
 
 
 @pytest.mark.parametrize(
