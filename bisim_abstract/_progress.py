@@ -215,13 +215,16 @@ def compiling(report: ProgressCallback | None, *, about: int) -> Iterator[Compil
         report: What a long call reports to.
         about: How many seconds it takes to compile all that this call may need.
     """
-    from bisim_abstract._kernels._jit import is_watched, watching
-
-    message = f"compiling solvers, once, about {about} s"
+    from bisim_abstract._kernels._jit import is_kept, is_watched, watching
 
     def tell() -> None:
+        message = f"compiling solvers, once, about {about} s"
+        remark = "`bisim-abstract compile` does it ahead"
+        if not is_kept():
+            message = f"compiling solvers, about {about} s in every process"
+            remark = "no folder for compiled code can be written; set NUMBA_CACHE_DIR to one"
         if report is None:
-            logger.warning("%s (`bisim-abstract compile` does it ahead)", message)
+            logger.warning("%s (%s)", message, remark)
         else:
             logger.info(message)
             report(Progress(COMPILE, 0, None, message))

@@ -281,7 +281,7 @@ for attempt in (
     lambda: certify(mdp, 0.9, scope="covered", checkpoint=folder / "c", callback=worked),
     lambda: certificate.save(folder / "c"),
     lambda: mdp.save(folder / "m"),
-    lambda: write_report(folder / "r.html", certificate, mdp),
+    lambda: write_report(folder / "r.html", mdp, certificate),
     lambda: Run(folder / "run", Config(source=source)),
 ):
     try:
@@ -442,11 +442,15 @@ def install() -> Iterator[Path]:
         yield Path(name)
 
 
+def says_only_that_it_compiles(done: subprocess.CompletedProcess[str]) -> bool:
+    return all(line.startswith("compiling solvers, ") for line in done.stderr.splitlines())
+
+
 def check_use(done: subprocess.CompletedProcess[str], install: Path) -> None:
     where, verdict = ended(done)
     assert Path(where).is_relative_to(install)
     assert verdict == "verified"
-    assert done.stderr == ""
+    assert says_only_that_it_compiles(done)
     assert list(install.rglob("__pycache__")) == []
 
 
@@ -492,7 +496,7 @@ def test_full_cache_of_compiled_code(tmp_path: Path) -> None:
     )
     done = python(USE, before=small, env={"NUMBA_CACHE_DIR": str(tmp_path)})
     assert ended(done)[1] == "verified"
-    assert done.stderr == ""
+    assert says_only_that_it_compiles(done)
 
 
 @pytest.mark.slow
@@ -501,7 +505,7 @@ def test_compiled_code_that_cannot_be_saved(tmp_path: Path) -> None:
         "import numba.core.caching as c\n"
         "def refuse(*_): raise OSError(28, 'No space left on device')\n"
         "c.IndexDataCacheFile.save = refuse\n"
-        "import json, bisim_abstract as b\n"
+        "import json, bisim_abstract.parts as b\n"
         "print(json.dumps(float(b.solve_transport([[1.0, 2.0]], [1.0], [0.5, 0.5]).value)))"
     )
     assert ended(python(code, env={"NUMBA_CACHE_DIR": str(tmp_path)})) == 1.5
@@ -548,6 +552,7 @@ MEMORY = """
 import json, resource, sys
 import numpy as np
 from bisim_abstract import *
+from bisim_abstract.parts import *
 from bisim_abstract.arms import Arms
 
 n = 60_000
@@ -609,7 +614,7 @@ LINEAR = {
     ),
     "quality": "evaluate_embedding(metric, points[:1].repeat(200_000, axis=0), sample=100)",
     "map": "state_map(sparse)",
-    "report": "write_report(sys.argv[2], certify(alike, 0.5), alike)",
+    "report": "write_report(sys.argv[2], alike, certify(alike, 0.5))",
     "value": "prove_value(alike, np.zeros(many, int), 0.5)",
 }
 

@@ -56,6 +56,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     try:
         compiled = njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # numba found no writable place for its cache
+        _watch.is_kept = False
         compiled = njit(cache=False, **OPTIONS)(function)
     else:
         _save_if_possible(compiled)
@@ -112,6 +113,7 @@ class _Watch(event.Listener):
     def __init__(self) -> None:
         self.watched: list[Compilation] = []
         self.lock = threading.Lock()  # of the list
+        self.is_kept = True  # whether compiled code can be kept for other processes
         self._depth = 0
         self._begin = 0.0
         self._is_collecting = False
@@ -150,6 +152,11 @@ class _Watch(event.Listener):
 
 _watch = _Watch()
 event.register("numba:compile", _watch)  # type: ignore[no-untyped-call]
+
+
+def is_kept() -> bool:
+    """Whether what is compiled serves other processes too, as far as is known."""
+    return _watch.is_kept
 
 
 def is_watched() -> bool:
