@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -48,7 +49,10 @@ def map_chunks(
         return [work(begin, end) for begin, end in ranges]
     pool = ThreadPoolExecutor(max_workers=min(threads, len(ranges)))
     try:
-        return list(pool.map(lambda span: work(*span), ranges))
+        # In the context of the caller, who may count what is compiled; a copy for each, as a
+        # context is that of one thread at a time.
+        contexts = [copy_context() for _ in ranges]
+        return list(pool.map(lambda own, span: own.run(work, *span), contexts, ranges))
     finally:
         # After an error or Ctrl-C, what has not begun is dropped.
         pool.shutdown(wait=True, cancel_futures=True)

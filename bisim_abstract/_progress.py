@@ -215,7 +215,7 @@ def compiling(report: ProgressCallback | None, *, about: int) -> Iterator[Compil
         report: What a long call reports to.
         about: How many seconds it takes to compile all that this call may need.
     """
-    from bisim_abstract._kernels._jit import is_kept, is_watched, watching
+    from bisim_abstract._kernels._jit import is_kept, watching
 
     def tell() -> None:
         message = f"compiling solvers, once, about {about} s"
@@ -229,5 +229,5 @@ def compiling(report: ProgressCallback | None, *, about: int) -> Iterator[Compil
             logger.info(message)
             report(Progress(COMPILE, 0, None, message))
 
-    with watching(None if is_watched() else tell) as found:
+    with watching(tell) as found:
         yield found

@@ -57,9 +57,10 @@ from bisim_abstract._validation import (
 from bisim_abstract._verified import (
     BoundsCheck,
     bounds_digest,
-    recall_bounds,
+    claims_digest,
+    known_bounds,
+    known_claims,
     remember,
-    remember_bounds,
 )
 from bisim_abstract._verify_exact import ExactTable, check_exact_features, check_exact_radii
 from bisim_abstract._verify_float import (
@@ -200,7 +201,7 @@ def verify(
 
 
 def verify_rest(mdp: TabularMDP, certificate: Certificate) -> Verification:
-    """`verify`, without what this process has found of the very same bounds; nothing if all of it.
+    """`verify`, without what this process has found of the very same claims or bounds.
 
     Thresholds of one certificate share their bounds; each has clusters and a value of its own.
     """
@@ -238,15 +239,19 @@ def _judged(
             claims = read_claims(certificate, mdp, memory_limit=memory_limit)
         except VerificationError as reason:
             return Verification(False, "rejected", options.mode, str(reason), 0.0, 0)
-        check = _Check(mdp, options, report)
+        of_bounds = bounds_digest(mdp, claims)
+        digest = claims_digest(of_bounds, claims)
+        if options.is_recalling and digest in known_claims:
+            return known_claims[digest]
+        check = _Check(mdp, options, of_bounds, report)
         found, is_open = check.judge(claims), check.is_open
         if is_open and _exact_work(claims, mdp) <= SMALL:
-            check = _Check(mdp, replace(options, mode="exact"), report)
+            check = _Check(mdp, replace(options, mode="exact"), of_bounds, report)
             found, is_open = check.judge(claims), False
     seconds = max(time.perf_counter() - begin - compiled.seconds, 0.0)
     found = replace(found, seconds=seconds, compile_seconds=compiled.seconds)
     if found.verdict == "verified":
-        remember(mdp, certificate)
+        remember(known_claims, digest, found)
     if not is_open:
         return found
     return replace(found, problem=f'{found.problem}; mode "exact" would decide, slowly')
@@ -270,12 +275,19 @@ def _check_kind(certificate: object) -> None:
 class _Check:
     """One run of the verifier, and how far it has come."""
 
-    def __init__(self, mdp: TabularMDP, options: _Options, report: ProgressCallback | None) -> None:
+    def __init__(
+        self,
+        mdp: TabularMDP,
+        options: _Options,
+        of_bounds: bytes,
+        report: ProgressCallback | None,
+    ) -> None:
         self.pairs = self.levels = self.features = self.values = 0
         self.is_open = False  # whether rounding is all that speaks against it
         self._mdp = mdp
         self._options = options
         self._mode = options.mode
+        self._digest = options.mode.encode() + of_bounds
         self._threads = options.threads
         self._report = report
 
@@ -342,8 +354,7 @@ class _Check:
         self, claims: Claims, levels: list[ExactTable], states: ExactTable, reader: Reader
     ) -> Fraction:
         """Everything but clusters and values: by how much inequalities may be missed."""
-        digest = bounds_digest(self._mode, self._mdp, claims)
-        known = recall_bounds(digest) if self._options.is_recalling else None
+        known = known_bounds.get(self._digest) if self._options.is_recalling else None
         if known is not None:
             self.pairs, self.levels, self.features = known.pairs, known.levels, known.features
             return known.open_by
@@ -372,7 +383,7 @@ class _Check:
             self._check_sample([*levels, states])
         if self._mode != "sampled":
             found = BoundsCheck(open_by, self.pairs, self.levels, self.features)
-            remember_bounds(digest, found)
+            remember(known_bounds, self._digest, found)
         return open_by
 
     def _check_model(self, level: Table) -> FloatArray:

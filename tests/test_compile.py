@@ -17,7 +17,8 @@ import pytest
 
 import bisim_abstract._compile as ahead
 from bisim_abstract import certify, verify
-from bisim_abstract._kernels._jit import is_watched, kernel, watching
+from bisim_abstract._kernels._jit import kernel, watching
+from bisim_abstract._parallel import map_chunks
 from bisim_abstract._progress import COMPILE, compiling
 from bisim_abstract._run import Budget
 from bisim_abstract._typing import Progress
@@ -109,13 +110,11 @@ def call(function: object) -> None:
 def test_compiling_is_counted_once_and_told_once() -> None:
     told: list[Progress] = []
     with compiling(told.append, about=7) as outer:
-        assert is_watched()
         with compiling(told.append, about=9) as inner:
             call(fresh())
             call(fresh())
         call(fresh())
     call(fresh())
-    assert not is_watched()
     assert [(report.stage, report.detail) for report in told] == [
         (COMPILE, "compiling solvers, once, about 7 s")
     ]
@@ -132,12 +131,32 @@ def test_where_nobody_listens_the_log_says_it(caplog: pytest.LogCaptureFixture) 
     ]
 
 
-def test_other_threads_are_heard_too() -> None:
+def test_threads_that_work_for_a_call_are_counted() -> None:
+    ours = [fresh(), fresh()]
     with watching() as found:
-        thread = threading.Thread(target=call, args=(fresh(),))
-        thread.start()
-        thread.join()
+        map_chunks(lambda begin, _: call(ours[begin]), 2, threads=2, chunk=1)
+        # Not what somebody else compiles at the same time.
+        other = threading.Thread(target=call, args=(fresh(),))
+        other.start()
+        other.join()
+    assert found.count == 2
+
+
+def test_who_only_counts_silences_nobody() -> None:
+    told: list[Progress] = []
+    with watching() as counted, compiling(told.append, about=7):
+        call(fresh())
+    assert counted.count == len(told) == 1
+
+
+def test_an_end_without_a_beginning_is_none() -> None:
+    """Numba sends one where Ctrl-C comes between the two."""
+    module = importlib.import_module("bisim_abstract._kernels._jit")
+    module._watch.on_end(None)
+    with watching() as found:
+        call(fresh())
     assert found.count == 1
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

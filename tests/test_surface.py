@@ -113,7 +113,17 @@ KNOWS_EVERYTHING = {"__main__", "_env_args", "abstract", "cli", "report", "runs"
 HIGHEST = {"wrappers": 6, "encoders": 1}  # of the core that these may import
 FOREIGN_IN_KERNELS = {"__future__", "math", "numpy"}
 FOREIGN_IN_JIT = {
-    *("__future__", "collections", "contextlib", "dataclasses", "gc", "numba", "os", "threading"),
+    *(
+        "__future__",
+        "collections",
+        "contextlib",
+        "contextvars",
+        "dataclasses",
+        "gc",
+        "numba",
+        "os",
+        "threading",
+    ),
     *("time", "typing"),
 }
 

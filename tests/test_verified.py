@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,37 @@ import pytest
 
 from bisim_abstract import Certificate, TabularMDP, certify, verify
 from bisim_abstract import _verified as memory
+from bisim_abstract._typing import Progress
+from bisim_abstract._verify_read import read_claims
+from bisim_abstract.errors import VerificationError
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
+from bisim_abstract.verify import verify_rest
 
 MDP = grouped_mdp(20, 4, noise=0.02, seed=0)[0]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_yet() -> Iterator[None]:
-    memory._digests.clear()
+    for known in (memory.known_claims, memory.known_bounds):
+        known.clear()
     yield
-    memory._digests.clear()
+    for known in (memory.known_claims, memory.known_bounds):
+        known.clear()
 
 
 @pytest.fixture
 def certificate() -> Certificate:
     return certify(MDP, 0.9, tau="auto")
+
+
+def is_remembered(mdp: TabularMDP, certificate: Certificate) -> bool:
+    """Whether exactly these claims were verified, in full."""
+    try:
+        claims = read_claims(certificate, mdp)
+    except VerificationError:
+        return False
+    digest = memory.claims_digest(memory.bounds_digest(mdp, claims), claims)
+    return digest in memory.known_claims
 
 
 def rewrite(array: Any, index: int, value: float) -> None:
@@ -38,13 +54,13 @@ def rewrite(array: Any, index: int, value: float) -> None:
 
 
 def test_only_full_checks_are_remembered(certificate: Certificate) -> None:
-    assert not memory.is_remembered(MDP, certificate)
+    assert not is_remembered(MDP, certificate)
     assert verify(MDP, certificate, mode="sampled", sample=3).is_valid
-    assert not memory.is_remembered(MDP, certificate)
+    assert not is_remembered(MDP, certificate)
     for mode in ("float", "exact"):
-        memory._digests.clear()
+        memory.known_claims.clear()
         assert verify(MDP, certificate, mode=mode).is_valid
-        assert memory.is_remembered(MDP, certificate)
+        assert is_remembered(MDP, certificate)
 
 
 def test_equal_claims_are_the_same_claims(certificate: Certificate, tmp_path: Path) -> None:
@@ -52,8 +68,8 @@ def test_equal_claims_are_the_same_claims(certificate: Certificate, tmp_path: Pa
     certificate.save(tmp_path / "c.npz")
     MDP.save(tmp_path / "m.npz")
     again, model = Certificate.load(tmp_path / "c.npz"), TabularMDP.load(tmp_path / "m.npz")
-    assert memory.is_remembered(model, again)
-    assert memory.is_remembered(MDP, dataclasses.replace(certificate, stop="", run={}))
+    assert is_remembered(model, again)
+    assert is_remembered(MDP, dataclasses.replace(certificate, stop="", run={}))
 
 
 def test_rejected_certificates_are_not_remembered(certificate: Certificate) -> None:
@@ -61,7 +77,7 @@ def test_rejected_certificates_are_not_remembered(certificate: Certificate) -> N
     tight = dataclasses.replace(level, upper=np.maximum(level.lower, 1e-9 * level.upper))
     forged = dataclasses.replace(certificate, levels=(tight, *rest), run={}).at(0.2)
     assert not verify(MDP, forged).is_valid
-    assert not memory.is_remembered(MDP, forged)
+    assert not is_remembered(MDP, forged)
 
 
 def test_other_claims_are_not_remembered(certificate: Certificate) -> None:
@@ -76,8 +92,8 @@ def test_other_claims_are_not_remembered(certificate: Certificate) -> None:
         dataclasses.replace(certificate, value=weaker, run={}),
         dataclasses.replace(certificate, scope="covered", run={}),
     ):
-        assert not memory.is_remembered(MDP, other)
-    assert not memory.is_remembered(sparse_mdp(20, seed=1), certificate)
+        assert not is_remembered(MDP, other)
+    assert not is_remembered(sparse_mdp(20, seed=1), certificate)
 
 
 def test_what_is_altered_by_force_is_forgotten(certificate: Certificate) -> None:
@@ -85,11 +101,11 @@ def test_what_is_altered_by_force_is_forgotten(certificate: Certificate) -> None
     level = certificate.levels[0]
     kept = float(level.upper[0])
     rewrite(level.upper, 0, 0.0)
-    assert not memory.is_remembered(MDP, certificate)
+    assert not is_remembered(MDP, certificate)
     rewrite(level.upper, 0, kept)
-    assert memory.is_remembered(MDP, certificate)
+    assert is_remembered(MDP, certificate)
     object.__setattr__(certificate, "gamma", 0.5)
-    assert not memory.is_remembered(MDP, certificate)
+    assert not is_remembered(MDP, certificate)
 
 
 def test_the_model_is_looked_at_as_well() -> None:
@@ -100,28 +116,84 @@ def test_the_model_is_looked_at_as_well() -> None:
     stale = mdp.fingerprint
     rewrite(mdp.rewards, 0, mdp.rewards[0] + 1.0)
     assert mdp.fingerprint == stale
-    assert not memory.is_remembered(mdp, certificate)
+    assert not is_remembered(mdp, certificate)
 
 
-def test_objects_that_may_change_their_mind_are_not_remembered(certificate: Certificate) -> None:
-    class Later(Certificate):
+def altered_models(certificate: Certificate) -> Iterator[Certificate]:
+    """Other centres, intervals, radii and blocks under the same bounds."""
+    (level, *rest) = certificate.levels
+    model = level.model
+    labels = model.labels.copy()
+    labels[0] = (labels[0] + 1) % model.n_blocks
+    for other in (
+        {"radius": model.radius * 0.5},
+        {"high": model.low},
+        {"probs": model.probs[::-1].copy()},
+        {"labels": labels},
+    ):
+        changed = dataclasses.replace(level, model=dataclasses.replace(model, **other))
+        yield dataclasses.replace(certificate, levels=(changed, *rest), run={})
+
+
+def test_block_models_are_claims_too(certificate: Certificate) -> None:
+    assert verify(MDP, certificate).is_valid
+    for forged in altered_models(certificate):
+        assert not is_remembered(MDP, forged)
+        assert not verify_rest(MDP, forged).is_valid
+
+
+def test_what_is_remembered_is_what_was_checked(certificate: Certificate) -> None:
+    """A callback may alter the certificate while it is checked; the claims were copied before."""
+    upper = certificate.levels[0].upper
+
+    def alter(_: Progress) -> None:
+        rewrite(upper, 0, float(certificate.levels[0].lower[0]))
+
+    before = float(upper[0])
+    assert verify(MDP, certificate, callback=alter).is_valid
+    assert upper[0] != before
+    assert not is_remembered(MDP, certificate)
+    rewrite(upper, 0, before)
+    assert is_remembered(MDP, certificate)
+
+
+def test_thresholds_share_their_bounds(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found of bounds serves other thresholds; asked for in so many words, it is not."""
+    assert verify(MDP, certificate).is_valid
+    other = certificate.at(certificate.certified_thresholds()[0].low)
+    counts = {"tables": 0}
+    verifier = importlib.import_module("bisim_abstract.verify")
+    check_table = verifier.check_table
+
+    def counted(*args: Any) -> Any:
+        counts["tables"] += 1
+        return check_table(*args)
+
+    monkeypatch.setattr(verifier, "check_table", counted)
+    again = verify_rest(MDP, other)
+    assert counts["tables"] == 0
+    assert again == verify(MDP, other)
+    assert counts["tables"] > 0
+    value = other.with_value(MDP).value
+    assert value is not None
+    bold = dataclasses.replace(value, loss=0.0, start_loss=0.0)
+    assert not verify_rest(MDP, other.with_proven(bold)).is_valid
+
+
+def test_subclasses_are_verified_as_ever(certificate: Certificate) -> None:
+    class Mine(TabularMDP):
         pass
 
-    plain = {name: getattr(certificate, name) for name in Certificate.__dataclass_fields__}
-    lookalike: Any = SimpleNamespace(**plain)
-    heir = Later(**plain | {"run": {}})
-    for other in (lookalike, heir):
-        assert verify(MDP, other).is_valid
-        assert not memory.is_remembered(MDP, other)
-    odd = dataclasses.replace(certificate, run={})
-    object.__setattr__(odd, "levels", list(odd.levels))
-    memory.remember(MDP, odd)
-    assert not memory._digests
+    names = [entry.name for entry in dataclasses.fields(TabularMDP) if entry.init]
+    own = Mine(**{name: getattr(MDP, name) for name in names})
+    assert verify(own, certificate).is_valid
 
 
-def test_memory_is_bounded(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MOST", 2)
-    made = [dataclasses.replace(certificate, keep=k / 8, run={}) for k in range(4)]
-    for each in made:
-        memory.remember(MDP, each)
-    assert [memory.is_remembered(MDP, each) for each in made] == [False, False, True, True]
+    known: dict[bytes, int] = {}
+    for number in (0, 1, 2, 1, 3):
+        memory.remember(known, bytes([number]), number)
+    assert list(known.values()) == [1, 3]

@@ -115,6 +115,25 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
+def class_digest(home: AnyEnv) -> bytes | None:
+    """Of the values that the classes of an environment have; None if one cannot be told."""
+    encoder = Encoder(home, dict(HANDLERS))
+    for kind in type(home).__mro__:
+        if kind in (gym.Env, object):
+            break
+        for name, value in sorted(vars(kind).items()):
+            # Functions and the like are code; it can be replaced, but hardly by accident.
+            is_code = callable(value) or hasattr(value, "__get__")
+            if is_code or name in NOT_STATE or name.startswith("__"):
+                continue
+            try:
+                encoder.text(name)
+                encoder.add(value)
+            except (ExtractionError, TypeError):
+                return None
+    return hashlib.sha256(encoder.result()).digest()
+
+
 class Codec:
     """Takes, restores and identifies the states of one environment."""
 

@@ -21,7 +21,6 @@ from bisim_abstract._policy_table import policy_table
 from bisim_abstract._text import clusters_text, counted
 from bisim_abstract._typing import IntArray, SeedLike
 from bisim_abstract._validation import check_choice, check_int, check_real
-from bisim_abstract._verified import is_remembered
 from bisim_abstract.aggregate import Aggregation, aggregate
 from bisim_abstract.certificate import Certificate
 from bisim_abstract.deploy import GroundAgent
@@ -33,7 +32,13 @@ from bisim_abstract.verify import verify_rest
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._observing import observe_states
-from bisim_abstract.wrappers._source import find_source, layers, plain_action, state_reader
+from bisim_abstract.wrappers._source import (
+    find_source,
+    has_table,
+    layers,
+    plain_action,
+    state_reader,
+)
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import (
     CHECKS,
@@ -96,10 +101,11 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             that, bounds and values are taken as they are; clusters follow from them.
         seed: Seed of enumeration, for environments without a table.
         max_states: Limit for enumeration.
-        mdp: The environment's model, if it is at hand: it must be the certificate's, and is
-            compared with real steps of a copy instead of extracting it. It is no part of the
-            specification; whoever makes the environment from that extracts it. An environment
-            that was enumerated before is not enumerated again in either case.
+        mdp: The environment's model, if it is at hand: it must be the certificate's. Where an
+            environment has no table and would have to be enumerated, the model is compared with
+            some hundred real steps of a copy instead; you vouch for what these do not reach. It
+            is no part of the specification; whoever makes the environment from that extracts it.
+            An environment that was enumerated before is not enumerated again in either case.
 
     If planning on the clusters is proven to keep less than the certificate's `keep`, or they
     merge nothing, a warning that says so is logged.
@@ -202,7 +208,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             certificate = certificate.at(self.tau)
         if certificate.value is None:
             certificate = certificate.with_value(self.mdp)
-        if verify and not is_remembered(self.mdp, certificate):
+        if verify:
             found = verify_rest(self.mdp, certificate)
             if not found.is_valid:
                 raise NotCertifiedError(
@@ -524,8 +530,12 @@ def _model_of(
     given: TabularMDP | None,
 ) -> TabularMDP:
     """The environment's model, all of it or its reachable part: whichever is certified."""
-    if given is not None and _is_model_of(given, env, certificate, seed):
-        return given
+    if given is not None:
+        _check_given(given, env, certificate)
+        # Tables and self-descriptions are read in any case: steps would not tell their numbers.
+        is_enumerated = find_source(env) is None and not has_table(env)
+        if is_enumerated and _is_model_of(given, env, seed):
+            return given
     candidates = [layer.mdp for layer in layers(env) if isinstance(layer, TabularEnv)]
     for candidate in candidates:
         is_literal = candidate.metadata["terminal"] == "table"
@@ -556,14 +566,8 @@ def _model_of(
     )
 
 
-def _is_model_of(
-    given: TabularMDP, env: gym.Env[Any, Any], certificate: Certificate, seed: int
-) -> bool:
-    """Whether real steps bear out a model that somebody has at hand; False if none can be taken.
-
-    Raises:
-        NotCertifiedError: If they contradict it, or it is not the one that is certified.
-    """
+def _check_given(given: TabularMDP, env: gym.Env[Any, Any], certificate: Certificate) -> None:
+    """Refuse a model that cannot be the one that is certified."""
     if given.fingerprint != certificate.fingerprint:
         raise NotCertifiedError(
             f"mdp must be the model that the certificate speaks of, with fingerprint "
@@ -580,6 +584,14 @@ def _is_model_of(
             f"mdp must be the model of this environment, got one of {given.n_actions} actions for "
             f"{env.action_space}"
         )
+
+
+def _is_model_of(given: TabularMDP, env: gym.Env[Any, Any], seed: int) -> bool:
+    """Whether real steps bear out a model that somebody has at hand; False if none can be taken.
+
+    Raises:
+        NotCertifiedError: If they contradict it.
+    """
     try:
         return compare_with_steps(
             env, given, terminal="absorb", seed=seed, checks=CHECKS, is_given=True

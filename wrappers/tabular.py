@@ -7,6 +7,7 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -22,6 +23,7 @@ from bisim_abstract._validation import check_choice, check_int
 from bisim_abstract.errors import ExtractionError, InvalidMDPError
 from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.wrappers._make import make_env
+from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     find_source,
     has_table,
@@ -132,8 +134,9 @@ def extract_again(env: gym.Env[Any, Any], *, seed: int, max_states: int) -> Tabu
     """`extract_mdp` by default, without enumerating what this very environment was found to be.
 
     That a certificate fits what is remembered does not show that the environment still does: it
-    may have been changed. So a remembered model must pass real steps once more. The ids of its
-    states are digests of all attributes, and a change to any of them shows at the first reset.
+    may have been changed. So a remembered model must pass real steps once more, and the attributes
+    of its class must be what they were. The ids of its states are digests of its own attributes,
+    and a change to any of them shows at the first reset. (Globals of its module are not looked at.)
     Tables are not remembered: reading one is quick, and steps would follow a changed one.
     """
     mdp = _remembered(env, seed, max_states)
@@ -149,9 +152,25 @@ def extract_again(env: gym.Env[Any, Any], *, seed: int, max_states: int) -> Tabu
     return extract_mdp(env, seed=seed, max_states=max_states)
 
 
-# The last enumeration of every environment that is alive, by its address: with the environment,
-# so that an address which is used again is not mistaken, and its seed.
-_enumerations: dict[int, tuple[weakref.ref[gym.Env[Any, Any]], int, TabularMDP]] = {}
+@dataclass(frozen=True)
+class _Enumeration:
+    """What an environment was found to be.
+
+    Attributes:
+        env: Itself, so that an address which is used again is not mistaken for it.
+        shared: Digest of what its class has.
+        seed: The seed.
+        mdp: The model.
+    """
+
+    env: weakref.ref[gym.Env[Any, Any]]
+    shared: bytes
+    seed: int
+    mdp: TabularMDP
+
+
+# The last one of every environment that is alive, by its address.
+_enumerations: dict[int, _Enumeration] = {}
 
 
 def _remember(env: gym.Env[Any, Any], seed: int, mdp: TabularMDP) -> None:
@@ -161,16 +180,21 @@ def _remember(env: gym.Env[Any, Any], seed: int, mdp: TabularMDP) -> None:
     def forget(_: object) -> None:
         _enumerations.pop(address, None)
 
-    _enumerations[address] = (weakref.ref(inner, forget), seed, mdp)
+    shared = class_digest(inner)
+    if shared is not None:
+        _enumerations[address] = _Enumeration(weakref.ref(inner, forget), shared, seed, mdp)
 
 
 def _remembered(env: gym.Env[Any, Any], seed: int, max_states: int) -> TabularMDP | None:
     if find_source(env) is not None:  # a wrapper around what was enumerated
         return None
-    known = _enumerations.get(id(env.unwrapped))
-    if known is None or known[0]() is not env.unwrapped or known[1] != seed:
+    inner = env.unwrapped
+    known = _enumerations.get(id(inner))
+    if known is None or known.env() is not inner or known.seed != seed:
         return None
-    mdp = known[2]
+    if class_digest(inner) != known.shared:
+        return None
+    mdp = known.mdp
     is_allowed = mdp.n_states - (mdp.terminal_state is not None) <= max_states
     return mdp if is_allowed else None
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -91,17 +91,24 @@ def _save_if_possible(compiled: Any) -> None:
 
 @dataclass
 class Compilation:
-    """What was compiled while somebody looked, in whatever thread.
+    """What was compiled for somebody, in whatever thread works for them.
 
     Attributes:
         seconds: Time spent compiling.
         count: Kernels compiled, not counting what they call.
+        begun: What is called when the first compilation begins, and then forgotten.
+        tells: Whether somebody is called, here or further out.
     """
 
     seconds: float = 0.0
     count: int = 0
     begun: Callable[[], None] | None = None
-    since: float = field(default_factory=time.perf_counter)
+    tells: bool = False
+
+
+# Who is told of compilations in this context. Threads that work for a call are given its context,
+# and what another call compiles at the same time is not counted.
+_watching: ContextVar[tuple[Compilation, ...]] = ContextVar("watching", default=())
 
 
 class _Watch(event.Listener):
@@ -111,11 +118,10 @@ class _Watch(event.Listener):
     """
 
     def __init__(self) -> None:
-        self.watched: list[Compilation] = []
-        self.lock = threading.Lock()  # of the list
         self.is_kept = True  # whether compiled code can be kept for other processes
         self._depth = 0
         self._begin = 0.0
+        self._told: tuple[Compilation, ...] = ()
         self._is_collecting = False
 
     def on_start(self, event: Any) -> None:
@@ -124,30 +130,27 @@ class _Watch(event.Listener):
         if self._depth > 1:
             return
         self._begin = time.perf_counter()
+        self._told = _watching.get()
         # Millions of small objects that live to the end: collecting garbage would be in vain.
         self._is_collecting = gc.isenabled()
         gc.disable()
-        with self.lock:
-            waiting = [found for found in self.watched if found.begun is not None]
-            calls = [found.begun for found in waiting]
-            for found in waiting:
-                found.begun = None
-        for call in calls:
-            if call is not None:
-                call()
+        for found in self._told:
+            tell, found.begun = found.begun, None
+            if tell is not None:
+                tell()
 
     def on_end(self, event: Any) -> None:
-        """It is done, or has failed."""
+        """It is done, or has failed; an end without a beginning is none."""
+        if self._depth == 0:
+            return
         self._depth -= 1
         if self._depth > 0:
             return
         if self._is_collecting:
             gc.enable()
-        end = time.perf_counter()
-        with self.lock:
-            for found in self.watched:
-                found.seconds += end - max(self._begin, found.since)
-                found.count += 1
+        for found in self._told:
+            found.seconds += time.perf_counter() - self._begin
+            found.count += 1
 
 
 _watch = _Watch()
@@ -159,20 +162,17 @@ def is_kept() -> bool:
     return _watch.is_kept
 
 
-def is_watched() -> bool:
-    """Whether somebody looks at what is compiled."""
-    with _watch.lock:
-        return bool(_watch.watched)
-
-
 @contextmanager
 def watching(begun: Callable[[], None] | None = None) -> Iterator[Compilation]:
-    """Count what is compiled meanwhile; `begun` is called once, when a compilation begins."""
-    found = Compilation(begun=begun)
-    with _watch.lock:
-        _watch.watched.append(found)
+    """Count what is compiled in this context; `begun` is called when a first compilation begins.
+
+    Nobody but the outermost `begun` is called: one of several that are told is enough.
+    """
+    outer = _watching.get()
+    is_told = any(found.tells for found in outer)
+    found = Compilation(begun=None if is_told else begun, tells=is_told or begun is not None)
+    token = _watching.set((*outer, found))
     try:
         yield found
     finally:
-        with _watch.lock:
-            _watch.watched = [other for other in _watch.watched if other is not found]
+        _watching.reset(token)

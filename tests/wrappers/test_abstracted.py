@@ -249,14 +249,14 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        self._verify = verify
-        _verified._digests.clear()
-        home = importlib.import_module("bisim_abstract.wrappers.abstracted")
-        monkeypatch.setattr(home, "verify_rest", self)
+        _verified.known_claims.clear()
+        home = importlib.import_module("bisim_abstract.verify")
+        self._judge = home._Check.judge
+        monkeypatch.setattr(home._Check, "judge", lambda check, claims: self(check, claims))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
-        return self._verify(*args, **kwargs)
+        return self._judge(*args, **kwargs)
 
 
 def test_nothing_is_verified_twice(
@@ -274,8 +274,9 @@ def test_nothing_is_verified_twice(
     assert counted.calls == 2
     fresh = certify(extract_mdp(lake()), GAMMA)
     assert verify(extract_mdp(lake()), fresh).is_valid
+    assert counted.calls == 3
     AbstractedEnv(lake(), fresh)
-    assert counted.calls == 2
+    assert counted.calls == 3
 
 
 def test_what_is_altered_after_it_was_verified_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,15 +423,16 @@ def test_the_docstring_begins_with_what_steps_are() -> None:
 def test_a_model_at_hand_is_not_extracted(
     of_rooms: Certificate, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mdp = extract_mdp(rooms())
     home = importlib.import_module("bisim_abstract.wrappers.abstracted")
-    expected = walk(AbstractedEnv(rooms(), of_rooms))
+    rows = extract_mdp(Walk())
+    of_rows = certify(rows, GAMMA, tau=1e-9)
     with monkeypatch.context() as patch:
         patch.delattr(home, "extract_again")
         patch.delattr(home, "extract_mdp")
-        env = AbstractedEnv(rooms(), path, mdp=mdp)
-        assert env.mdp is mdp
-        assert walk(env) == expected
+        assert AbstractedEnv(Walk(), of_rows, mdp=rows).mdp is rows
+    expected = walk(AbstractedEnv(rooms(), of_rooms))
+    env = AbstractedEnv(rooms(), path, mdp=extract_mdp(rooms()))
+    assert walk(env) == expected
     # Specifications do without it, and stay JSON.
     assert env.spec is not None
     assert walk(gym.make(EnvSpec.from_json(env.spec.to_json()))) == expected
@@ -445,11 +447,22 @@ def test_models_of_something_else_are_refused(of_rooms: Certificate, of_lake: Ce
     still = gym.make(ROOMS, side=6, room_size=3, slip=0.0, noise=0.0, seed=0)
     small = extract_mdp(still)
     of_still = certify(small, GAMMA, tau="auto")
-    with pytest.raises(NotCertifiedError, match="mdp is not the model of this environment"):
+    with pytest.raises(NotCertifiedError, match="of another model"):
         AbstractedEnv(other, of_still, mdp=small)
+    # Probabilities and rewards that steps would hardly tell.
+    mine = lake()
+    lakes = extract_mdp(mine)
+    mine.get_wrapper_attr("P")[0][0] = [(0.98, 0, 0.0, False), (0.02, 4, 0.0, False)]
+    with pytest.raises(NotCertifiedError, match="of another model"):
+        AbstractedEnv(mine, of_lake, mdp=lakes)
     for wrong in (lake(), gym.make("Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4")):
-        with pytest.raises(NotCertifiedError, match=r"mdp (is not|must be) the model of this"):
+        with pytest.raises(NotCertifiedError, match=r"of another model|must be the model of this"):
             AbstractedEnv(wrong, of_rooms, mdp=mdp)
+    longer = Walk()
+    longer.paid = 2.0
+    rows = extract_mdp(Walk())
+    with pytest.raises(NotCertifiedError, match="mdp is not the model of this environment"):
+        AbstractedEnv(longer, certify(rows, GAMMA, tau=1e-9), mdp=rows)
     literal = extract_mdp(lake(), terminal="table")
     with pytest.raises(NotCertifiedError, match="terminal='table'"):
         AbstractedEnv(lake(), certify(literal, GAMMA, tau=1e-9), mdp=literal)
@@ -538,6 +551,26 @@ def test_changed_environments_are_looked_at_anew(enumerations: list[int]) -> Non
         AbstractedEnv(ground, certificate)
     ground.paid = 1.0
     assert AbstractedEnv(ground, certificate).mdp.fingerprint == certificate.fingerprint
+
+
+def test_classes_that_were_changed_are_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Long(Walk):
+        GOAL = 1.0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.length = 40  # further than random steps get
+
+        def step(self, action: Any) -> Any:
+            observation, reward, *rest = super().step(action)
+            return observation, reward * self.GOAL, *rest
+
+    ground = Long()
+    certificate = certify(extract_mdp(ground), GAMMA, tau=1e-9)
+    AbstractedEnv(ground, certificate)
+    monkeypatch.setattr(Long, "GOAL", 5.0)
+    with pytest.raises(NotCertifiedError, match="of another model"):
+        AbstractedEnv(ground, certificate)
 
 
 def test_enumerations_are_forgotten_with_their_environment() -> None:
