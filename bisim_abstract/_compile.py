@@ -11,8 +11,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ from bisim_abstract.proposals import repair_labels
 from bisim_abstract.verify import verify
 
 GAMMA = 0.9
-SECONDS = 22  # that all parts take one after the other, on an ordinary machine
+BEGUN = "compiling"  # what a process says when it has something to compile
+SECONDS = {1: 25, 2: 15, 3: 13, 4: 8}  # by number of processes, on an ordinary machine
 KERNELS = (
     *(f"_kernels.{name}" for name in ("transport", "refine", "features", "lookup", "pairgraph")),
     "_verify_kernels",
@@ -70,41 +72,49 @@ def compile_kernels(
     Raises:
         BisimError: If one of the processes fails.
     """
-    jobs = min(thread_count(jobs), len(PARTS))
+    groups = GROUPS[min(thread_count(jobs), max(GROUPS))]
     begin = time.perf_counter()
+    is_told = threading.Event()
 
     def tell(done: int, detail: str) -> None:
         if callback is not None:
-            callback(Progress(COMPILE, done, len(PARTS), detail))
+            callback(Progress(COMPILE, done, len(groups), detail))
 
-    tell(0, f"compiling solvers, once, about {-(-SECONDS // jobs)} s")
+    def begun() -> None:
+        """A process has something to compile."""
+        if not is_told.is_set():
+            is_told.set()
+            tell(0, f"compiling solvers, once, about {SECONDS[len(groups)]} s")
+
     found = []
     running: set[subprocess.Popen[str]] = set()
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(_in_process, name, running) for name in PARTS]
+    with ThreadPoolExecutor(len(groups)) as pool:
+        waiting = [pool.submit(_in_process, names, running, begun) for names in groups]
         try:
             for future in as_completed(waiting):
                 found.append(future.result())
-                tell(len(found), f"compiling solvers: {len(found)} of {len(PARTS)} parts are ready")
+                if is_told.is_set():
+                    tell(len(found), f"compiling solvers: {len(found)} of {len(groups)} are done")
         finally:
             # After an error or Ctrl-C nobody waits for what has begun; what is done is kept.
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(running):
                 process.terminate()
-    names = {name for part in found for name in part["kernels"]}
     return Compiled(
-        n_kernels=len(names),
+        n_kernels=len({name for part in found for name in part["kept"]}),
         n_fresh=sum(part["fresh"] for part in found),
         seconds=time.perf_counter() - begin,
     )
 
 
-def _in_process(name: str, running: set[subprocess.Popen[str]]) -> dict[str, Any]:
-    """Compile one part in a process that finds this very package, and is in `running` meanwhile."""
+def _in_process(
+    names: Sequence[str], running: set[subprocess.Popen[str]], begun: Callable[[], None]
+) -> dict[str, Any]:
+    """Compile parts in a process that finds this very package, and is in `running` meanwhile."""
     home = str(Path(__file__).parents[1])
     paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "bisim_abstract._compile", name],
+        [sys.executable, "-P", "-m", "bisim_abstract._compile", *names],
         env={**os.environ, "PYTHONPATH": paths},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -112,11 +122,14 @@ def _in_process(name: str, running: set[subprocess.Popen[str]]) -> dict[str, Any
         text=True,
     ) as process:
         running.add(process)
+        assert process.stdout is not None
+        if process.stdout.readline().strip() == BEGUN:
+            begun()
         told, errors = process.communicate()
         running.discard(process)
     if process.returncode != 0:
         reason = (errors.strip().splitlines() or [f"it ended with {process.returncode}"])[-1]
-        raise BisimError(f"the solvers of {name!r} could not be compiled: {reason}")
+        raise BisimError(f"solvers ({', '.join(names)}) could not be compiled: {reason}")
     report: dict[str, Any] = json.loads(told)
     return report
 
@@ -208,7 +221,6 @@ def _compile_features() -> None:
     features.boxes(np.arange(mdp.n_states), mdp.n_states)
 
 
-# The longest first, so that none is left alone at the end.
 PARTS: dict[str, Callable[[], None]] = {
     "verifier": _compile_verifier,
     "partitions": _compile_partitions,
@@ -216,22 +228,37 @@ PARTS: dict[str, Callable[[], None]] = {
     "metric": _compile_metric,
     "features": _compile_features,
 }
+# By number of processes. The last three share the transport solver, which is compiled once in a
+# process: they are parted last.
+GROUPS: dict[int, tuple[tuple[str, ...], ...]] = {
+    1: (tuple(PARTS),),
+    2: (("verifier", "partitions"), ("arms", "metric", "features")),
+    3: (("verifier",), ("partitions",), ("arms", "metric", "features")),
+    4: (("verifier",), ("partitions",), ("arms", "features"), ("metric",)),
+}
 
 
 def main() -> None:
-    """Compile the part that is named, and say in JSON what that took."""
+    """Compile the parts that are named; say when that begins, and in JSON what came of it."""
     from bisim_abstract._kernels._jit import watching
 
-    with watching() as compiled:
-        PARTS[sys.argv[1]]()
-    ready = [
+    def say(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    with watching(lambda: say(BEGUN)) as compiled:
+        for name in sys.argv[1:]:
+            PARTS[name]()
+    if not compiled.count:
+        say("nothing to compile")
+    kept = [
         f"{module}.{name}"
         for module in KERNELS
         if (loaded := sys.modules.get(f"bisim_abstract.{module}")) is not None
         for name, value in vars(loaded).items()
-        if type(getattr(value, "_cache", None)).__name__ == "FunctionCache" and value.overloads
+        if type(getattr(value, "_cache", None)).__name__ == "FunctionCache"
     ]
-    sys.stdout.write(json.dumps({"kernels": ready, "fresh": compiled.count}))
+    say(json.dumps({"kept": kept, "fresh": compiled.count}))
 
 
 if __name__ == "__main__":

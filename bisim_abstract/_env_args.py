@@ -106,6 +106,8 @@ def _check_argument(
         )
         raise InvalidArgumentError(f"{name} takes no argument {key!r}{hint}")
     parameter = known.get(key, UNKNOWN)
+    if value is None and parameter.takes_text is False and "null" not in parameter.words:
+        raise InvalidArgumentError(f"argument {key} of {name} takes {parameter.words}, got null")
     if not isinstance(value, str) or parameter.takes_text:
         return
     if parameter.takes_text is False:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 def counted(number: int, word: str) -> str:
     """A number with its noun: "1 state", "2,500 states"."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+    ending = "es" if word.endswith("s") else "s"
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}{ending}"
 
 
 def clusters_text(number: int, *, has_end: bool) -> str:

@@ -17,6 +17,11 @@ from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 
 def check_gamma(gamma: float) -> float:
     """Return the discount as a float; it must lie in [0, 1)."""
+    if isinstance(gamma, list | tuple | np.ndarray) and np.ndim(gamma) > 0:
+        raise InvalidArgumentError(
+            f"gamma must be a real number, got an array of shape {np.shape(gamma)}; subjects come "
+            "in this order: model, certificate or clusters, gamma, policy"
+        )
     value = check_real("gamma", gamma)
     if not 0.0 <= value < 1.0:
         raise InvalidArgumentError(

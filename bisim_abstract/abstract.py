@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from bisim_abstract._progress import shown
+from bisim_abstract._run import INTERRUPTED
 from bisim_abstract._typing import ProgressCallback
 from bisim_abstract.certificate import KEEP
 from bisim_abstract.certify import certify
@@ -86,6 +87,9 @@ def abstract_env(
                 seed=seed,
                 callback=report,
             )
+        if certificate.stop.startswith(INTERRUPTED):
+            # `certify` hands out what it has; here there is nothing to hand out.
+            raise KeyboardInterrupt
         verdict = certificate.verdict
         is_by_value = n_clusters is None and tau is None
         if verdict.level == "open" or (is_by_value and verdict.level != "useful"):

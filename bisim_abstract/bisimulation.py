@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._parallel import map_chunks, thread_count
+from bisim_abstract._progress import compiling
+from bisim_abstract._text import counted
 from bisim_abstract._typing import FloatArray, IntArray
 from bisim_abstract._validation import check_gamma, check_int
 from bisim_abstract.errors import InvalidArgumentError
@@ -17,6 +19,7 @@ from bisim_abstract.mdp import TabularMDP, check_mdp
 __all__ = ["BisimulationClasses", "bisimulation_classes", "reward_span"]
 
 LIFT_ERROR = 4.0 * 2.0**-53
+COMPILING = 4  # seconds it takes to compile what this needs, on an ordinary machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +84,7 @@ class BisimulationClasses:
         if not self.is_exact:
             kind = f"reward gap {self.reward_gap:.2g}, variation {self.variation:.2g}"
         count, n = self.n_classes, self.labels.size
-        return f"BisimulationClasses({count:,} classes of {n:,} states, {kind})"
+        return f"BisimulationClasses({counted(count, 'class')} of {counted(n, 'state')}, {kind})"
 
 
 def bisimulation_classes(
@@ -133,7 +136,8 @@ def bisimulation_classes(
     bits = np.empty(1)
     word = bits.view(np.uint64)
     rows = mdp.indptr, mdp.indices, mdp.probs
-    refine_kernel(mdp.n_actions, *rows, keys, scale, block, bits, word)
+    with compiling(None, about=COMPILING):
+        refine_kernel(mdp.n_actions, *rows, keys, scale, block, bits, word)
     labels, representatives = _by_first_appearance(block)
     if mdp.terminal_state is not None:
         representatives[labels[mdp.terminal_state]] = mdp.terminal_state

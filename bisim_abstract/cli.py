@@ -13,6 +13,7 @@ import importlib
 import io
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -140,6 +141,12 @@ def _silenced() -> int:
     return OK
 
 
+def _gymnasium_errors() -> tuple[type[Exception], ...]:
+    """What Gymnasium raises itself; nothing if it was not used."""
+    module = sys.modules.get("gymnasium.error")
+    return () if module is None else (module.Error,)
+
+
 def _explained(error: Exception) -> tuple[int, str]:
     """Exit code and sentence of an error."""
     from bisim_abstract.errors import BisimError, NotCertifiedError, VerificationError
@@ -154,6 +161,8 @@ def _explained(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return BAD_INPUT, f"{where}{error.strerror or text}"
+    if isinstance(error, _gymnasium_errors()):
+        return BAD_INPUT, f"the environment cannot be made: {text}"
     if isinstance(error, MemoryError):
         return BAD_INPUT, f"out of memory {text}".strip()
     kind = type(error).__name__
@@ -173,7 +182,8 @@ def _failed(options: argparse.Namespace, code: int, text: str) -> int:
 
 
 def _show_warning(message: Warning | str, *args: Any, **kwargs: Any) -> None:
-    print(f"note: {' '.join(str(message).split())}", file=sys.stderr)  # noqa: T201
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # Gymnasium colours its own
+    print(f"note: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201
 
 
 def _imported(name: str) -> None:
@@ -202,10 +212,10 @@ class Out:
         is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         self._has_colours = sys.stdout.isatty() and not is_plain
         self.callback: ProgressCallback | None = None
-        if self.is_quiet:
+        if options.quiet:
             self.callback = _ignore
-        elif not sys.stderr.isatty():
-            self.callback = _Notices()
+        elif self.is_json or not sys.stderr.isatty():
+            self.callback = _notice
 
     def line(self, text: str, *, style: str = "") -> None:
         """One line for people, at once, so that a pipe shows it when it is said."""
@@ -251,16 +261,10 @@ class Out:
             self.line(f"  {stage.stage}, done before: {stage.detail}")
 
 
-class _Notices:
-    """What a log should hold of the progress: that solvers are compiled, which happens once."""
-
-    def __init__(self) -> None:
-        self._has_told = False
-
-    def __call__(self, progress: Progress) -> None:
-        if progress.stage == "compile" and not self._has_told:
-            self._has_told = True
-            print(f"note: {progress.detail}", file=sys.stderr, flush=True)  # noqa: T201
+def _notice(progress: Progress) -> None:
+    """What a log should hold of the progress: that solvers are compiled, when that begins."""
+    if progress.stage == "compile" and progress.done == 0:
+        print(f"note: {progress.detail}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _ignore(progress: Progress) -> None:
@@ -334,9 +338,9 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._text import seconds_text
     from bisim_abstract.certify import certify
 
-    _check_target(options.out)
+    _check_target(options.out, source=options.source)
     if options.checkpoint is not None:
-        _check_target(options.checkpoint)
+        _check_target(options.checkpoint, source=options.source)
     mdp = _source(options).model(callback=out.callback)
     begin = time.perf_counter()
     found = certify(
@@ -352,19 +356,21 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
         callback=out.callback,
         **_goal(options),
     )
-    found.save(options.out)
+    is_stopped = found.stop.startswith(INTERRUPTED)
+    target = options.out
+    if is_stopped and Path(target).exists():
+        target += ".interrupted"  # what is there may be better than half a run
+    found.save(target)
     compiled = float(found.run["compile_seconds"])
     seconds = time.perf_counter() - begin - compiled
-    result = _described(found) | {"file": options.out} | _times(seconds, compiled)
+    result = _described(found) | {"file": target} | _times(seconds, compiled)
     rows = [
         *_lines(found.summary()),
         ("took", seconds_text(seconds, compiled)),
-        ("written", options.out),
+        ("written", target),
     ]
     out.finish(result, rows, found.verdict.sentence, colour=found.verdict.colour)
-    if found.stop.startswith(INTERRUPTED):
-        return STOPPED
-    return _judged(found)
+    return STOPPED if is_stopped else _judged(found)
 
 
 def _verify(options: argparse.Namespace, out: Out) -> int:
@@ -583,9 +589,11 @@ def _compile(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._compile import compile_kernels
     from bisim_abstract._progress import shown
     from bisim_abstract._text import counted, seconds_text
+    from bisim_abstract._validation import check_int
 
+    jobs = None if options.jobs is None else check_int("--jobs", options.jobs, low=1)
     with shown(out.callback) as report:
-        found = compile_kernels(jobs=options.jobs, callback=report)
+        found = compile_kernels(jobs=jobs, callback=report)
     if not found.n_kernels:
         raise PermissionError(
             13,
@@ -597,7 +605,7 @@ def _compile(options: argparse.Namespace, out: Out) -> int:
         "seconds": round(found.seconds, 3),
     }
     took = seconds_text(found.seconds)
-    fresh = f"{found.n_fresh:,} of them in {took}" if found.n_fresh else "all of them before"
+    fresh = f"in {took}" if found.n_fresh else "all of them before"
     rows = [("compiled", fresh)]
     out.finish(result, rows, f"{counted(found.n_kernels, 'solver')} ready for use")
     return OK
@@ -797,14 +805,17 @@ def _abstraction(
     return there.with_value(mdp) if there.value is None else there
 
 
-def _check_target(path: str) -> None:
-    """Refuse at once what could not be written after minutes of work."""
+def _check_target(path: str, *, source: str | None = None) -> None:
+    """Refuse at once what could not be written in the end, or would destroy what is read."""
     from bisim_abstract.errors import InvalidArgumentError
 
     target = Path(path)
     folder = target.parent
     if "\0" in path:
         raise InvalidArgumentError(f"{path!r} is no file name")
+    is_both = source is not None and target.exists() and Path(source).exists()
+    if is_both and target.samefile(str(source)):
+        raise InvalidArgumentError(f"{path} is what is read; give another file to write")
     if target.is_dir():
         raise IsADirectoryError(21, "is a directory, and a file is to be written", str(target))
     if not folder.is_dir():

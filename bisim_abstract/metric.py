@@ -24,6 +24,7 @@ from bisim_abstract._memory import check_memory
 from bisim_abstract._pairs import PairSolver, pair_solver
 from bisim_abstract._parallel import thread_count
 from bisim_abstract._progress import compiling, shown
+from bisim_abstract._text import counted
 from bisim_abstract._typing import FloatArray, IntArray, ProgressCallback
 from bisim_abstract._validation import (
     check_gamma,
@@ -135,7 +136,7 @@ class MetricBounds:
 
     def __repr__(self) -> str:
         return (
-            f"MetricBounds({self.n_states:,} states, {self.n_classes:,} classes, "
+            f"MetricBounds({counted(self.n_states, 'state')}, {counted(self.n_classes, 'class')}, "
             f"gamma={self.gamma!r}, diameter {self.diameter[1]:.6g}, gap {self.gap:.2g})"
         )
 

@@ -124,9 +124,12 @@ def write_report(
         ...     written.stat().st_size > 10_000
         True
     """
-    check_mdp(mdp, call="write_report(path, mdp, certificate)")
+    call = "write_report(path, mdp, certificate)"
+    check_mdp(mdp, call=call)
     if not isinstance(certificate, Certificate):
-        raise InvalidArgumentError(f"certificate must be a Certificate, got {certificate!r}")
+        raise InvalidArgumentError(
+            f"certificate must be a Certificate, got {certificate!r}; the order is {call}"
+        )
     if certificate.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError("the certificate is of another model")
     if isinstance(commands, str):

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Verification", "VerificationError", "verify"]
 
+PARTS = ("values", "blocks", "features", "pairs", "clusters")
 MODES = ("float", "exact", "sampled")
 COMPILING = 6  # seconds it takes to compile what this module needs, on an ordinary machine
 SMALL = 1_000_000  # steps, some seconds, up to which fractions decide what rounding leaves open
@@ -314,7 +315,7 @@ class _Check:
     def _tell(self, part: str) -> None:
         """Say which part comes next."""
         if self._report is not None:
-            self._report(Progress("verifying", self.pairs, None, part))
+            self._report(Progress("verifying", PARTS.index(part), len(PARTS), part))
 
     def _run(self, claims: Claims) -> Fraction:
         """How far bounds must be widened."""

@@ -510,3 +510,8 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     mdp = TabularMDP.from_dense(np.eye(3)[:, None, :], [0.0, 1.0, 2.0])
     with pytest.raises(InvalidArgumentError, match=message):
         bisimulation_classes(mdp, **options)
+
+
+def test_one_class_is_one_class() -> None:
+    alike = TabularMDP.from_dense(np.ones((1, 1, 1)), [0.0])
+    assert repr(bisimulation_classes(alike)) == "BisimulationClasses(1 class of 1 state, exact)"

@@ -77,18 +77,28 @@ def test_what_is_compiled_ahead_is_all_that_is_needed(
     told: list[Progress] = []
     found = ahead.compile_kernels(jobs=2, callback=told.append)
     assert min(found.n_fresh, found.n_kernels) > 25
-    assert [report.done for report in told] == list(range(len(ahead.PARTS) + 1))
+    assert [report.done for report in told] == [0, 1, 2]
     assert told[0].detail.startswith("compiling solvers, once, about ")
     compiled, twice = json.loads(run(PATH, tmp_path))
     assert compiled == 0
     assert twice == []
-    assert ahead.compile_kernels(jobs=2).n_fresh == 0
+    told.clear()
+    again = ahead.compile_kernels(jobs=2, callback=told.append)
+    assert (again.n_fresh, again.n_kernels) == (0, found.n_kernels)
+    assert told == []  # nothing to do, and nothing to say
 
 
 def test_a_part_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "PARTS", {"nothing of the kind": lambda: None})
-    with pytest.raises(BisimError, match="'nothing of the kind' could not be compiled: KeyError"):
+    monkeypatch.setattr(ahead, "GROUPS", {1: (("nothing of the kind",),)})
+    with pytest.raises(BisimError, match=r"\(nothing of the kind\) could not be compiled: KeyErr"):
         ahead.compile_kernels()
+
+
+def test_every_part_is_in_every_grouping() -> None:
+    for count, groups in ahead.GROUPS.items():
+        assert len(groups) == count
+        assert sorted(name for names in groups for name in names) == sorted(ahead.PARTS)
+        assert count in ahead.SECONDS
 
 
 # -- seen and counted --------------------------------------------------------------------------

@@ -414,3 +414,9 @@ def test_bad_policies_are_refused(policy: Any, message: str) -> None:
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         value_iteration(two_loops(0.5).mdp, 0.5, **options)
+
+
+def test_the_order_of_subjects_is_told() -> None:
+    mdp = random_mdp(4, seed=0)
+    with pytest.raises(InvalidArgumentError, match="model, certificate or clusters, gamma, policy"):
+        evaluate_policy(mdp, [0, 0, 0, 0], 0.9)  # type: ignore[arg-type]

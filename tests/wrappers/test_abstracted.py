@@ -1030,3 +1030,15 @@ def test_rendering_without_a_mode_or_a_start(of_rooms: Certificate) -> None:
     env = AbstractedEnv(rooms(render_mode="ansi"), of_rooms)
     with pytest.raises(ResetNeeded):
         env.render()
+
+
+def test_ctrl_c_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`certify` hands out what it has reached; a loop over `abstract_env` must end."""
+    home = importlib.import_module("bisim_abstract.abstract")
+
+    def interrupted(*args: Any, **kwargs: Any) -> Certificate:
+        return dataclasses.replace(certify(*args, **kwargs), stop="interrupted in step 1", run={})
+
+    monkeypatch.setattr(home, "certify", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        abstract_env(lake(), gamma=GAMMA)
