@@ -378,7 +378,8 @@ def test_without_any_processor_it_waits_for_a_node_and_says_so(
 LONG = ["certify", "m.npz", "--scope", "covered", "--tol", "1e-13", "--max-rounds", "100000"]
 LONG += ["--checkpoint", "state.npz", "--threads", "1"]
 CLI = """
-import sys, bisim_abstract.ray_backend as module
+import signal, sys, bisim_abstract.ray_backend as module
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit none
 from bisim_abstract.cli import main
 module.QUIET = 2.0
 sys.exit(main(sys.argv[1:]))

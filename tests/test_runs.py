@@ -778,6 +778,7 @@ def test_encoders_of_other_models(folder: Path) -> None:
 NOISY = {"side": 10, "room_size": 5, "noise": 0.1}
 STOPPED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit none
 from bisim_abstract import cli
 
 stage, number = sys.argv[1], int(sys.argv[2])
