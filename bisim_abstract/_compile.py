@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -113,24 +114,33 @@ def _in_process(
     """Compile parts in a process that finds this very package, and is in `running` meanwhile."""
     home = str(Path(__file__).parents[1])
     paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "bisim_abstract._compile", *names],
-        env={**os.environ, "PYTHONPATH": paths},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    report: dict[str, Any] = {}
+    # Errors go to a file: a pipe that nobody empties meanwhile could stop the process.
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "bisim_abstract._compile", *names],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
         running.add(process)
         assert process.stdout is not None
-        if process.stdout.readline().strip() == BEGUN:
-            begun()
-        told, errors = process.communicate()
+        for line in process.stdout:
+            if line.strip() == BEGUN:
+                begun()
+            else:
+                report = json.loads(line)
+        process.wait()
         running.discard(process)
+        errors.seek(0)
+        said = errors.read().strip().splitlines()
     if process.returncode != 0:
-        reason = (errors.strip().splitlines() or [f"it ended with {process.returncode}"])[-1]
+        reason = (said or [f"it ended with {process.returncode}"])[-1]
         raise BisimError(f"solvers ({', '.join(names)}) could not be compiled: {reason}")
-    report: dict[str, Any] = json.loads(told)
     return report
 
 
@@ -249,8 +259,6 @@ def main() -> None:
     with watching(lambda: say(BEGUN)) as compiled:
         for name in sys.argv[1:]:
             PARTS[name]()
-    if not compiled.count:
-        say("nothing to compile")
     kept = [
         f"{module}.{name}"
         for module in KERNELS
