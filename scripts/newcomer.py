@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,8 +82,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only what takes no compiling")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, python(Path(folder), options.clone) as binary:
-        figures = list(measure(binary, Path(folder), options))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tree = cloned(folder) if options.clone else ROOT
+        binary = tree / ".venv" / "bin" / "python" if options.clone else Path(sys.executable)
+        os.chdir(folder)  # an empty folder: what is tried is what is installed
+        figures = list(measure(binary, tree, folder, options))
+        os.chdir(ROOT)
     if options.json:
         print(json.dumps({figure.what: figure.now for figure in figures}))
     else:
@@ -92,21 +96,19 @@ def main() -> int:
     return int(any(f.limit is not None and f.now > f.limit for f in figures))
 
 
-@contextmanager
-def python(folder: Path, is_clone: bool) -> Iterator[Path]:
-    """The interpreter to try: this one, or that of a fresh clone."""
-    if not is_clone:
-        yield Path(sys.executable)
-        return
+def cloned(folder: Path) -> Path:
+    """A fresh clone with an environment of its own."""
     clone = folder / "clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     begin = time.perf_counter()
     subprocess.run(["make", "--no-print-directory", "setup"], cwd=clone, check=True)
     print(f"set up in {time.perf_counter() - begin:.0f} s", file=sys.stderr)
-    yield clone / ".venv" / "bin" / "python"
+    return clone
 
 
-def measure(binary: Path, folder: Path, options: argparse.Namespace) -> Iterator[Figure]:
+def measure(
+    binary: Path, tree: Path, folder: Path, options: argparse.Namespace
+) -> Iterator[Figure]:
     """All figures, the cheap ones first."""
     cache = folder / "cache"
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
@@ -134,7 +136,7 @@ def measure(binary: Path, folder: Path, options: argparse.Namespace) -> Iterator
     yield Figure("  after its last line", 3.0, 1.0, after)
     if options.demo:
         begin = time.perf_counter()
-        demo = [str(binary), str(ROOT / "scripts" / "demo.py"), "--out", str(folder / "demo")]
+        demo = [str(binary), str(tree / "scripts" / "demo.py"), "--out", str(folder / "demo")]
         run(demo, environment)
         yield Figure("demo, compiled before", 66.0, 35.0, time.perf_counter() - begin)
 
