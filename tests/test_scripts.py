@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -46,6 +47,25 @@ def test_demo_empties_no_directory_of_others(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_newcomer_is_timed_with_nothing_compiled() -> None:
+    """Every figure is there; limits are for quiet machines, and missing one is no failure here."""
+    done = subprocess.run(
+        [sys.executable, "scripts/newcomer.py", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 10
+    assert all(seconds > 0.0 for seconds in found.values())
+    # Compiled it is quicker, and the notice has come.
+    assert found["ten lines, compiled before"] < found["  certify, compiling included"]
+    assert "compiling solvers, once, about " in done.stderr
 
 
 @pytest.mark.slow
