@@ -119,6 +119,29 @@ def test_the_model_is_looked_at_as_well() -> None:
     assert not is_remembered(mdp, certificate)
 
 
+def test_rows_of_the_model_are_looked_at() -> None:
+    """Rewards stand in the certificate too; rows and starts stand in the model alone."""
+    mdp = grouped_mdp(20, 4, noise=0.02, seed=0)[0]
+    certificate = certify(mdp, 0.9, tau="auto")
+    assert verify(mdp, certificate).is_valid
+    for array in (mdp.probs, mdp.start):
+        before = float(array[0])
+        rewrite(array, 0, before * 0.5)
+        assert not is_remembered(mdp, certificate)
+        rewrite(array, 0, before)
+        assert is_remembered(mdp, certificate)
+
+
+def test_clusters_are_claims_too(certificate: Certificate) -> None:
+    bare = dataclasses.replace(certificate, value=None, run={})
+    assert verify(MDP, bare).is_valid
+    merged = np.minimum(bare.labels_lower, 1)
+    forged = dataclasses.replace(bare, labels_lower=merged, labels_upper=merged)
+    assert is_remembered(MDP, bare)
+    assert not is_remembered(MDP, forged)
+    assert not verify_rest(MDP, forged).is_valid
+
+
 def altered_models(certificate: Certificate) -> Iterator[Certificate]:
     """Other centres, intervals, radii and blocks under the same bounds."""
     (level, *rest) = certificate.levels
