@@ -32,6 +32,7 @@ __all__ = ["RayBackend"]
 logger = logging.getLogger(__name__)
 
 SHARDS_PER_CPU = 3  # so that a slow worker does not keep all others waiting
+AHEAD_PER_CPU = 2  # handed out at once: what is left to run out after an interruption
 SHARD_BYTES = 64 * 2**20  # of results and data of a shard, at most
 RETRIES = 20  # by Ray, of a shard whose worker, node or result was lost
 HAND_OUTS = 3  # of a shard from here: what Ray gave up may be a node's fault, or the shard's
@@ -187,28 +188,30 @@ class RayBackend:
         times = [1] * total
         silence = _Silence(ray)
         running: dict[Any, int] = {}
-        try:
-            for k in range(total):
-                running[hand_out(k, "")] = k
-            while running:
-                done, _ = ray.wait(list(running), num_returns=1, timeout=WAIT)
-                silence.look(len(done), total - len(running), total)
-                for task in done:
-                    k = running.pop(task)
-                    try:
-                        values, returned[k] = ray.get(task)
-                    except ray.exceptions.RayError as error:
-                        lost = self._lost(error, times[k])
-                        times[k] += 1
-                        running[hand_out(k, lost)] = k
-                        continue
-                    out[ranges[k][0][0] : ranges[k][-1][1]] = values
-                    if self.listener is not None:
-                        self.listener(total - len(running), total)
-        except BaseException:
-            for task in running:
-                ray.cancel(task, force=False)
-            raise
+        first = gathered = 0
+        # Nothing is cancelled, whatever ends this loop: `ray.cancel` races with results that
+        # arrive and then aborts the whole process ("task that was not pending", Ray 2.60). Few
+        # are handed out at once instead; they run out, or end with their cluster.
+        while gathered < total:
+            ahead = min(AHEAD_PER_CPU * self.cpus - len(running), total - first)
+            for _ in range(ahead):
+                running[hand_out(first, "")] = first
+                first += 1
+            done, _ = ray.wait(list(running), num_returns=1, timeout=WAIT)
+            silence.look(len(done), gathered, total)
+            for task in done:
+                k = running.pop(task)
+                try:
+                    values, returned[k] = ray.get(task)
+                except ray.exceptions.RayError as error:
+                    lost = self._lost(error, times[k])
+                    times[k] += 1
+                    running[hand_out(k, lost)] = k
+                    continue
+                out[ranges[k][0][0] : ranges[k][-1][1]] = values
+                gathered += 1
+                if self.listener is not None:
+                    self.listener(gathered, total)
         return [entry for entries in returned for entry in entries]
 
     def _lost(self, error: Any, times: int) -> str:

@@ -207,6 +207,34 @@ def test_errors_of_workers_are_raised_here(cluster: RayBackend) -> None:
         sweep({}, np.empty(10))
 
 
+def notes(folder: str, common: Data, part: Any, fresh: Data, begin: int, *args: Any) -> None:
+    (Path(folder) / str(begin)).touch()
+    args[-1][begin : args[0]] = 1.0
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_cancels_nothing_and_leaves_little(
+    cluster: RayBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `ray.cancel` races with results on their way, and then aborts the whole process.
+    monkeypatch.delattr("ray.cancel")
+    backend = RayBackend(shard_bytes=1)
+    sweep = backend.prepare(Job(functools.partial(notes, str(tmp_path)), {}, 100, 1))
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    backend.listener = stop
+    out = np.zeros(100)
+    with pytest.raises(KeyboardInterrupt):
+        sweep({}, out)
+    time.sleep(1)  # what was handed out runs out
+    assert len(list(tmp_path.iterdir())) <= ray_backend.AHEAD_PER_CPU * backend.cpus
+    backend.listener = None
+    sweep({}, out)
+    assert out.tolist() == [1.0] * 100
+
+
 def dies_for_good(folder: str, common: Data, *args: Any) -> None:
     """Work that ends its worker, as often as there is a mark to take."""
     (Path(folder) / str(os.getpid())).touch()
