@@ -65,7 +65,7 @@ $(VENV)/.bench: $(VENV)/.core
 	@touch $@
 
 # Solvers are compiled before anybody waits for them, in as many processes as there are cores.
-KERNELS := $(wildcard bisim_abstract/_kernels/*.py) bisim_abstract/_verify_kernels.py
+KERNELS := $(wildcard bisim_abstract/_kernels/*.py) bisim_abstract/_verify/kernels.py bisim_abstract/_base/jit.py
 $(VENV)/.compiled: $(VENV)/.core $(KERNELS)
 	@$(BIN)/bisim-abstract compile
 	@touch $@
@@ -92,8 +92,8 @@ test-slow: $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
 	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
 
 # What does not need PyTorch, of which only one build is small.
-CORE := mdp files arms metric certify certificate verify partition
-CORE_TESTS := tests/wrappers $(CORE:%=tests/test_%.py)
+CORE := model exact linkage bounds certificate prove verify wrappers
+CORE_TESTS := $(CORE:%=tests/%)
 .PRECIOUS: .venv-%/.dev
 .venv-%/.dev: pyproject.toml constraints.txt
 	@echo "setting up .venv-$* for Python $*, once"

@@ -35,8 +35,6 @@ Example:
 """
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 from bisim_abstract import errors as errors
@@ -92,58 +90,70 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from bisim_abstract.abstract import abstract_env
-    from bisim_abstract.aggregate import Aggregation, ValueLoss, aggregate, lift_policy, value_loss
-    from bisim_abstract.bisimulation import BisimulationClasses, bisimulation_classes
-    from bisim_abstract.certificate import Certificate
-    from bisim_abstract.certify import certify
-    from bisim_abstract.comparison import AbstractionLoss, compare_abstractions
-    from bisim_abstract.deploy import GroundAgent
+    from bisim_abstract._abstract.aggregate import (
+        Aggregation,
+        ValueLoss,
+        aggregate,
+        lift_policy,
+        value_loss,
+    )
+    from bisim_abstract._abstract.deploy import GroundAgent
+    from bisim_abstract._abstract.value import ProvenValue
+    from bisim_abstract._abstract.value_proof import prove_value
+    from bisim_abstract._app.abstract_env import abstract_env
+    from bisim_abstract._app.plots import plot_curves, plot_embedding, plot_losses
+    from bisim_abstract._app.report import write_report
+    from bisim_abstract._app.state_map import StateMap, state_map
+    from bisim_abstract._base.ray import RayBackend
+    from bisim_abstract._certificate.certificate import Certificate
+    from bisim_abstract._certificate.frontier import Frontier
+    from bisim_abstract._certificate.verdict import Verdict
+    from bisim_abstract._compare.embeddings import EmbeddingQuality, evaluate_embedding
+    from bisim_abstract._compare.learning import Curve, QLearning, learning_curve
+    from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
+    from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes
+    from bisim_abstract._exact.metric import MetricBounds, bisimulation_metric
+    from bisim_abstract._exact.planning import Values, evaluate_policy, value_iteration
+    from bisim_abstract._model.estimation import estimate_mdp
+    from bisim_abstract._model.files import read_model
+    from bisim_abstract._model.mdp import TabularMDP
+    from bisim_abstract._prove.certify import certify
+    from bisim_abstract._verify.verify import Verification, verify
     from bisim_abstract.errors import BisimError, InvalidArgumentError, NotCertifiedError
-    from bisim_abstract.estimation import estimate_mdp
-    from bisim_abstract.evaluation import EmbeddingQuality, evaluate_embedding
-    from bisim_abstract.files import read_model
-    from bisim_abstract.frontier import Frontier
-    from bisim_abstract.learning import Curve, QLearning, learning_curve
-    from bisim_abstract.mdp import TabularMDP
-    from bisim_abstract.metric import MetricBounds, bisimulation_metric
-    from bisim_abstract.planning import Values, evaluate_policy, value_iteration
-    from bisim_abstract.plots import plot_curves, plot_embedding, plot_losses
-    from bisim_abstract.ray_backend import RayBackend
-    from bisim_abstract.report import write_report
-    from bisim_abstract.statemap import StateMap, state_map
-    from bisim_abstract.value import ProvenValue
-    from bisim_abstract.value_proof import prove_value
-    from bisim_abstract.verdict import Verdict
-    from bisim_abstract.verify import Verification, verify
 else:
     # Where each name lives. Modules are imported when one of their names is first used: the
     # command line answers `--help` without them.
     _MODULES = {
-        "abstract": ("abstract_env",),
-        "aggregate": ("Aggregation", "ValueLoss", "aggregate", "lift_policy", "value_loss"),
-        "bisimulation": ("BisimulationClasses", "bisimulation_classes"),
-        "certificate": ("Certificate",),
-        "certify": ("certify",),
-        "comparison": ("AbstractionLoss", "compare_abstractions"),
-        "deploy": ("GroundAgent",),
+        "_abstract.aggregate": (
+            "Aggregation",
+            "ValueLoss",
+            "aggregate",
+            "lift_policy",
+            "value_loss",
+        ),
+        "_abstract.deploy": ("GroundAgent",),
+        "_abstract.value": ("ProvenValue",),
+        "_abstract.value_proof": ("prove_value",),
+        "_app.abstract_env": ("abstract_env",),
+        "_app.plots": ("plot_curves", "plot_embedding", "plot_losses"),
+        "_app.report": ("write_report",),
+        "_app.state_map": ("StateMap", "state_map"),
+        "_base.ray": ("RayBackend",),
+        "_certificate.certificate": ("Certificate",),
+        "_certificate.frontier": ("Frontier",),
+        "_certificate.verdict": ("Verdict",),
+        "_compare.embeddings": ("EmbeddingQuality", "evaluate_embedding"),
+        "_compare.learning": ("Curve", "QLearning", "learning_curve"),
+        "_compare.losses": ("AbstractionLoss", "compare_abstractions"),
+        "_exact.classes": ("BisimulationClasses", "bisimulation_classes"),
+        "_exact.metric": ("MetricBounds", "bisimulation_metric"),
+        "_exact.planning": ("Values", "evaluate_policy", "value_iteration"),
+        "_model.estimation": ("estimate_mdp",),
+        "_model.files": ("read_model",),
+        "_model.mdp": ("TabularMDP",),
+        "_prove.certify": ("certify",),
+        "_verify.verify": ("Verification", "verify"),
         "errors": ("BisimError", "InvalidArgumentError", "NotCertifiedError"),
-        "estimation": ("estimate_mdp",),
-        "evaluation": ("EmbeddingQuality", "evaluate_embedding"),
-        "files": ("read_model",),
-        "frontier": ("Frontier",),
-        "learning": ("Curve", "QLearning", "learning_curve"),
-        "mdp": ("TabularMDP",),
-        "metric": ("MetricBounds", "bisimulation_metric"),
-        "planning": ("Values", "evaluate_policy", "value_iteration"),
-        "plots": ("plot_curves", "plot_embedding", "plot_losses"),
-        "ray_backend": ("RayBackend",),
-        "report": ("write_report",),
-        "statemap": ("StateMap", "state_map"),
-        "value": ("ProvenValue",),
-        "value_proof": ("prove_value",),
-        "verdict": ("Verdict",),
-        "verify": ("Verification", "verify"),
     }
     _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -156,15 +166,3 @@ else:
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_HOMES})
-
-    class _Package(types.ModuleType):
-        """This package: a function is not hidden by the module of its name once that is imported.
-
-        Python makes every imported module an attribute of its package, `certify` among them.
-        """
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            if not (name in _HOMES and isinstance(value, types.ModuleType)):
-                super().__setattr__(name, value)
-
-    sys.modules[__name__].__class__ = _Package

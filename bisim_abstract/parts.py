@@ -23,36 +23,36 @@ Example:
     3
 """
 
-from bisim_abstract.aggregate import random_values
-from bisim_abstract.blocks import BlockLevel, BlockModel, build_blocks
-from bisim_abstract.brackets import value_bracket
-from bisim_abstract.certify import single_build
-from bisim_abstract.clustering import (
+from bisim_abstract._abstract.aggregate import random_values
+from bisim_abstract._abstract.brackets import value_bracket
+from bisim_abstract._abstract.value import ValueBracket
+from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
+from bisim_abstract._bounds.features import ValueFeatures, Witness, make_witness, value_features
+from bisim_abstract._bounds.links import Undecided
+from bisim_abstract._certificate.frontier import FrontierPoint
+from bisim_abstract._certificate.nearest import NearPair
+from bisim_abstract._compare.clusterings import (
     cluster_by_arm,
     cluster_by_embedding,
     cluster_by_metric,
     cluster_by_rewards,
 )
-from bisim_abstract.comparison import compare_clusterings
-from bisim_abstract.embedding import distortion, landmark_mds
-from bisim_abstract.estimation import Estimate
-from bisim_abstract.features import ValueFeatures, Witness, make_witness, value_features
-from bisim_abstract.files import read_bridge
-from bisim_abstract.frontier import FrontierPoint
-from bisim_abstract.generators import grouped_mdp, random_mdp, sparse_mdp
-from bisim_abstract.learning import score_above_random
-from bisim_abstract.linking import Undecided
-from bisim_abstract.nearest import NearPair
-from bisim_abstract.partition import CertifiedInterval, Profile
-from bisim_abstract.proposals import (
+from bisim_abstract._compare.learning import score_above_random
+from bisim_abstract._compare.losses import compare_clusterings
+from bisim_abstract._exact.transport import TransportPlans, solve_transport
+from bisim_abstract._linkage.thresholds import CertifiedInterval, Profile
+from bisim_abstract._model.estimation import Estimate
+from bisim_abstract._model.files import read_bridge
+from bisim_abstract._model.generators import grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract._propose.embedding import distortion, landmark_mds
+from bisim_abstract._propose.partitions import (
     propose_classes,
     propose_components,
     repair_labels,
     split_labels,
 )
-from bisim_abstract.retrieval import recall_miss, retrieve_neighbours, retrieve_pairs
-from bisim_abstract.transport import TransportPlans, solve_transport
-from bisim_abstract.value import ValueBracket
+from bisim_abstract._propose.retrieval import recall_miss, retrieve_neighbours, retrieve_pairs
+from bisim_abstract._prove.certify import single_build
 
 __all__ = [
     "BlockLevel",

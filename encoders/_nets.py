@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bisim_abstract._memory import check_memory
+from bisim_abstract._base.memory import check_memory
 from bisim_abstract.encoders.transitions import Transitions
 
 LARGE_TABLE = 200_000  # rows from which on only those in a batch are updated

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from bisim_abstract._typing import IntArray
+from bisim_abstract._base.types import IntArray
 from bisim_abstract.errors import InvalidArgumentError
 
 MOST_STATES = 1_000_000  # numbers that several digits may spell; beyond, they become vectors

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bisim_abstract._validation import check_positive
+from bisim_abstract._base.checks import check_positive
 from bisim_abstract.encoders._nets import Observer, Samples, lengths
 from bisim_abstract.encoders.base import Encoder, Generator, Learner
 

@@ -17,18 +17,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bisim_abstract._memory import check_memory
-from bisim_abstract._npz import read_npz, write_npz
-from bisim_abstract._progress import shown
-from bisim_abstract._text import counted
-from bisim_abstract._typing import BoolArray, Progress, ProgressCallback
-from bisim_abstract._validation import (
+from bisim_abstract._base.checks import (
     as_array,
     check_gamma,
     check_int,
     check_positive,
     check_states,
 )
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.npz import read_npz, write_npz
+from bisim_abstract._base.progress import shown
+from bisim_abstract._base.text import counted
+from bisim_abstract._base.types import BoolArray, Progress, ProgressCallback
+from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.encoders._nets import Observer, Optimiser, Samples, one_thread
 from bisim_abstract.encoders.transitions import (
     Transitions,
@@ -36,7 +37,6 @@ from bisim_abstract.encoders.transitions import (
     sample_transitions,
 )
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP
 
 __all__ = ["Encoder", "Source", "load_encoder"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._memory import check_memory
-from bisim_abstract._typing import SeedLike
-from bisim_abstract._validation import as_generator, check_int, check_states
-from bisim_abstract.mdp import TabularMDP, check_mdp
+from bisim_abstract._base.checks import as_generator, check_int, check_states
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.types import SeedLike
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
 
 __all__ = ["RandomEmbedding", "RewardEmbedding"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bisim_abstract._validation import check_choice
+from bisim_abstract._base.checks import check_choice
 from bisim_abstract.encoders._nets import Mlp, Observer, Samples, lengths
 from bisim_abstract.encoders.base import PAIRS, Encoder, Generator, Learner, mean_over
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bisim_abstract._validation import check_choice, check_int, check_positive
+from bisim_abstract._base.checks import check_choice, check_int, check_positive
 from bisim_abstract.encoders._nets import Observer, Samples, angles
 from bisim_abstract.encoders.base import PAIRS, Encoder, Generator, Learner, mean_over
 

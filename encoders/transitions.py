@@ -16,12 +16,13 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from bisim_abstract._mdp_checks import frozen
-from bisim_abstract._memory import check_memory
-from bisim_abstract._npz import read_npz, write_npz
-from bisim_abstract._progress import shown
-from bisim_abstract._text import counted
-from bisim_abstract._typing import (
+from bisim_abstract._base.arrays import frozen
+from bisim_abstract._base.checks import as_generator, check_choice, check_int
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.npz import read_npz, write_npz
+from bisim_abstract._base.progress import shown
+from bisim_abstract._base.text import counted
+from bisim_abstract._base.types import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -29,10 +30,9 @@ from bisim_abstract._typing import (
     ProgressCallback,
     SeedLike,
 )
-from bisim_abstract._validation import as_generator, check_choice, check_int
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract.encoders._space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP, check_mdp
 
 __all__ = ["Policy", "Transitions", "collect_transitions", "sample_transitions"]
 

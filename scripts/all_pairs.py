@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bisim_abstract import Certificate, TabularMDP, certify, verify
-from bisim_abstract._typing import IntArray, Progress
+from bisim_abstract._base.types import IntArray, Progress
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 

@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bisim_abstract import TabularMDP, bisimulation_classes, bisimulation_metric, certify
-from bisim_abstract._pairs import StochasticPairs
-from bisim_abstract.arms import Arms
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._exact.pairs import StochasticPairs
 from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, sparse_mdp
 from bisim_abstract.wrappers import Distractor, extract_mdp
 

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bisim_abstract import RayBackend, certify
-from bisim_abstract._parallel import Backend, LocalBackend, thread_count
-from bisim_abstract.arms import Arms
+from bisim_abstract._base.parallel import Backend, LocalBackend, thread_count
+from bisim_abstract._bounds.arms import Arms
 from bisim_abstract.parts import sparse_mdp, value_features
 from bisim_abstract.wrappers import RoomsGridEnv
 

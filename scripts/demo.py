@@ -16,11 +16,11 @@ from pathlib import Path
 from rich.console import Console
 
 from bisim_abstract import InvalidArgumentError, abstract_env
-from bisim_abstract._kernels._jit import watching
-from bisim_abstract._text import seconds_text
-from bisim_abstract.runs import Begun, Config, Done, Run, Training
-from bisim_abstract.sources import Source
-from bisim_abstract.value import amount_text, share_text
+from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._app.runs import Begun, Config, Done, Run, Training
+from bisim_abstract._app.sources import Source
+from bisim_abstract._base.jit import watching
+from bisim_abstract._base.text import seconds_text
 
 ENV = "bisim_abstract/RoomsGrid-v0"
 GAMMA = 0.9

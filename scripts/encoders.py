@@ -18,11 +18,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from bisim_abstract._linkage.forests import (spanning_forest)
 from rich.console import Console
 from rich.table import Table
 
 from bisim_abstract import MetricBounds, bisimulation_metric, certify, evaluate_embedding, verify
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract.encoders import (
     ActionMaxEncoder,
     DBCEncoder,
@@ -32,7 +33,6 @@ from bisim_abstract.encoders import (
     RewardEmbedding,
     collect_transitions,
 )
-from bisim_abstract.partition import spanning_forest
 from bisim_abstract.parts import retrieve_pairs, single_build
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 

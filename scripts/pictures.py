@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bisim_abstract import Certificate, Curve, TabularMDP, plot_curves, state_map
-from bisim_abstract.plots import plot_dendrogram, plot_map, plot_profile
+from bisim_abstract._app.plots import plot_dendrogram, plot_map, plot_profile
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 # Name, width and height in pixels, and whether dark.

@@ -42,11 +42,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bisim_abstract import Certificate, TabularMDP, certify, verify
-from bisim_abstract._atomic import write_json
-from bisim_abstract._npz import read_npz
+from bisim_abstract._app.runs import Config, Run, plain
+from bisim_abstract._app.sources import Source
+from bisim_abstract._base.atomic import write_json
+from bisim_abstract._base.npz import read_npz
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
-from bisim_abstract.runs import Config, Run, plain
-from bisim_abstract.sources import Source
 from bisim_abstract.wrappers import AbstractedEnv
 
 ROOMS = "bisim_abstract/RoomsGrid-v0"

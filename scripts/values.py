@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bisim_abstract import Certificate, TabularMDP, certify, prove_value, value_loss, verify
-from bisim_abstract.value import amount_text, share_text
+from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp, make_env
 
 GAMMAS = (0.9, 0.99, 0.999)

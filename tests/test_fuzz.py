@@ -24,8 +24,8 @@ from fuzzing.mutate import members_of, read_arrays, write_members
 
 from bisim_abstract import Certificate, TabularMDP, Verification, bisimulation_metric, certify
 from bisim_abstract.parts import sparse_mdp
-from tests.mdps import BY_HAND
-from tests.oracles import backup_exact, metric_lp, optimal_values_exact
+from tests.support.oracles import backup_exact, metric_lp, optimal_values_exact
+from tests.support.worlds import BY_HAND
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent

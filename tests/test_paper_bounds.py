@@ -15,8 +15,8 @@ from paper import audit, coverage, grid, index_side, pipeline, sandwich
 from paper.common import DIFFERENT, Options, Result, write_tables
 
 from bisim_abstract import Certificate, certify
-from bisim_abstract.arms import Arms
-from bisim_abstract.embedding import as_points
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._propose.embedding import as_points
 from bisim_abstract.parts import retrieve_pairs, single_build
 
 pytestmark = pytest.mark.slow  # experiments, if only in their quick form

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from bisim_abstract import bisimulation_metric
-from bisim_abstract._typing import FloatArray
-from bisim_abstract.arms import Arms
+from bisim_abstract._base.types import FloatArray
+from bisim_abstract._bounds.arms import Arms
 from bisim_abstract.parts import sparse_mdp
 
 pytestmark = pytest.mark.slow  # experiments, if only in their quick form

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._typing import IntArray
+from bisim_abstract._base.types import IntArray
 from bisim_abstract.wrappers.rooms import room_colours
 
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

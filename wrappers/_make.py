@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.error import Error as GymnasiumError
 
-from bisim_abstract._validation import require
+from bisim_abstract._base.checks import require
 from bisim_abstract.errors import BisimError, ExtractionError
 
 MINIGRID = ("MiniGrid-", "BabyAI-")

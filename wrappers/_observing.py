@@ -15,11 +15,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract._observations import Observations, key_of, layout_of
-from bisim_abstract._text import counted
-from bisim_abstract._typing import IntArray
+from bisim_abstract._base.text import counted
+from bisim_abstract._base.types import IntArray
+from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.observations import Observations, key_of, layout_of
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.wrappers._snapshot import Codec
 from bisim_abstract.wrappers._source import find_source, has_table, state_reader
 from bisim_abstract.wrappers.tabular import copied_env, env_name, extract_mdp

@@ -13,8 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
+from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError
-from bisim_abstract.mdp import TabularMDP
 
 
 @runtime_checkable

@@ -15,20 +15,20 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import RecordConstructorArgs, seeding
 
-from bisim_abstract._html import table_html
-from bisim_abstract._observations import Observations
-from bisim_abstract._policy_table import policy_table
-from bisim_abstract._text import clusters_text, counted
-from bisim_abstract._typing import IntArray, SeedLike
-from bisim_abstract._validation import check_choice, check_int, check_real
-from bisim_abstract.aggregate import Aggregation, aggregate
-from bisim_abstract.certificate import Certificate
-from bisim_abstract.deploy import GroundAgent
+from bisim_abstract._abstract.aggregate import Aggregation, aggregate
+from bisim_abstract._abstract.deploy import GroundAgent
+from bisim_abstract._abstract.value import ProvenValue
+from bisim_abstract._base.checks import check_choice, check_int, check_real
+from bisim_abstract._base.html import table_html
+from bisim_abstract._base.text import clusters_text, counted
+from bisim_abstract._base.types import IntArray, SeedLike
+from bisim_abstract._bounds.links import undecided
+from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.observations import Observations
+from bisim_abstract._model.policies import policy_table
+from bisim_abstract._verify.verify import verify_rest
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCertifiedError
-from bisim_abstract.linking import undecided
-from bisim_abstract.mdp import TabularMDP, check_mdp
-from bisim_abstract.value import ProvenValue
-from bisim_abstract.verify import verify_rest
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._observing import observe_states

@@ -9,12 +9,12 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from bisim_abstract._mdp_checks import ROW_SUM_TOL
-from bisim_abstract._memory import check_memory
-from bisim_abstract._typing import FloatArray
-from bisim_abstract._validation import check_int
+from bisim_abstract._base.checks import check_int
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.types import FloatArray
+from bisim_abstract._model.checks import ROW_SUM_TOL
+from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.wrappers._source import plain_action, state_reader
 from bisim_abstract.wrappers.tabular import extract_mdp
 

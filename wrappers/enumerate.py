@@ -17,17 +17,17 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract._memory import check_memory, human_bytes
-from bisim_abstract._progress import shown
-from bisim_abstract._typing import Progress, ProgressCallback
-from bisim_abstract._validation import check_choice, check_int
+from bisim_abstract._base.checks import check_choice, check_int
+from bisim_abstract._base.memory import check_memory, human_bytes
+from bisim_abstract._base.progress import shown
+from bisim_abstract._base.types import Progress, ProgressCallback
+from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import (
     ExtractionError,
     InvalidArgumentError,
     StateLimitError,
     StochasticEnvError,
 )
-from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
     AnyEnv,

@@ -9,11 +9,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from bisim_abstract._memory import check_memory
-from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract._validation import check_choice, check_fraction, check_int, check_real
+from bisim_abstract._base.checks import check_choice, check_fraction, check_int, check_real
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError, MemoryLimitError
-from bisim_abstract.mdp import TabularMDP
 
 ACTIONS = ("up", "right", "down", "left")
 STEPS = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column) of each action

@@ -16,12 +16,13 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from bisim_abstract._mdp_checks import check_distribution, frozen
-from bisim_abstract._progress import shown
-from bisim_abstract._typing import ProgressCallback
-from bisim_abstract._validation import check_choice, check_int
+from bisim_abstract._base.arrays import frozen
+from bisim_abstract._base.checks import check_choice, check_int
+from bisim_abstract._base.progress import shown
+from bisim_abstract._base.types import ProgressCallback
+from bisim_abstract._model.checks import check_distribution
+from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidMDPError
-from bisim_abstract.mdp import TabularMDP
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (

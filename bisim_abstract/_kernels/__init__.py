@@ -2,9 +2,9 @@
 
 No validation, no objects, no printing. Kernels release the interpreter lock and are never
 parallel inside: drivers cut the work into fixed chunks and hand them to Python threads
-(`bisim_abstract._parallel`). So results cannot depend on the number of threads, no OpenMP
+(`bisim_abstract._base.parallel`). So results cannot depend on the number of threads, no OpenMP
 runtime is started, and a process may fork after using them.
 
-Reading order: `_jit` (the decorators), `transport` (small exact optimal transport and the
+Reading order: `transport` (small exact optimal transport and the
 Bellman-type backup built on it), `pairgraph` (deterministic models), `refine` (partitions).
 """

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._kernels._jit import kernel
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._base.jit import kernel
+from bisim_abstract._base.types import FloatArray, IntArray
 
 
 @kernel

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._kernels._jit import inner, kernel
-from bisim_abstract._typing import AnyIntArray, BoolArray, IntArray
+from bisim_abstract._base.jit import inner, kernel
+from bisim_abstract._base.types import AnyIntArray, BoolArray, IntArray
 
 
 @inner

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._kernels._jit import inner, kernel
-from bisim_abstract._typing import FloatArray, IntArray, UIntArray
+from bisim_abstract._base.jit import inner, kernel
+from bisim_abstract._base.types import FloatArray, IntArray, UIntArray
 
 EPS = 2.0**-53
 

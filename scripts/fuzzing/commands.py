@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bisim_abstract import BisimError, certify
-from bisim_abstract.cli import main
+from bisim_abstract._app.cli import main
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from fuzzing.core import Case, Run
 from fuzzing.files import claim, make_bridges, make_encoders

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, estimate_mdp, read_model
+from bisim_abstract._app.runs import Config, Training
+from bisim_abstract._app.sources import Source
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 from bisim_abstract.parts import Estimate, grouped_mdp, read_bridge, sparse_mdp
-from bisim_abstract.runs import Config, Training
-from bisim_abstract.sources import Source
 from fuzzing.core import Case, Run, Violation
 from fuzzing.models import random_model
 from fuzzing.mutate import (

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bisim_abstract import bisimulation_metric
-from bisim_abstract._typing import FloatArray
+from bisim_abstract._base.types import FloatArray
 from bisim_abstract.parts import single_build, solve_transport, sparse_mdp
 from paper import grid
 from paper.common import (

@@ -25,9 +25,9 @@ import gymnasium as gym
 import numpy as np
 
 from bisim_abstract import MetricBounds, TabularMDP, bisimulation_metric, certify
-from bisim_abstract._typing import IntArray
-from bisim_abstract.arms import Arms
-from bisim_abstract.covering import retrieve
+from bisim_abstract._base.types import IntArray
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._prove.covering import retrieve
 from bisim_abstract.parts import sparse_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 from paper.common import (

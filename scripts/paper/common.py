@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract._atomic import replacing
+from bisim_abstract._base.atomic import replacing
 
 REPRODUCED = "reproduced"
 CLOSE = "within tolerance"

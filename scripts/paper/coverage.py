@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract.arms import Arms
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.arms import Arms
 from paper import grid
 from paper.common import (
     DIFFERENT,

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from bisim_abstract import Certificate
-from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract.arms import Arms
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._propose.retrieval import uniform_pairs
 from bisim_abstract.parts import cluster_by_rewards, landmark_mds, single_build, value_features
-from bisim_abstract.retrieval import uniform_pairs
 from paper.common import (
     CLOSE,
     DIFFERENT,

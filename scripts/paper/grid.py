@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from bisim_abstract import Certificate, MetricBounds, TabularMDP, bisimulation_metric, certify
-from bisim_abstract._typing import BoolArray, FloatArray, IntArray
-from bisim_abstract.arms import Arms
-from bisim_abstract.embedding import as_points
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._propose.embedding import as_points
 from bisim_abstract.parts import (
     distortion,
     landmark_mds,

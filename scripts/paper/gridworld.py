@@ -39,7 +39,7 @@ from bisim_abstract import (
     value_loss,
     verify,
 )
-from bisim_abstract._typing import IntArray
+from bisim_abstract._base.types import IntArray
 from bisim_abstract.encoders import (
     DBCEncoder,
     Transitions,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract.parts import landmark_mds, single_build
 from paper import grid
 from paper.common import ResultTable

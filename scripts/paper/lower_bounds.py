@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract import TabularMDP, bisimulation_metric
-from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract.arms import Arms
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.arms import Arms
 from bisim_abstract.parts import retrieve_pairs
 from paper.common import (
     DIFFERENT,

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from bisim_abstract._atomic import replacing
+from bisim_abstract._base.atomic import replacing
 from paper.common import VERDICTS, Claim, Options, Result, ResultTable, cell
 
 INTRODUCTION = """# The paper's experiments

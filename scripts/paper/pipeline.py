@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bisim_abstract._typing import FloatArray
+from bisim_abstract._base.types import FloatArray
 from bisim_abstract.parts import distortion, landmark_mds, single_build
 from paper import grid
 from paper.common import (

@@ -19,6 +19,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from bisim_abstract._linkage.forests import (spanning_forest)
+from bisim_abstract._base.labels import (numbered)
 
 from bisim_abstract import (
     Certificate,
@@ -28,8 +30,7 @@ from bisim_abstract import (
     bisimulation_metric,
     value_iteration,
 )
-from bisim_abstract._typing import BoolArray, FloatArray, IntArray
-from bisim_abstract.partition import numbered, spanning_forest
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract.parts import compare_clusterings
 from paper.common import CLOSE, DIFFERENT, REPRODUCED, Claim
 

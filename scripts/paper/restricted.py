@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract import MetricBounds
-from bisim_abstract._typing import FloatArray
-from bisim_abstract.arms import Arms
+from bisim_abstract._base.types import FloatArray
+from bisim_abstract._bounds.arms import Arms
 
 EPS = 2.0**-53
 MAX_SWEEPS = 5_000  # a sound run stands long before

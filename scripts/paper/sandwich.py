@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from bisim_abstract._linkage.forests import (spanning_forest)
 
-from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract.arms import Arms
-from bisim_abstract.embedding import as_points
-from bisim_abstract.partition import spanning_forest
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._propose.embedding import as_points
 from bisim_abstract.parts import landmark_mds, retrieve_pairs
 from paper import grid
 from paper.common import (

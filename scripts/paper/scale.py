@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract import MetricBounds, bisimulation_metric
-from bisim_abstract._typing import FloatArray, IntArray
-from bisim_abstract.arms import Arms
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.arms import Arms
 from bisim_abstract.parts import distortion, landmark_mds, recall_miss, retrieve_pairs, sparse_mdp
 from paper import restricted
 from paper.common import (

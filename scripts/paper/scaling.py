@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract import TabularMDP, bisimulation_metric
-from bisim_abstract.arms import Arms
-from bisim_abstract.covering import retrieve
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._prove.covering import retrieve
 from bisim_abstract.parts import solve_transport, sparse_mdp
 from paper.common import (
     DIFFERENT,

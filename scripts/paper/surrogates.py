@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from bisim_abstract._base.labels import (numbered)
 
-from bisim_abstract._typing import FloatArray, IntArray
+from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract.encoders import DBCEncoder, MICoEncoder, sample_transitions
-from bisim_abstract.partition import numbered
 from bisim_abstract.parts import single_build
 from paper.common import (
     CLOSE,

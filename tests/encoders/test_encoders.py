@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric
-from bisim_abstract._npz import read_npz, write_npz
-from bisim_abstract._typing import FloatArray
-from bisim_abstract.embedding import Embedding, as_points
+from bisim_abstract._base.npz import read_npz, write_npz
+from bisim_abstract._base.types import FloatArray
+from bisim_abstract._propose.embedding import Embedding, as_points
 from bisim_abstract.encoders import (
     ActionMaxEncoder,
     DBCEncoder,

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from bisim_abstract import InvalidArgumentError, TabularMDP
-from bisim_abstract._npz import write_npz
+from bisim_abstract._base.npz import write_npz
 from bisim_abstract.encoders import Transitions, collect_transitions, sample_transitions
 from bisim_abstract.encoders._space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError

@@ -24,13 +24,13 @@ from bisim_abstract import (
     InvalidArgumentError,
     NotCertifiedError,
     TabularMDP,
-    _verified,
     abstract_env,
     aggregate,
     certify,
     verify,
 )
-from bisim_abstract._typing import Progress
+from bisim_abstract._base.types import Progress
+from bisim_abstract._verify import memory as _verified
 from bisim_abstract.errors import ExtractionError, FileFormatError
 from bisim_abstract.wrappers import (
     AbstractedEnv,
@@ -250,7 +250,7 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         _verified.known_claims.clear()
-        home = importlib.import_module("bisim_abstract.verify")
+        home = importlib.import_module("bisim_abstract._verify.verify")
         self._judge = home._Check.judge
         monkeypatch.setattr(home._Check, "judge", lambda check, claims: self(check, claims))
 
@@ -1034,7 +1034,7 @@ def test_rendering_without_a_mode_or_a_start(of_rooms: Certificate) -> None:
 
 def test_ctrl_c_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """`certify` hands out what it has reached; a loop over `abstract_env` must end."""
-    home = importlib.import_module("bisim_abstract.abstract")
+    home = importlib.import_module("bisim_abstract._app.abstract_env")
 
     def interrupted(*args: Any, **kwargs: Any) -> Certificate:
         return dataclasses.replace(certify(*args, **kwargs), stop="interrupted in step 1", run={})

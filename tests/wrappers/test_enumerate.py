@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from bisim_abstract import TabularMDP, value_iteration
-from bisim_abstract._typing import Progress
+from bisim_abstract._base.types import Progress
 from bisim_abstract.errors import (
     ExtractionError,
     InvalidArgumentError,

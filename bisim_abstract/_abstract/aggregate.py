@@ -1,0 +1,377 @@
+"""From clusters to a smaller model, from its policies back, and what a policy loses.
+
+An aggregated model averages rows and rewards of a cluster with weights that sum to one there.
+Its end state stands apart from all clusters: the terminal state is taken out of whatever
+cluster holds it, for leaving it inside would make live states end at random. What planning
+on it keeps and loses is proven elsewhere (`value_proof`), for any partition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._abstract.value import NOTHING, proven_share, start_size
+from bisim_abstract._base.arrays import frozen
+from bisim_abstract._base.checks import check_choice, check_gamma
+from bisim_abstract._base.html import table_html
+from bisim_abstract._base.labels import as_labels
+from bisim_abstract._base.text import clusters_text, counted
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._exact.planning import Values, evaluate_policy, value_iteration
+from bisim_abstract._model.frames import model_graph
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.policies import policy_table
+from bisim_abstract.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from networkx import MultiDiGraph
+
+__all__ = [
+    "Aggregation",
+    "ValueLoss",
+    "aggregate",
+    "lift_policy",
+    "random_values",
+    "value_loss",
+]
+
+EPS = 2.0**-53
+LEFT = 1e-12  # discounted mass of a walk that is not followed any further
+WEIGHTINGS = ("uniform", "start", "visitation")
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregation:
+    """A model whose states are clusters of another model's states.
+
+    Attributes:
+        mdp: The aggregated model. If the other has a terminal state, it has one too, after all
+            clusters: its last state.
+        labels: (n_states) state of `mdp` that each state of the other model belongs to.
+        weights: (n_states) weight of each state within its cluster; they sum to one there.
+        weighting: "uniform", "start", "visitation" or "given": where the weights come from.
+    """
+
+    mdp: TabularMDP
+    labels: IntArray
+    weights: FloatArray
+    weighting: str
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters, the end of episodes not counted."""
+        return self.mdp.n_states - (self.mdp.terminal_state is not None)
+
+    def members(self, cluster: int) -> IntArray:
+        """States of the other model that belong to a cluster."""
+        return np.flatnonzero(self.labels == cluster)
+
+    def __repr__(self) -> str:
+        return (
+            f"Aggregation({counted(self.labels.size, 'state')} in "
+            f"{counted(self.n_clusters, 'cluster')}, "
+            f"{self.weighting} weights)"
+        )
+
+    def _repr_html_(self) -> str:
+        # Where there is nothing but the end of episodes, there are no clusters.
+        sizes = np.bincount(self.labels)[: self.n_clusters].tolist() or [0]
+        least, most = min(sizes), max(sizes)
+        has_end = self.mdp.terminal_state is not None
+        rows = [
+            ("clusters", clusters_text(self.n_clusters, has_end=has_end)),
+            (
+                "of each",
+                counted(most, "state") if least == most else f"{least:,} to {most:,} states",
+            ),
+            ("transitions", f"{self.mdp.nnz:,}"),
+            ("weights", self.weighting),
+        ]
+        return table_html(f"{counted(self.labels.size, 'state')}, aggregated", rows)
+
+    def to_networkx(self) -> MultiDiGraph:
+        """The model over clusters as a graph, for drawing and for other tools.
+
+        Nodes are clusters by their number, with `size`, `representative` (the first of its
+        states), `start` (probability of starting there) and `is_end`. Every action that can
+        lead from one to another is an edge with the action as its key, and `action`,
+        `probability` and `reward` (that of the action, whichever edge is taken). The end of
+        episodes has no edges that leave it.
+
+        Raises:
+            MissingDependency: If networkx is not installed.
+        """
+        first = np.unique(self.labels, return_index=True)[1]
+        sizes = np.bincount(self.labels, minlength=self.mdp.n_states)
+        return model_graph(self.mdp, {"size": sizes, "representative": first})
+
+
+def aggregate(
+    mdp: TabularMDP,
+    labels: npt.ArrayLike,
+    *,
+    weighting: str | npt.ArrayLike = "uniform",
+    gamma: float | None = None,
+) -> Aggregation:
+    """The model over clusters: rows and rewards averaged, the start pushed forward.
+
+    Clusters are numbered by the first live state of each. The terminal state, where there is
+    one, is never averaged with live states, even if the labels put it in one cluster with some:
+    it becomes the last state of the result, and episodes end with the probability with which
+    members of a cluster end them.
+
+    Args:
+        mdp: The model. Confidence radii of an estimate do not carry over.
+        labels: (n_states) cluster of each state; any whole numbers.
+        weighting: How much each member counts in its cluster: "uniform" for all alike; "start"
+            by the start distribution; "visitation" by the discounted visits of the policy that
+            takes all actions with equal probability, from the start on; or (n_states) weights
+            of your own. They are divided by their sum in each cluster; where that is 0, all
+            members count alike.
+        gamma: The discount of "visitation", which needs one.
+
+    Example:
+        >>> P = np.eye(4)[[2, 2, 3, 3]][:, None, :]  # 0 and 1 lead to 2, it leads to the end
+        >>> small = aggregate(
+        ...     TabularMDP.from_dense(P, [1.0, 3.0, 5.0, 0.0], terminal_state=3), [0, 0, 1, 1]
+        ... )
+        >>> small.mdp
+        TabularMDP(3 states, 1 action, 3 transitions, terminal state 2)
+        >>> small.mdp.rewards.ravel()
+        array([2., 5., 0.])
+    """
+    from scipy.sparse import csr_array
+
+    check_mdp(mdp, call="aggregate(mdp, labels)")
+    n, n_actions = mdp.n_states, mdp.n_actions
+    given = as_labels(labels, n)
+    cluster, count = set_end_apart(given, mdp.terminal_state)
+    raw, name = _raw_weights(mdp, weighting, gamma)
+    weights = _normalised(raw, cluster, count)
+
+    # Row (C, a) of the averaging matrix holds w(y) at column (y, a), in the order of y.
+    order = np.argsort(cluster, kind="stable")
+    sizes = np.bincount(cluster, minlength=count)
+    pairs = np.repeat(cluster[order], n_actions) * n_actions + np.tile(np.arange(n_actions), n)
+    columns = (order[:, None] * n_actions + np.arange(n_actions)).ravel()
+    mixer = csr_array(
+        (np.repeat(weights[order], n_actions), (pairs, columns)),
+        shape=(count * n_actions, n * n_actions),
+    )
+    lifted = csr_array(
+        (mdp.normalised_probs, cluster[mdp.indices], mdp.indptr), shape=(n * n_actions, count)
+    )
+    rows = csr_array(mixer @ lifted)
+    begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    rewards = np.add.reduceat((weights[:, None] * mdp.rewards)[order], begins)
+    low = np.minimum.reduceat(mdp.rewards[order], begins)
+    high = np.maximum.reduceat(mdp.rewards[order], begins)
+    start = np.bincount(cluster, weights=mdp.start, minlength=count)
+    end = None if mdp.terminal_state is None else count - 1
+    kept = {key: mdp.metadata[key] for key in ("env", "gymnasium") if key in mdp.metadata}
+    small = TabularMDP.from_rows(
+        rows.indptr,
+        rows.indices,
+        rows.data,
+        np.clip(rewards, low, high),  # equal rewards stay what they are
+        start=start / start.sum(),
+        terminal_state=end,
+        metadata={**kept, "method": "aggregation", "weighting": name, "ground_states": n},
+    )
+    return Aggregation(
+        mdp=small,
+        labels=frozen("labels", cluster, np.int64),
+        weights=frozen("weights", weights, np.float64),
+        weighting=name,
+    )
+
+
+def lift_policy(
+    aggregation: Aggregation, policy: object, *, deterministic: bool = True
+) -> IntArray | FloatArray:
+    """A policy over clusters as one over the states: each acts as its cluster does.
+
+    Args:
+        aggregation: The clusters.
+        policy: Who acts on them: (n) actions or (n, n_actions) probabilities, n being the number
+            of clusters, or of states of `aggregation.mdp`, the end among them; a function from
+            a cluster to its action; a result with a `policy`, as `value_iteration` and
+            certificates have; a `QLearning`; or a trained model with
+            `predict(observation, deterministic=...)`, as in Stable-Baselines3. Functions and
+            models are asked once about each cluster.
+        deterministic: Whether models are asked for their deterministic actions; else for their
+            probabilities, which PPO and A2C have.
+
+    Returns:
+        (n_states) actions or (n_states, n_actions) probabilities.
+    """
+    if not isinstance(aggregation, Aggregation):
+        raise InvalidArgumentError(
+            f"aggregation must be an Aggregation, got {type(aggregation).__name__}; the order is "
+            "lift_policy(aggregation, policy)"
+        )
+    table = policy_table(policy, aggregation.mdp, deterministic=deterministic)
+    return table[aggregation.labels]
+
+
+@dataclass(frozen=True)
+class ValueLoss:
+    """How far the values of a policy are below the optimal ones.
+
+    Each figure is proven to lie between its lower and its upper bound; the upper one is what
+    may be claimed.
+
+    Attributes:
+        sup: Upper bound on the largest loss of a state.
+        mean: Upper bound on the mean over all states.
+        start: Upper bound on the mean over the start distribution.
+        sup_lower: Lower bound on the largest loss.
+        mean_lower: Lower bound on the mean.
+        start_lower: Lower bound on the mean over the start.
+        kept: Lower bound on the share of the optimal start value above that of random actions
+            that the policy keeps; see `ProvenValue.kept`.
+    """
+
+    sup: float
+    mean: float
+    start: float
+    sup_lower: float
+    mean_lower: float
+    start_lower: float
+    kept: float
+
+
+def value_loss(
+    mdp: TabularMDP,
+    gamma: float,
+    policy: npt.ArrayLike,
+    *,
+    optimal: Values | None = None,
+    random: Values | None = None,
+) -> ValueLoss:
+    """What a policy loses against the optimal values, between certified bounds.
+
+    Args:
+        mdp: The model. If it is an estimate, values are those of the estimate.
+        gamma: The discount, in [0, 1).
+        policy: (n_states) actions, or (n_states, n_actions) probabilities.
+        optimal: `value_iteration(mdp, gamma)`, if known already.
+        random: `random_values(mdp, gamma)`, if known already.
+    """
+    check_mdp(mdp, call="value_loss(mdp, gamma, policy)")
+    gamma = check_gamma(gamma)
+    optimal = value_iteration(mdp, gamma) if optimal is None else optimal
+    random = random_values(mdp, gamma) if random is None else random
+    for name, values in (("optimal", optimal), ("random", random)):
+        if values.lower.size != mdp.n_states or values.gamma != gamma:
+            raise InvalidArgumentError(
+                f"{name} must be the values of these {mdp.n_states} states at gamma {gamma:g}, "
+                f"got {values.lower.size} states at {values.gamma:g}"
+            )
+    own = evaluate_policy(mdp, gamma, policy)
+    # One rounding of each difference, and one each of sum and quotient.
+    size = float(max(np.abs(optimal.upper).max(), np.abs(own.lower).max()))
+    size = max(size, float(max(np.abs(optimal.lower).max(), np.abs(own.upper).max())))
+    pad = 8.0 * EPS * size + 1e-315
+    high, low = optimal.upper - own.lower + pad, optimal.lower - own.upper - pad
+    best, reached = optimal.start_bounds(mdp), own.start_bounds(mdp)
+    n = mdp.n_states
+    mean, start = math.fsum(high) / n + pad, best[1] - reached[0] + pad
+    return ValueLoss(
+        # No mean is above the largest; only its own rounding could make it look so.
+        sup=max(float(high.max()), mean, start),
+        mean=mean,
+        start=start,
+        sup_lower=max(0.0, float(low.max())),
+        mean_lower=max(0.0, math.fsum(low) / n - pad),
+        start_lower=max(0.0, best[0] - reached[1] - pad),
+        kept=proven_share(
+            best,
+            reached[0],
+            random.start_bounds(mdp)[1],
+            start_size(
+                best,
+                reached[0],
+                (mdp.rewards, mdp.rewards),
+                gamma,
+                has_choice=mdp.has_choice,
+            ),
+            nothing=NOTHING,
+        ),
+    )
+
+
+def random_values(mdp: TabularMDP, gamma: float) -> Values:
+    """Values of acting at random, all actions alike, between certified bounds.
+
+    Args:
+        mdp: The model.
+        gamma: The discount, in [0, 1).
+    """
+    return evaluate_policy(mdp, gamma, np.full(mdp.rewards.shape, 1.0 / mdp.n_actions))
+
+
+def set_end_apart(given: IntArray, terminal: int | None) -> tuple[IntArray, int]:
+    """Labels with the terminal state in a cluster of its own, the last; and their number."""
+    if terminal is None:
+        return as_labels(given, given.size), int(np.unique(given).size)
+    is_live = np.arange(given.size) != terminal
+    cluster = np.empty_like(given)
+    live = as_labels(given[is_live], given.size - 1) if given.size > 1 else given[:0]
+    cluster[is_live] = live
+    cluster[terminal] = int(live.max(initial=-1)) + 1
+    return cluster, int(cluster[terminal]) + 1
+
+
+def _raw_weights(
+    mdp: TabularMDP, weighting: str | npt.ArrayLike, gamma: float | None
+) -> tuple[FloatArray, str]:
+    if not isinstance(weighting, str):
+        raw = np.asarray(weighting, dtype=np.float64)
+        if raw.shape != (mdp.n_states,) or not (np.isfinite(raw) & (raw >= 0.0)).all():
+            raise InvalidArgumentError(
+                f"weighting must be a name or {mdp.n_states} finite numbers >= 0, "
+                f"got shape {raw.shape}"
+            )
+        return raw, "given"
+    check_choice("weighting", weighting, WEIGHTINGS)
+    if weighting == "uniform":
+        return np.ones(mdp.n_states), weighting
+    if weighting == "start":
+        return mdp.start, weighting
+    if gamma is None:
+        raise InvalidArgumentError("gamma must be given with weighting 'visitation'")
+    return _visitation(mdp, check_gamma(gamma)), weighting
+
+
+def _visitation(mdp: TabularMDP, gamma: float) -> FloatArray:
+    """(n_states) discounted visits of the uniform policy, as far as they amount to anything."""
+    from scipy.sparse import csr_array
+
+    n, n_actions = mdp.n_states, mdp.n_actions
+    # Row s of the walk is the mean of rows (s, a): its entries lie next to each other.
+    walk = csr_array(
+        (mdp.normalised_probs / n_actions, mdp.indices, mdp.indptr[::n_actions]), shape=(n, n)
+    ).T.tocsr()
+    mass = mdp.start / mdp.start.sum()
+    visits = mass.copy()
+    live = np.ones(n, bool)
+    if mdp.terminal_state is not None:
+        live[mdp.terminal_state] = False
+    while float(mass[live].sum()) > LEFT * (1.0 - gamma):
+        mass = gamma * (walk @ mass)
+        visits += mass
+    return np.asarray(visits)
+
+
+def _normalised(raw: FloatArray, cluster: IntArray, count: int) -> FloatArray:
+    """Weights divided by their sum in each cluster, scaled first so that none overflows."""
+    top = np.zeros(count)
+    np.maximum.at(top, cluster, raw)
+    scaled = np.where(top[cluster] > 0.0, raw / np.where(top > 0.0, top, 1.0)[cluster], 1.0)
+    return np.asarray(scaled / np.bincount(cluster, weights=scaled, minlength=count)[cluster])

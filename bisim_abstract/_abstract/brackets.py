@@ -1,0 +1,303 @@
+"""`value_bracket`: what a partition proves about values by itself, certified or not.
+
+For a cluster C and an action, keep the interval [lo, hi] of its members' rewards and, for every
+cluster that members can reach, the least and the most that any of them sends there: a box Π of
+distributions that holds the lifted row of every member (a bounded-parameter MDP: Givan, Leach
+and Dean 2000). With
+
+    (Uv)(C) = max_a [hi + γ·max_{p ∈ Π} p·v],    (Lv)(C) = lo + γ·min_{p ∈ Π} p·v at a = π(C),
+
+Uv <= v implies T(v∘c) <= v∘c on all states, for each member's own reward and row are among
+those that U maximises over; hence V* <= v∘c. Mirrored, v <= Lv implies that π, lifted, is worth
+at least v∘c in every state.
+
+No extreme distribution has to be found exactly: for p in the box and *any* λ, as p sums to one,
+
+    p·v = λ + Σ p_i (v_i - λ) <= λ + Σ [most_i (v_i - λ)⁺ - least_i (λ - v_i)⁺],
+
+which is what is computed, at the λ that a greedy filling of the box ends at; it is the best one.
+
+A stopped iteration is repaired by a shift: for a residual Uv - v of at most b, v + b/(1 - γ)
+satisfies its inequality, as U(v + c) = Uv + γc.
+
+For an estimated model, rewards carry their radii, and t·span v is added to p·v (taken off
+below), t being the largest radius of a member's row: a true row has at most t of its mass
+elsewhere, and no unit of it can gain more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._abstract.aggregate import set_end_apart
+from bisim_abstract._abstract.value import ValueBracket
+from bisim_abstract._base.checks import check_gamma
+from bisim_abstract._base.labels import as_labels
+from bisim_abstract._base.linear import solve_sparse
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._exact.planning import DIRECT_LIMIT
+from bisim_abstract._model.estimation import reward_intervals
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+
+__all__ = ["value_bracket"]
+
+EPS = 2.0**-53
+ROUNDS = 60  # of policy iteration; the bounds hold after any number
+SWEEPS = 20  # with a fixed choice, where solving for it would take too long
+MARGIN = 4.0  # times the rounding error of a backup: room for whoever checks it
+TINY = 1e-304  # above all that underflow may lose in a backup
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Reward intervals and boxes of lifted rows; row C * n_actions + a is that of C and a.
+
+    Attributes:
+        low: (clusters, n_actions) lower ends of reward intervals.
+        high: (clusters, n_actions) upper ends.
+        begins: (rows) where the entries of each row begin.
+        rows: (entries) row of each entry.
+        indices: (entries) clusters that members can reach.
+        least: (entries) no member sends less there ...
+        most: (entries) ... or more.
+        radius: (clusters, n_actions) share of mass that may be anywhere else.
+        longest: Length of the longest row.
+        terms: Length of the model's longest row, and its number of actions.
+        top: No reward of the model, radius included, is larger.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    begins: IntArray
+    rows: IntArray
+    indices: IntArray
+    least: FloatArray
+    most: FloatArray
+    radius: FloatArray
+    longest: int
+    terms: int
+    top: float
+
+
+def value_bracket(mdp: TabularMDP, labels: npt.ArrayLike, gamma: float) -> ValueBracket:
+    """Bounds on optimal values, and a policy with bounds of its own, proven by clusters alone.
+
+    Args:
+        mdp: The model. If it is an estimate, the bounds hold for the true model with
+            probability 1 - alpha.
+        labels: (n_states) cluster of each state; any whole numbers. The end of episodes is
+            taken out of its cluster, as by `aggregate`, and comes last.
+        gamma: The discount, in [0, 1).
+
+    Example:
+        >>> P = np.eye(3)[[2, 2, 2]][:, None, :]  # both states lead to the end
+        >>> mdp = TabularMDP.from_dense(P, [1.0, 3.0, 0.0], terminal_state=2)
+        >>> bracket = value_bracket(mdp, [0, 0, 1], 0.9)
+        >>> bracket.lower.round(6), bracket.upper.round(6)
+        (array([ 1., -0.]), array([3., 0.]))
+    """
+    check_mdp(mdp)
+    gamma = check_gamma(gamma)
+    clusters, count = set_end_apart(as_labels(labels, mdp.n_states), mdp.terminal_state)
+    return bracket_of(make_boxes(mdp, clusters, count), gamma)
+
+
+def make_boxes(mdp: TabularMDP, clusters: IntArray, count: int) -> Boxes:
+    """The boxes of a partition whose clusters are numbered from 0 to count - 1."""
+    from scipy.sparse import csr_array
+
+    n, n_actions = mdp.n_states, mdp.n_actions
+    lifted = csr_array(
+        (np.array(mdp.normalised_probs), clusters[mdp.indices], np.array(mdp.indptr)),
+        shape=(n * n_actions, count),
+    )
+    lifted.sum_duplicates()
+    lengths = np.diff(lifted.indptr)
+    row = (clusters[:, None] * n_actions + np.arange(n_actions)).ravel()
+    keys = np.repeat(row, lengths) * count + lifted.indices
+    order = np.argsort(keys, kind="stable")
+    keys, entries = keys[order], lifted.data[order]
+    cut = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    rows, indices = np.divmod(keys[cut], count)
+    sizes = np.bincount(clusters, minlength=count)
+    # An entry is a sum of at most max_support numbers, each within two roundings.
+    error = (mdp.max_support + 4) * EPS
+    most = np.minimum(np.maximum.reduceat(entries, cut) * (1.0 + error), 1.0)
+    # What some member does not reach at all has least 0.
+    is_common = np.diff(np.append(cut, keys.size)) == sizes[rows // n_actions]
+    least = np.where(is_common, np.minimum.reduceat(entries, cut) * (1.0 - error), 0.0)
+    members = np.argsort(clusters, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    low, high = reward_intervals(mdp)
+    radius = np.zeros((count, n_actions))
+    if mdp.estimate is not None:
+        radius = np.maximum.reduceat(mdp.estimate.row_radius[members], starts)
+    begins = np.searchsorted(rows, np.arange(count * n_actions))
+    return Boxes(
+        low=np.minimum.reduceat(low[members], starts),
+        high=np.maximum.reduceat(high[members], starts),
+        begins=begins,
+        rows=rows,
+        indices=indices,
+        least=least,
+        most=most,
+        radius=radius,
+        longest=int(np.diff(np.append(begins, rows.size)).max()),
+        terms=mdp.max_support + n_actions,
+        top=largest_reward(mdp),
+    )
+
+
+def largest_reward(mdp: TabularMDP) -> float:
+    """The largest absolute reward of a model, confidence radius included."""
+    radius = 0.0 if mdp.estimate is None else float(mdp.estimate.reward_radius.max())
+    return float(np.abs(mdp.rewards).max()) + radius
+
+
+def safe_shift(away: float, terms: int, top: float, values: FloatArray, gamma: float) -> float:
+    """How far values must be moved so that a backup of the model confirms them, also in floats.
+
+    If backups exceed values by `away` at most, rounding apart, a shift by s leaves a slack of
+    (1 - γ)s - away. A float backup is off by (2·terms + 24)·EPS·size at most, whoever computes
+    it, where `size` bounds a reward and four times the largest value *after* the shift. Four
+    times as much is kept: for our own backup, for that of the verifier twice, and for rounding
+    of the shift. Two passes, because the shift is part of the size.
+
+    Args:
+        away: The most by which backups exceed values.
+        terms: Length of the longest row that is summed, and number of actions.
+        top: The largest reward.
+        values: The values.
+        gamma: The discount.
+    """
+    shift, most = away / (1.0 - gamma), float(np.abs(values).max())
+    for _ in range(2):
+        size = top + 4.0 * (most + abs(shift))
+        noise = (2 * terms + 24) * EPS * size + (TINY if size > 0.0 else 0.0)
+        shift = (away + MARGIN * noise) / (1.0 - gamma)
+    return shift
+
+
+def bracket_of(boxes: Boxes, gamma: float, guess: FloatArray | None = None) -> ValueBracket:
+    """Both sides of the bracket, found from a guess of the clusters' values."""
+    values = np.zeros(boxes.low.shape[0]) if guess is None else guess
+    upper, _ = _solved(boxes, gamma, boxes.high, 1.0, values)
+    lower, policy = _solved(boxes, gamma, boxes.low, -1.0, values)
+    return ValueBracket(lower=lower, upper=upper, policy=policy)
+
+
+def _solved(
+    boxes: Boxes, gamma: float, rewards: FloatArray, sign: float, values: FloatArray
+) -> tuple[FloatArray, IntArray]:
+    """Values that satisfy their inequality (sign 1: above, -1: below), and the actions taken.
+
+    Policy iteration on actions and extreme rows together. Where it stops early, or runs in
+    circles, the shift at the end is larger, and the bounds hold all the same.
+    """
+    count = rewards.shape[0]
+    everyone = np.arange(count)
+    before = np.full(count, np.inf)
+    # What values can differ by at most: with a larger span, radii would let them run away.
+    widest = (float(boxes.high.max()) - float(boxes.low.min())) / (1.0 - gamma)
+    for round_ in range(ROUNDS + 1):
+        ahead, extreme, _ = _extremes(boxes, values, sign)
+        span = min(float(values.max() - values.min()), widest)
+        q = rewards + gamma * (ahead.reshape(rewards.shape) + sign * boxes.radius * span)
+        policy = q.argmax(axis=1)
+        backup = q[everyone, policy]
+        moved = float(np.abs(backup - values).max())
+        if round_ == ROUNDS or moved <= 1e-13 * float(np.abs(values).max()):
+            break
+        if np.array_equal(values, before):
+            break
+        before = values
+        fixed = rewards[everyone, policy] + gamma * sign * boxes.radius[everyone, policy] * span
+        values = _follow(boxes, gamma, policy, extreme, fixed, backup)
+        if not np.isfinite(values).all():
+            values = backup
+            break
+    # Where radii are large, a constant, whose span is 0, may be the better bound.
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _shifted(boxes, gamma, rewards, sign, values)
+    plain = _shifted(boxes, gamma, rewards, sign, np.zeros(count))
+    is_better = bool((sign * (found[0] - plain[0])).sum() <= 0.0)
+    return found if is_better and np.isfinite(found[0]).all() else plain
+
+
+def _shifted(
+    boxes: Boxes, gamma: float, rewards: FloatArray, sign: float, values: FloatArray
+) -> tuple[FloatArray, IntArray]:
+    """Values moved until they satisfy their inequality with room to spare.
+
+    A bound on p·v sums at most `longest` products, whose sizes amount to mass·2·max|v| at most,
+    `mass` being what the coefficients of a row sum to; the rest of a backup is |R|, λ and a span
+    of rows, each at most 2·max|v|. Every term is rounded longest + 12 times at most, which is
+    added to the residual.
+    """
+    ahead, _, mass = _extremes(boxes, values, sign)
+    span = float(values.max() - values.min())
+    q = rewards + gamma * (ahead.reshape(rewards.shape) + sign * boxes.radius * span)
+    policy = q.argmax(axis=1)
+    residual = float((sign * (q[np.arange(policy.size), policy] - values)).max())
+    size = boxes.top + (2.0 * mass + 4.0) * float(np.abs(values).max())
+    residual += (boxes.longest + 16) * EPS * size
+    shift = safe_shift(residual, boxes.terms, boxes.top, values, gamma)
+    return values + sign * shift, policy
+
+
+def _extremes(
+    boxes: Boxes, values: FloatArray, sign: float
+) -> tuple[FloatArray, FloatArray, float]:
+    """Bounds on p·v over boxes, above for sign 1 and below for -1.
+
+    Returns:
+        (rows) the bounds; (entries) rows that attain them; and the largest sum of a row's
+        coefficients in them.
+    """
+    x = sign * values[boxes.indices]
+    order = np.lexsort((-x, boxes.rows))
+    x, least, most = x[order], boxes.least[order], boxes.most[order]
+    slack = most - least
+    begins, rows = boxes.begins, boxes.rows  # sorting within rows leaves these as they are
+    room = np.maximum(1.0 - np.add.reduceat(least, begins), 0.0)[rows]
+    total = np.cumsum(slack)
+    filled = total - (total - slack)[begins][rows]  # running sums within rows
+    taken = np.clip(room - (filled - slack), 0.0, slack)
+    # λ is the value at which the room is used up, or the last one of the row.
+    is_full = filled >= room
+    position = np.where(is_full, np.arange(x.size), x.size)
+    at = np.minimum.reduceat(position, begins)
+    ends = np.append(begins[1:], x.size) - 1
+    level = x[np.minimum(at, ends)]
+    away = x - level[rows]
+    weight = np.where(away > 0.0, most, least)
+    bound = level + np.add.reduceat(weight * away, begins)
+    extreme = np.empty_like(x)
+    extreme[order] = least + taken
+    return sign * bound, extreme, float(np.add.reduceat(weight, begins).max())
+
+
+def _follow(
+    boxes: Boxes,
+    gamma: float,
+    policy: IntArray,
+    extreme: FloatArray,
+    rewards: FloatArray,
+    values: FloatArray,
+) -> FloatArray:
+    """Values of fixed actions and rows; not trusted."""
+    from scipy.sparse import csr_array, eye_array
+
+    count = policy.size
+    n_actions = boxes.low.shape[1]
+    is_used = policy[boxes.rows // n_actions] == boxes.rows % n_actions
+    origin = boxes.rows[is_used] // n_actions
+    chain = csr_array((extreme[is_used], (origin, boxes.indices[is_used])), shape=(count, count))
+    if count <= DIRECT_LIMIT:
+        return solve_sparse(eye_array(count, format="csr") - gamma * chain, rewards)
+    for _ in range(SWEEPS):
+        values = rewards + gamma * (chain @ values)
+    return values

@@ -1,0 +1,399 @@
+"""`prove_value`: which policy a partition hands out, and the proof of what it keeps and loses.
+
+Two policies over clusters are tried: the best one of the averaged model, and the robust one of
+the bracket. Each is evaluated on the states themselves, and the better one is handed out. What
+it is compared with, the optimal values and those of acting at random, belongs to the model
+alone: `GroundValues` finds it once for all partitions, as closely as they ask for.
+
+Why the bounds hold. Let v be any function over states, found by whatever solver, and B the
+backup of the bound in question (see `value`). With b >= Bv - v on all states,
+
+    B(v + s) = Bv + γs <= v + b + γs <= v + s    for s = b/(1 - γ),
+
+as a constant shift leaves spans as they are: v + s is an upper bound; mirrored below. Rounding
+of the backup enters b, four times over, so that another float backup can confirm the result.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._abstract.aggregate import Aggregation, aggregate
+from bisim_abstract._abstract.brackets import bracket_of, largest_reward, make_boxes, safe_shift
+from bisim_abstract._abstract.value import (
+    NOTHING,
+    ProvenValue,
+    ValueBracket,
+    proven_share,
+    start_means,
+    start_size,
+)
+from bisim_abstract._base.checks import check_choice, check_gamma
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._exact.planning import find_optimal, follow_policy, value_iteration
+from bisim_abstract._model.estimation import reward_intervals
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract.errors import InvalidArgumentError
+
+__all__ = ["prove_value"]
+
+FIRST_TOL = 1e-4  # of all that values could differ by: how closely optimal values are found first
+LAST_TOL = 1e-10  # of the same: beyond, rounding decides
+SHARE = 1.0 / 11.0  # of the proven loss that may be slack: within 10% of what it can become
+HELPS = 0.9  # of a gap that must not be left for more work to be worth it
+WORK = 4e9  # transitions that may be read in search of optimal values, about
+ROUNDS = 20  # of solving for values whose own span enters, for estimated models
+CRITERIA = ("start", "worst")
+
+
+@dataclass(frozen=True, eq=False)
+class Hint:
+    """Values to begin with, from wherever; the better they are the less is left to do.
+
+    Attributes:
+        optimal: (n_states) near the optimal ones.
+        random: (n_states) near those of acting at random.
+        policy: (n_states) near those of the policy that will be handed out.
+    """
+
+    optimal: FloatArray
+    random: FloatArray
+    policy: FloatArray
+
+
+class GroundValues:
+    """What is proven about a model's own values, shared by all its partitions.
+
+    Args:
+        mdp: The model.
+        gamma: The discount, in [0, 1).
+        hint: Where to begin.
+
+    Attributes:
+        mdp: The model.
+        gamma: The discount.
+        size: The most that values can differ by, the measure of what is small.
+        optimal_upper: (n_states) upper bounds on optimal values.
+        optimal_lower: (n_states) lower bounds on them.
+        random_upper: (n_states) upper bounds on the values of acting at random.
+    """
+
+    def __init__(self, mdp: TabularMDP, gamma: float, *, hint: Hint | None = None) -> None:
+        check_mdp(mdp)
+        self.mdp, self.gamma = mdp, check_gamma(gamma)
+        rewards = mdp.rewards
+        self.size = (float(rewards.max()) - float(rewards.min())) / (1.0 - gamma)
+        self._guess = None if hint is None else hint.optimal
+        self._tol = math.inf
+        self.optimal_upper: FloatArray = np.full(mdp.n_states, np.inf)
+        self.optimal_lower: FloatArray = np.full(mdp.n_states, -np.inf)
+        self.random_upper = self._random(None if hint is None else hint.random)
+
+    @property
+    def gap(self) -> float:
+        """The most by which the bounds on an optimal value differ."""
+        return float((self.optimal_upper - self.optimal_lower).max())
+
+    def tighten(self, tol: float, guess: FloatArray) -> bool:
+        """Bring the bounds on optimal values together, to about `tol` if the work allows it.
+
+        Args:
+            tol: How far bounds may be apart.
+            guess: (n_states) values to begin with the first time.
+
+        Returns:
+            Whether that helped. Once it did not, it never will.
+        """
+        mdp, gamma = self.mdp, self.gamma
+        tol = max(tol, LAST_TOL * self.size)
+        if tol >= self._tol:
+            return False
+        # Radii of an estimate keep the bounds apart, however closely they are solved for.
+        self._tol = tol if mdp.estimate is None else 0.0
+        sweeps = int(np.clip(WORK / mdp.nnz, 20, 20_000))
+        if mdp.estimate is None:
+            start = guess if self._guess is None else self._guess
+            values = _optimal(mdp, gamma, tol, start, sweeps)
+            self._guess = values
+            upper, lower = (bounded(mdp, gamma, values, sign) for sign in (1.0, -1.0))
+        else:
+            upper = _with_radii(mdp, gamma, 1.0, None, tol, guess, sweeps)
+            lower = _with_radii(mdp, gamma, -1.0, None, tol, guess, sweeps)
+        # One function each, not the better of two per state: for estimates that need not
+        # satisfy an inequality of its own.
+        before, gap = self.gap, float((upper - lower).max())
+        if gap < before:
+            self.optimal_upper, self.optimal_lower = _frozen(upper), _frozen(lower)
+        return gap <= HELPS * before
+
+    def _random(self, guess: FloatArray | None) -> FloatArray:
+        mdp, gamma = self.mdp, self.gamma
+        policy = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
+        if mdp.estimate is not None:
+            start = np.zeros(mdp.n_states)
+            return _frozen(_with_radii(mdp, gamma, 1.0, policy, 0.0, start, 0))
+        tol = max(1e-3 * FIRST_TOL * self.size, 1e-300)
+        found = follow_policy(mdp, gamma, policy, tol, guess=guess)
+        return _frozen(bounded(mdp, gamma, _middle(found.lower, found.upper), 1.0, policy))
+
+
+def prove_value(
+    mdp: TabularMDP,
+    labels: npt.ArrayLike,
+    gamma: float,
+    *,
+    by: str = "start",
+    ground: GroundValues | None = None,
+    hint: Hint | None = None,
+) -> ProvenValue:
+    """The policy that a partition hands out, and what it is proven to keep and to lose at most.
+
+    Args:
+        mdp: The model. If it is an estimate, everything holds for the true model with
+            probability 1 - alpha.
+        labels: (n_states) cluster of each state; any whole numbers. The end of episodes is
+            taken out of its cluster, as by `aggregate`.
+        gamma: The discount, in [0, 1).
+        by: Which policy is the better one: "start" for the smaller proven start loss, "worst"
+            for the smaller proven loss of any state.
+        ground: What is known of the model already; it is tightened where that helps.
+        hint: Values to begin with, if some are known.
+
+    Example:
+        >>> from bisim_abstract.parts import grouped_mdp
+        >>> mdp, groups = grouped_mdp(60, 5, noise=0.01, seed=0)
+        >>> value = prove_value(mdp, groups, 0.9)
+        >>> value.kept > 0.99, value.start_loss <= value.loss < 0.1
+        (True, True)
+    """
+    check_choice("by", by, CRITERIA)
+    gamma = check_gamma(gamma)
+    if ground is None:
+        ground = GroundValues(mdp, gamma, hint=hint)
+    if ground.gamma != gamma or ground.mdp.fingerprint != mdp.fingerprint:
+        raise InvalidArgumentError("ground must be of this model at this discount")
+    small = aggregate(mdp, labels)
+    planned = value_iteration(small.mdp, gamma)
+    of_cluster = _middle(planned.lower, planned.upper)
+    guess = of_cluster[small.labels]
+    boxes = make_boxes(mdp, small.labels, small.mdp.n_states)
+    bracket = bracket_of(boxes, gamma, of_cluster)
+    ground.tighten(FIRST_TOL * ground.size, guess)
+    policies = [planned.policy.astype(np.int64)]
+    if not np.array_equal(policies[0], bracket.policy):
+        policies.append(bracket.policy)
+    if hint is not None:
+        guess = hint.policy
+    found = [_judged(ground, small, policy, guess, bracket) for policy in policies]
+    rank = (
+        (lambda value: (value.start_loss, value.loss))
+        if by == "start"
+        else (lambda value: (value.loss, value.start_loss))
+    )
+    return min(found, key=rank)
+
+
+def _judged(
+    ground: GroundValues,
+    small: Aggregation,
+    policy: IntArray,
+    guess: FloatArray,
+    bracket: ValueBracket,
+) -> ProvenValue:
+    """One policy, with bounds as close as its loss asks for."""
+    lifted = policy[small.labels]
+    lower, slack = _policy_lower(ground, lifted, 0.05 * FIRST_TOL * ground.size, guess)
+    while True:
+        loss = float((ground.optimal_upper - lower).max())
+        if ground.gap + slack <= SHARE * loss:
+            break
+        tol = SHARE * max(loss - ground.gap - slack, 0.0) / 4.0
+        tol = max(min(tol, ground.gap / 16.0), LAST_TOL * ground.size)
+        has_helped = ground.tighten(tol, guess)
+        before = slack
+        lower, slack = _policy_lower(ground, lifted, tol, lower)
+        if not has_helped and not slack < HELPS * before:
+            break
+    return _summed_up(ground, small, policy, lower, bracket)
+
+
+def _policy_lower(
+    ground: GroundValues, lifted: IntArray, tol: float, guess: FloatArray
+) -> tuple[FloatArray, float]:
+    """Lower bounds on the values of a policy, and how far above them the values can be."""
+    mdp, gamma = ground.mdp, ground.gamma
+    if mdp.estimate is not None:
+        return _with_radii(mdp, gamma, -1.0, lifted, tol, guess, 0), 0.0
+    own = follow_policy(mdp, gamma, lifted, max(tol, 1e-300), guess=guess)
+    lower = bounded(mdp, gamma, _middle(own.lower, own.upper), -1.0, lifted)
+    return lower, float((own.upper - lower).max())
+
+
+def _summed_up(
+    ground: GroundValues,
+    small: Aggregation,
+    policy: IntArray,
+    lower: FloatArray,
+    bracket: ValueBracket,
+) -> ProvenValue:
+    mdp = ground.mdp
+    lower = _frozen(lower)
+    optimal = (
+        start_means(mdp.start, ground.optimal_lower)[0],
+        start_means(mdp.start, ground.optimal_upper)[1],
+    )
+    own = start_means(mdp.start, lower)[0]
+    random = start_means(mdp.start, ground.random_upper)[1]
+    # Half of what counts as nothing: whoever checks this rounds differently.
+    share = proven_share(
+        optimal,
+        own,
+        random,
+        start_size(
+            optimal,
+            own,
+            reward_intervals(mdp),
+            ground.gamma,
+            has_choice=mdp.has_choice or (mdp.estimate is not None and mdp.n_actions > 1),
+        ),
+        nothing=NOTHING / 2.0,
+    )
+    # A difference rounds once, and is 0 only if it is; no mean is larger than the largest.
+    start_loss = _above(optimal[1] - own)
+    loss = _above(float((ground.optimal_upper - lower).max()))
+    return ProvenValue(
+        policy=policy,
+        labels=small.labels,
+        loss=max(loss, start_loss),
+        start_loss=start_loss,
+        kept=share,
+        optimal_upper=ground.optimal_upper,
+        optimal_lower=ground.optimal_lower,
+        policy_lower=lower,
+        random_upper=ground.random_upper,
+        bracket=bracket,
+    )
+
+
+# -- bounds from any values --------------------------------------------------------------------
+
+
+def backup(
+    mdp: TabularMDP,
+    gamma: float,
+    values: FloatArray,
+    sign: float,
+    policy: IntArray | FloatArray | None,
+) -> FloatArray:
+    """(n_states) one backup: of the best action, of a policy's, or of a mixture's.
+
+    For an estimate the radii are added (sign 1) or taken off (-1).
+    """
+    n, n_actions = mdp.n_states, mdp.n_actions
+    span = float(values.max() - values.min())
+    if policy is not None and policy.ndim == 1:
+        states, actions = np.arange(n), policy.astype(np.int64)
+        rows = mdp.kernel()[states * n_actions + actions]
+        q = mdp.rewards[states, actions] + gamma * (rows @ values)
+        if mdp.estimate is not None:
+            away = gamma * mdp.estimate.row_radius[states, actions] * span
+            q = q + sign * (mdp.estimate.reward_radius[states, actions] + away)
+        return np.asarray(q)
+    q = mdp.rewards + gamma * (mdp.kernel() @ values).reshape(n, n_actions)
+    if mdp.estimate is not None:
+        q = q + sign * (mdp.estimate.reward_radius + gamma * mdp.estimate.row_radius * span)
+    return np.asarray(q.max(axis=1) if policy is None else (policy * q).sum(axis=1))
+
+
+def bounded(
+    mdp: TabularMDP,
+    gamma: float,
+    values: FloatArray,
+    sign: float,
+    policy: IntArray | FloatArray | None = None,
+) -> FloatArray:
+    """Values moved up (sign 1) or down (-1) until they satisfy their inequality, with room.
+
+    A backup is a product of a row of at most max_support entries (each within 2·EPS relative of
+    the exact quotient), a multiplication, an addition, radii times a span, and for a mixture
+    as many products as there are actions: no term is rounded more than max_support + n_actions
+    + 12 times, and their sizes amount to |R| + |radius| + 4·max|v| at most.
+    """
+    away = float((sign * (backup(mdp, gamma, values, sign, policy) - values)).max())
+    top = largest_reward(mdp)
+    shift = safe_shift(away, mdp.max_support + mdp.n_actions, top, values, gamma)
+    return values + sign * shift
+
+
+def _optimal(
+    mdp: TabularMDP, gamma: float, tol: float, guess: FloatArray, sweeps: int
+) -> FloatArray:
+    """Values near the optimal ones; not trusted."""
+    values, low, high, _, _ = find_optimal(
+        mdp, gamma, max(tol, 1e-300), max_sweeps=sweeps, guess=guess
+    )
+    return np.asarray(values + (low / 2.0 + high / 2.0) / (1.0 - gamma))
+
+
+def _with_radii(
+    mdp: TabularMDP,
+    gamma: float,
+    sign: float,
+    policy: IntArray | FloatArray | None,
+    tol: float,
+    guess: FloatArray,
+    sweeps: int,
+) -> FloatArray:
+    """Bounds for an estimated model: the best of a few rounds, each with the last one's span.
+
+    With the span fixed, the radii are additions to the rewards, and the model is an ordinary
+    one. A constant has span 0: the first bound to compare with.
+    """
+    from dataclasses import replace
+
+    estimate = mdp.estimate
+    assert estimate is not None
+    n = mdp.n_states
+    best = bounded(mdp, gamma, np.zeros(n), sign, policy)
+    low, high = reward_intervals(mdp)
+    # What values can differ by at most: with a larger span, radii would let them run away.
+    widest = (float(high.max()) - float(low.min())) / (1.0 - gamma)
+    values = guess
+    for _ in range(ROUNDS):
+        span = min(float(values.max() - values.min()), widest)
+        extra = estimate.reward_radius + gamma * estimate.row_radius * span
+        shifted = replace(
+            mdp, rewards=mdp.rewards + sign * extra, estimate=None, terminal_state=None, metadata={}
+        )
+        if policy is None:
+            new = _optimal(shifted, gamma, max(tol, 1e-300), values, max(sweeps, 20))
+        else:
+            goal = LAST_TOL * float(np.abs(shifted.rewards).max()) / (1.0 - gamma)
+            own = follow_policy(shifted, gamma, policy, max(goal, 1e-300), guess=values)
+            new = _middle(own.lower, own.upper)
+        found = bounded(mdp, gamma, new, sign, policy)
+        # Judged by the start, and by all states where that makes no difference.
+        score = sign * (start_means(mdp.start, found)[0] - start_means(mdp.start, best)[0])
+        if score < 0.0 or (score == 0.0 and sign * float((found - best).mean()) < 0.0):
+            best = found
+        if float(np.abs(new - values).max()) <= 1e-9 * float(np.abs(new).max()):
+            break
+        values = new
+    return best
+
+
+def _above(difference: float) -> float:
+    return float(np.nextafter(difference, np.inf)) if difference > 0.0 else 0.0
+
+
+def _middle(lower: FloatArray, upper: FloatArray) -> FloatArray:
+    return np.asarray(lower / 2.0 + upper / 2.0)
+
+
+def _frozen(values: FloatArray) -> FloatArray:
+    values.setflags(write=False)
+    return values

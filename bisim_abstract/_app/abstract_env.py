@@ -1,0 +1,109 @@
+"""`abstract_env`: from an environment to the smaller one that is proven to be worth having."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from bisim_abstract._base.progress import shown
+from bisim_abstract._base.types import ProgressCallback
+from bisim_abstract._certificate.certificate import KEEP
+from bisim_abstract._prove.certify import certify
+from bisim_abstract._prove.run import INTERRUPTED
+from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
+
+if TYPE_CHECKING:
+    from bisim_abstract.wrappers import AbstractedEnv
+
+__all__ = ["abstract_env"]
+
+
+def abstract_env(
+    env: str | gym.Env[Any, Any],
+    *,
+    gamma: float,
+    keep: float = KEEP,
+    max_loss: float | None = None,
+    n_clusters: int | None = None,
+    tau: float | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    dynamics: str = "aggregated",
+    weighting: str | list[float] = "uniform",
+    max_seconds: float | None = None,
+    seed: int = 0,
+    max_states: int = 100_000,
+    callback: ProgressCallback | None = None,
+    progress: bool = False,
+) -> AbstractedEnv:
+    """The environment over the fewest clusters that are proven to be worth having.
+
+    Extracts the model, certifies, verifies, and wraps. What is proven is in the result's
+    `value` and `certificate`.
+
+    Args:
+        env: An environment, or the id of one.
+        gamma: The discount, in [0, 1).
+        keep: Share of the optimal start value, above that of random actions, that planning on
+            the clusters must keep.
+        max_loss: Instead: what no state may lose.
+        n_clusters: Instead: the number of clusters.
+        tau: Instead: the threshold.
+        env_args: Arguments of the environment, if it is given by its id.
+        dynamics: "aggregated" or "ground"; see `AbstractedEnv`.
+        weighting: Of members within a cluster; see `AbstractedEnv`.
+        max_seconds: Budget of time for `certify`.
+        seed: Of everything random.
+        max_states: Limit for the enumeration of environments without a table.
+        callback: Told about the progress. Without one, a progress line is shown if the program
+            runs in a terminal and takes a while.
+        progress: Show a line also where there is no terminal, as in a notebook.
+
+    Raises:
+        NotCertifiedError: If nothing is proven, or nothing worth having: one sentence says why.
+
+    Example:
+        >>> small = abstract_env("CliffWalking-v1", gamma=0.9)
+        >>> small.observation_space, small.value.kept
+        (Discrete(8), 1.0)
+    """
+    from bisim_abstract.wrappers import AbstractedEnv, extract_mdp, make_env
+
+    if not isinstance(env, str) and env_args:
+        raise InvalidArgumentError("env_args go with the id of an environment, not with one itself")
+    ground = make_env(env, **(env_args or {})) if isinstance(env, str) else env
+    try:
+        with shown(callback, progress) as report:
+            mdp = extract_mdp(ground, seed=seed, max_states=max_states, callback=report)
+            certificate = certify(
+                mdp,
+                gamma,
+                keep=keep,
+                max_loss=max_loss,
+                n_clusters=n_clusters,
+                tau=tau,
+                max_seconds=max_seconds,
+                seed=seed,
+                callback=report,
+            )
+        if certificate.stop.startswith(INTERRUPTED):
+            # `certify` hands out what it has; here there is nothing to hand out.
+            raise KeyboardInterrupt
+        verdict = certificate.verdict
+        is_by_value = n_clusters is None and tau is None
+        if verdict.level == "open" or (is_by_value and verdict.level != "useful"):
+            raise NotCertifiedError(verdict.sentence)
+        return AbstractedEnv(  # which verifies
+            ground,
+            certificate,
+            dynamics=dynamics,
+            weighting=weighting,
+            seed=seed,
+            max_states=max_states,
+            mdp=mdp,
+        )
+    except BaseException:
+        if ground is not env:
+            ground.close()  # nobody else could
+        raise

@@ -1,0 +1,1107 @@
+"""The command `bisim-abstract`: what the package does, without writing Python.
+
+Only the parser is made at once; everything heavy is imported by the command that needs it, so
+that `--help` answers immediately. Commands that take both a model and a certificate take them in
+this order, as the functions of the package do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import importlib
+import io
+import json
+import os
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bisim_abstract._version import __version__
+
+if TYPE_CHECKING:
+    from bisim_abstract._app.runs import Begun, Config, Done, Training
+    from bisim_abstract._app.sources import Source
+    from bisim_abstract._base.types import Progress, ProgressCallback
+    from bisim_abstract._certificate.certificate import Certificate
+
+__all__ = ["console", "main"]
+
+OK, FAULT, BAD_INPUT, NOT_CERTIFIED, REJECTED, POOR, STOPPED = 0, 1, 2, 3, 4, 5, 130
+EXIT_CODES = """exit codes:
+  0  done: certified and worth it, verified, written
+  1  a fault of this program
+  2  bad input: an argument, an environment, a file
+  3  not certified: no threshold, or the two clusterings differ there
+  4  rejected: the certificate does not hold
+  5  certified, but planning on it keeps less than --keep, or nothing is merged
+  130  interrupted
+"""
+EXAMPLES = """examples:
+  bisim-abstract run bisim_abstract/RoomsGrid-v0 -o rooms --learn 10000
+  bisim-abstract certify FrozenLake-v1 --env-arg map_name=8x8 -o lake.npz
+  bisim-abstract verify FrozenLake-v1 lake.npz --env-arg map_name=8x8
+"""
+STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33"}  # as terminals number them
+TRAINING = ("kind", "steps", "dim", "transitions", "experience", "same_action")
+
+
+def console() -> NoReturn:
+    """`main` as a process of its own, which ends when it has said what it has to say.
+
+    Python would go on to take down half a million objects of torch and the compiled solvers one
+    by one, for seconds; the system takes their memory back at once. What others want to have done
+    at the end (Ray, temporary files) is done.
+    """
+    try:
+        code = main()
+    except SystemExit as stop:  # --help and --version
+        code = int(stop.code or OK)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: Arguments; those of the process by default.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Names of files may hold bytes that are no text: they are shown escaped.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    # Before anything is parsed, the words themselves say how errors are to be told.
+    options = argparse.Namespace(words=words, json="--json" in words, debug="--debug" in words)
+    try:
+        _check_words(words)
+        parser = _parser()
+        _check_names(parser, words)
+        options = parser.parse_args(words, argparse.Namespace(words=words))
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            for name in options.imports:
+                _imported(name)
+            code: int = options.command(options, Out(options))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as stop:
+        return _failed(options, STOPPED, f"interrupted{': ' * bool(str(stop))}{stop}")
+    except BrokenPipeError:
+        return _silenced()
+    except Exception as error:
+        if options.debug:
+            raise
+        return _failed(options, *_explained(error))
+
+
+def _check_words(words: Sequence[str]) -> None:
+    from bisim_abstract.errors import InvalidArgumentError
+
+    for word in words:
+        if "\0" in word:
+            raise InvalidArgumentError(f"argument {word!r} holds a null character")
+
+
+def _check_names(parser: _Parser, words: Sequence[str]) -> None:
+    """Say what a mistyped command or option may have meant; all else is left to the parser."""
+    from bisim_abstract._base.text import did_you_mean
+    from bisim_abstract.errors import InvalidArgumentError
+
+    asked: _Parser = parser
+    for word in words:
+        if word in ("--", "-h", "--help", "--version"):
+            return
+        if not word.startswith("-") and asked is parser:
+            if word not in parser.commands:
+                hint = did_you_mean(word, parser.commands) or (
+                    f"; commands are {', '.join(parser.commands)}"
+                )
+                raise InvalidArgumentError(f"there is no command {word!r}{hint}")
+            asked = parser.commands[word]
+        flag = word.partition("=")[0]
+        known = asked._option_string_actions
+        # The parser takes what has a space for a value, and the beginning of a name for the name.
+        is_known = any(option.startswith(flag) for option in known)
+        if flag.startswith("--") and " " not in word and not is_known:
+            hint = did_you_mean(flag, known) or f"; see {asked.prog} --help"
+            raise InvalidArgumentError(f"there is no option {flag}{hint}")
+
+
+def _silenced() -> int:
+    """The reader of our output has gone: nothing more can be told, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
+
+
+def _gymnasium_errors() -> tuple[type[Exception], ...]:
+    """What Gymnasium raises itself; nothing if it was not used."""
+    module = sys.modules.get("gymnasium.error")
+    return () if module is None else (module.Error,)
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """Exit code and sentence of an error."""
+    from bisim_abstract.errors import BisimError, NotCertifiedError, VerificationError
+
+    text = str(error)
+    if isinstance(error, NotCertifiedError):
+        return NOT_CERTIFIED, text
+    if isinstance(error, VerificationError):
+        return REJECTED, text
+    if isinstance(error, BisimError):
+        return BAD_INPUT, text
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return BAD_INPUT, f"{where}{error.strerror or text}"
+    if isinstance(error, _gymnasium_errors()):
+        return BAD_INPUT, f"the environment cannot be made: {text}"
+    if isinstance(error, MemoryError):
+        return BAD_INPUT, f"out of memory {text}".strip()
+    kind = type(error).__name__
+    return FAULT, f"a fault of this program ({kind}: {text}); --debug shows where"
+
+
+def _failed(options: argparse.Namespace, code: int, text: str) -> int:
+    # One sentence on one line, whatever the message was made of.
+    sentence = " ".join(text.split())
+    if options.json:
+        try:
+            print(json.dumps({"error": sentence, "exit_code": code}), flush=True)  # noqa: T201
+        except BrokenPipeError:
+            _silenced()
+    print(f"bisim-abstract: {sentence}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _show_warning(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # Gymnasium colours its own
+    print(f"note: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201
+
+
+def _imported(name: str) -> None:
+    from bisim_abstract.errors import InvalidArgumentError
+
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # the module's own code runs here
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise InvalidArgumentError(f"--import {name}: {kind}{error}") from error
+
+
+# -- output ------------------------------------------------------------------------------------
+
+
+class Out:
+    """Where results go: lines for people, or one JSON object.
+
+    Attributes:
+        callback: For functions that take long. None lets them show a line on a terminal.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.is_json, self.is_quiet = options.json, options.quiet or options.json
+        # Colours are for eyes: a pipe or file never gets any, whatever the environment says.
+        is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        self._has_colours = sys.stdout.isatty() and not is_plain
+        self.callback: ProgressCallback | None = None
+        if options.quiet:
+            self.callback = _ignore
+        elif self.is_json or not sys.stderr.isatty():
+            self.callback = _notice
+
+    def line(self, text: str, *, style: str = "") -> None:
+        """One line for people, at once, so that a pipe shows it when it is said."""
+        if self.is_quiet:
+            return
+        if style and self._has_colours:
+            codes = ";".join(STYLES[word] for word in style.split())
+            text = f"\x1b[{codes}m{text}\x1b[0m"
+        print(text, flush=True)  # noqa: T201
+
+    def finish(
+        self,
+        result: dict[str, Any],
+        rows: Sequence[tuple[str, str]],
+        title: str,
+        *,
+        colour: str = "",
+    ) -> None:
+        """Show a result: the object, or the rows under a title."""
+        if self.is_json:
+            from bisim_abstract._app.runs import plain
+
+            print(json.dumps(plain(result), allow_nan=False), flush=True)  # noqa: T201
+            return
+        self.line(title, style=f"bold {colour}".strip())
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, text in rows:
+            self.line(f"  {name:<{width}}  {text}")
+
+    def begun(self, stage: Begun) -> None:
+        """One line for a stage of a run that begins."""
+        why = f" ({stage.detail})" * bool(stage.detail)
+        self.line(f"  {stage.stage} ...{why}")
+
+    def done(self, stage: Done) -> None:
+        """One line for what a stage came to."""
+        from bisim_abstract._base.text import seconds_text
+
+        if stage.is_new:
+            took = seconds_text(stage.seconds, stage.compile_seconds)
+            self.line(f"    {took}: {stage.detail}")
+        else:
+            self.line(f"  {stage.stage}, done before: {stage.detail}")
+
+
+def _notice(progress: Progress) -> None:
+    """What a log should hold of the progress: that solvers are compiled, when that begins."""
+    if progress.stage == "compile" and progress.done == 0:
+        print(f"note: {progress.detail}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _ignore(progress: Progress) -> None:
+    pass
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def _extract(options: argparse.Namespace, out: Out) -> int:
+    _check_target(options.out)
+    mdp = _source(options).model(callback=out.callback)
+    mdp.save(options.out)
+    end = "none" if mdp.terminal_state is None else str(mdp.terminal_state)
+    result = {
+        "file": options.out,
+        "states": mdp.n_states,
+        "actions": mdp.n_actions,
+        "transitions": mdp.nnz,
+        "terminal_state": mdp.terminal_state,
+        "fingerprint": mdp.fingerprint,
+        "metadata": dict(mdp.metadata),
+    }
+    rows = [
+        ("states", f"{mdp.n_states:,}"),
+        ("actions", f"{mdp.n_actions:,}"),
+        ("transitions", f"{mdp.nnz:,}"),
+        ("end state", end),
+        ("fingerprint", mdp.fingerprint[:16]),
+        ("written", options.out),
+    ]
+    out.finish(result, rows, f"model of {options.source}")
+    return OK
+
+
+def _train(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._app.runs import train_encoder
+    from bisim_abstract._base.jit import watching
+    from bisim_abstract._base.text import counted, seconds_text
+
+    _check_target(options.out)
+    training, source = _training(options), _source(options)
+    mdp = source.model(callback=out.callback)
+    begin = time.perf_counter()
+    with watching() as compiled:
+        encoder = train_encoder(
+            source, mdp, training, options.gamma, options.seed, callback=out.callback
+        )
+    encoder.save(options.out)
+    seconds = time.perf_counter() - begin - compiled.seconds
+    result = {
+        "file": options.out,
+        "encoder": training.kind,
+        "steps": training.steps,
+        "dim": training.dim,
+        **_times(seconds, compiled.seconds),
+    }
+    took = seconds_text(seconds, compiled.seconds)
+    rows = [
+        ("encoder", repr(encoder)),
+        ("trained", f"{counted(training.steps, 'step')} in {took}"),
+        ("written", options.out),
+    ]
+    states = counted(mdp.n_states, "state")
+    out.finish(result, rows, f"encoder of the {states} of {options.source}")
+    return OK
+
+
+def _certify(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._base.text import seconds_text
+    from bisim_abstract._prove.certify import certify
+    from bisim_abstract._prove.run import INTERRUPTED
+
+    _check_target(options.out, source=options.source)
+    if options.checkpoint is not None:
+        _check_target(options.checkpoint, source=options.source)
+    mdp = _source(options).model(callback=out.callback)
+    begin = time.perf_counter()
+    found = certify(
+        mdp,
+        options.gamma,
+        embedding=_encoder(options, mdp.n_states),
+        seed=options.seed,
+        threads=options.threads,
+        backend=options.backend,
+        address=options.address,
+        memory_limit=options.memory_limit,
+        checkpoint=options.checkpoint,
+        callback=out.callback,
+        **_goal(options),
+    )
+    is_stopped = found.stop.startswith(INTERRUPTED)
+    target = options.out
+    if is_stopped and Path(target).exists():
+        target += ".interrupted"  # what is there may be better than half a run
+    found.save(target)
+    compiled = float(found.run["compile_seconds"])
+    seconds = time.perf_counter() - begin - compiled
+    result = _described(found) | {"file": target} | _times(seconds, compiled)
+    rows = [
+        *_lines(found.summary()),
+        ("took", seconds_text(seconds, compiled)),
+        ("written", target),
+    ]
+    out.finish(result, rows, found.verdict.sentence, colour=found.verdict.colour)
+    return STOPPED if is_stopped else _judged(found)
+
+
+def _verify(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._base.text import counted, seconds_text
+    from bisim_abstract._certificate.certificate import Certificate
+    from bisim_abstract._certificate.verdict import judge
+    from bisim_abstract._verify.verify import verify
+
+    with _in_order(options):
+        source, certificate = _source(options), Certificate.load(options.certificate)
+        mdp = source.model(callback=out.callback)
+    begin = time.perf_counter()
+    found = verify(
+        mdp,
+        certificate,
+        mode=options.mode,
+        sample=options.sample,
+        seed=options.seed,
+        threads=options.threads,
+        memory_limit=options.memory_limit,
+        callback=out.callback,
+    )
+    compiled = found.compile_seconds
+    seconds = time.perf_counter() - begin - compiled
+    result = {
+        **_described(certificate),
+        "is_valid": found.is_valid,
+        "verdict": found.verdict,
+        "mode": found.mode,
+        "problem": found.problem,
+        "widening": found.widening,
+        "pairs_checked": found.pairs_checked,
+        "values_checked": found.values_checked,
+        **_times(seconds, compiled),
+    }
+    parts = (
+        counted(found.pairs_checked, "pair"),
+        counted(found.levels_checked, "level"),
+        counted(found.features_checked, "feature"),
+        counted(found.values_checked, "value bound"),
+    )
+    judged = judge(certificate, found)
+    rows = [
+        ("checked", f"{', '.join(parts)}, {found.mode} arithmetic"),
+        ("took", seconds_text(seconds, compiled)),
+        ("verdict", judged.sentence),
+    ]
+    title = f"{found.verdict}: {options.certificate} against {options.source}"
+    out.finish(result, rows, title, colour=judged.colour)
+    return OK if found.is_valid else REJECTED
+
+
+def _solve(options: argparse.Namespace, out: Out) -> int:
+    import numpy as np
+
+    from bisim_abstract._abstract.aggregate import value_loss
+    from bisim_abstract._base.npz import write_npz
+    from bisim_abstract._certificate.certificate import Certificate
+    from bisim_abstract._exact.planning import value_iteration
+    from bisim_abstract._prove.certify import check_tau
+    from bisim_abstract.errors import InvalidArgumentError
+
+    if options.out is not None:
+        _check_target(options.out)
+    check_tau(options.tau)
+    if options.tau is not None and options.certificate is None:
+        raise InvalidArgumentError("--tau goes with a certificate: give SOURCE CERTIFICATE --tau X")
+    certificate: Certificate | None = None
+    with _in_order(options):
+        source = _source(options)
+        if options.certificate is not None:
+            certificate = Certificate.load(options.certificate)
+        mdp = source.model(callback=out.callback)
+    policy: Any = None
+    rows: list[tuple[str, str]] = []
+    result: dict[str, Any] = {}
+    if certificate is None:
+        gamma = 0.9 if options.gamma is None else options.gamma
+    else:
+        certificate = _abstraction(certificate, mdp, options, out)
+        gamma, value = certificate.gamma, certificate.value
+        assert value is not None
+        policy = value.lifted_policy
+        rows.append(("clusters", certificate.verdict.sentence))
+        result |= certificate.verdict.header()
+    best = value_iteration(mdp, gamma)
+    low, high = best.start_bounds(mdp)
+    rows.append(("optimal start value", f"between {low:.10g} and {high:.10g}"))
+    result |= {"gamma": gamma, "states": mdp.n_states, "start_value": [low, high]}
+    if policy is None:
+        policy = best.policy
+    else:
+        loss = value_loss(mdp, gamma, policy, optimal=best)
+        rows.append(
+            ("loss", f"at most {loss.sup:.6g} in any state, {loss.start:.6g} from the start")
+        )
+        result |= {"loss_sup": loss.sup, "loss_mean": loss.mean, "loss_start": loss.start}
+    if options.out is not None:
+        arrays = {"policy": np.asarray(policy), "lower": best.lower, "upper": best.upper}
+        write_npz(options.out, arrays | {"state_ids": mdp.state_ids})
+        rows.append(("written", options.out))
+        result["file"] = options.out
+    out.finish(result, rows, f"{options.source}, gamma = {gamma:g}")
+    return OK
+
+
+def _report(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._app.report import write_report
+    from bisim_abstract._app.runs import learning_curves, versions
+    from bisim_abstract._app.state_map import state_map
+    from bisim_abstract._base.checks import check_int
+    from bisim_abstract._certificate.certificate import Certificate
+    from bisim_abstract._certificate.verdict import judge
+    from bisim_abstract._compare.losses import compare_abstractions
+    from bisim_abstract._verify.verify import verify
+    from bisim_abstract.errors import InvalidArgumentError
+
+    _check_target(options.out)
+    with _in_order(options):
+        source, certificate = _source(options), Certificate.load(options.certificate)
+        if check_int("learn", options.learn, low=0) and not source.can_be_abstracted:
+            raise InvalidArgumentError(
+                f"--learn needs an environment with ends of episodes; {source.name} is none"
+            )
+        mdp = source.model(callback=out.callback)
+    if certificate.fingerprint != mdp.fingerprint:
+        raise InvalidArgumentError(f"{options.certificate} is of another model")
+    encoder = _encoder(options, mdp.n_states)
+    found = verify(mdp, certificate, threads=options.threads, callback=out.callback)
+    rows = []
+    if certificate.tau is not None and found.is_valid:
+        rows = compare_abstractions(mdp, certificate, embedding=encoder, seed=options.seed)
+    curves = []
+    if options.learn and found.is_valid and certificate.is_certified:
+        curves = learning_curves(source, mdp, certificate, steps=options.learn)
+    write_report(
+        options.out,
+        mdp,
+        certificate,
+        verification=found,
+        places=state_map(mdp, embedding=encoder),
+        comparison=rows,
+        curves=curves,
+        embedding=encoder,
+        title=options.title,
+        record={"versions": versions()},
+        commands=["bisim-abstract " + _quoted(options.words)],
+    )
+    judged = judge(certificate, found)
+    result = _described(certificate) | {"file": options.out, "verdict": judged.sentence}
+    out.finish(result, [("written", options.out)], judged.sentence, colour=judged.colour)
+    return OK if found.is_valid else REJECTED
+
+
+def _run(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._app.runs import Run
+    from bisim_abstract.errors import InvalidArgumentError
+
+    common: dict[str, Any] = {
+        "threads": options.threads,
+        "backend": options.backend,
+        "address": options.address,
+        "memory_limit": options.memory_limit,
+        "callback": out.callback,
+        "before": out.begun,
+        "after": out.done,
+    }
+    if options.resume is not None:
+        plain = vars(_parser().parse_args(["run"]))
+        free = {
+            "resume",
+            "threads",
+            "backend",
+            "address",
+            "memory_limit",
+            "json",
+            "quiet",
+            "debug",
+            "imports",
+            "words",
+        }
+        other = [x for x, value in plain.items() if x not in free and getattr(options, x) != value]
+        if other:
+            raise InvalidArgumentError(
+                f"--resume DIR takes all settings from DIR; leave out {', '.join(other)}"
+            )
+        run = Run.resume(options.resume, **common)
+    elif options.source is None or options.out is None:
+        raise InvalidArgumentError("run needs SOURCE and -o DIR, or --resume DIR")
+    else:
+        run = Run(options.out, _config(options), **common)
+    out.line(f"{run.config.source.name} in {run.folder}", style="bold")
+    try:
+        found = run()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"go on with bisim-abstract run --resume {run.folder}") from None
+    result = {
+        **_described(found.certificate),
+        "is_valid": found.verification.is_valid,
+        "folder": found.folder,
+        "report": found.report,
+        "verdict": found.verdict.sentence,
+        "encoder": vars(found.encoder),
+        "stages": [vars(done) for done in found.stages],
+        "compile_seconds": sum(done.compile_seconds for done in found.stages),
+    }
+    judged = found.verdict
+    rows = [("encoder", str(found.encoder)), ("report", str(found.report))]
+    if found.certificate.merges_little:
+        rows += [("closest", str(pair)) for pair in found.certificate.nearest(3)]
+    out.finish(result, rows, judged.sentence, colour=judged.colour)
+    return _judged(found.certificate) if found.verification.is_valid else REJECTED
+
+
+def _compile(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._app.compile import compile_kernels
+    from bisim_abstract._base.checks import check_int
+    from bisim_abstract._base.progress import shown
+    from bisim_abstract._base.text import counted, seconds_text
+
+    jobs = None if options.jobs is None else check_int("--jobs", options.jobs, low=1)
+    with shown(out.callback) as report:
+        found = compile_kernels(jobs=jobs, callback=report)
+    if not found.n_kernels:
+        raise PermissionError(
+            13,
+            "no folder for compiled solvers is writable; set NUMBA_CACHE_DIR to one that is",
+        )
+    result = {
+        "kernels": found.n_kernels,
+        "compiled": found.n_fresh,
+        "seconds": round(found.seconds, 3),
+    }
+    took = seconds_text(found.seconds)
+    fresh = f"in {took}" if found.n_fresh else "all of them before"
+    rows = [("compiled", fresh)]
+    out.finish(result, rows, f"{counted(found.n_kernels, 'solver')} ready for use")
+    return OK
+
+
+# -- what commands share -----------------------------------------------------------------------
+
+
+def _described(certificate: Certificate) -> dict[str, Any]:
+    """A certificate as JSON values."""
+    best = [vars(interval) for interval in certificate.certified_thresholds()]
+    judged, value = certificate.verdict.header(), certificate.value
+    return {
+        **judged,
+        "start_loss": None if value is None else value.start_loss,
+        "keep": certificate.keep,
+        "states": certificate.n_live,
+        "gamma": certificate.gamma,
+        "scope": certificate.scope,
+        "tau": certificate.tau,
+        "certified_thresholds": best,
+        "coverage": certificate.coverage,
+        "width": certificate.width,
+        "global_width": certificate.global_width,
+        "alpha": certificate.alpha,
+        "stop": certificate.stop,
+        "fingerprint": certificate.fingerprint,
+    }
+
+
+def _times(seconds: float, compiled: float) -> dict[str, float]:
+    """How long it took, compiling apart, as JSON values."""
+    return {"seconds": round(max(seconds, 0.0), 3), "compile_seconds": round(compiled, 3)}
+
+
+@contextmanager
+def _in_order(options: argparse.Namespace) -> Iterator[None]:
+    """Where model and certificate are read: if they were given the other way round, say so."""
+    from bisim_abstract._app.sources import kind_of
+    from bisim_abstract.errors import BisimError, InvalidArgumentError
+
+    try:
+        yield
+    except (OSError, BisimError) as error:
+        files = (options.source, "certificate", "first"), (options.certificate, "model", "second")
+        for path, kind, place in files:
+            if path is not None and kind_of(path) == kind:
+                raise InvalidArgumentError(
+                    f"{options.name} takes SOURCE, then CERTIFICATE; {path} holds "
+                    f"a {kind} and stands {place}"
+                ) from error
+        raise
+
+
+def _judged(certificate: Certificate) -> int:
+    """The exit code of a valid certificate."""
+    if certificate.tau is None:
+        # No clusters are asked for where a width is, or bounds on covered pairs.
+        has_width = certificate.run.get("settings", {}).get("tol") is not None
+        return OK if has_width or certificate.scope == "covered" else NOT_CERTIFIED
+    return {"useful": OK, "poor": POOR, "open": NOT_CERTIFIED}[certificate.verdict.level]
+
+
+def _lines(summary: str) -> list[tuple[str, str]]:
+    """The lines of a summary after its first, as name and text."""
+    parts = [line.strip().split("  ", 1) for line in summary.splitlines()[1:]]
+    rows = []
+    for part in parts:
+        name, _, text = " ".join(part).partition(" ")
+        if name == "level":
+            number, _, text = text.strip().partition(" ")
+            name = f"level {number}"
+        rows.append((name, text.strip()))
+    return rows
+
+
+def _source(options: argparse.Namespace) -> Source:
+    from bisim_abstract._app.env_args import read_env_args
+    from bisim_abstract._app.sources import Source
+
+    return Source(
+        name=options.source,
+        env_args=read_env_args(options.source, options.env_arg),
+        backgrounds=options.backgrounds,
+        terminal=options.terminal,
+        reachable_only=options.reachable_only,
+        max_states=options.max_states,
+        seed=options.seed,
+    )
+
+
+def _training(options: argparse.Namespace, *, when: str = "always") -> Training:
+    from bisim_abstract._app.runs import Training
+
+    return Training(**_given_training(options), when=when)
+
+
+def _given_training(options: argparse.Namespace) -> dict[str, Any]:
+    """Settings of the encoder that were given."""
+    given = {name: getattr(options, name) for name in TRAINING}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _wanted_training(options: argparse.Namespace) -> Training | None:
+    """Whose settings are given is asked for; else an encoder is trained only if it is needed."""
+    from bisim_abstract.errors import InvalidArgumentError
+
+    given = _given_training(options)
+    if options.train == "never":
+        if given:
+            flags = ["--encoder" if x == "kind" else f"--{x.replace('_', '-')}" for x in given]
+            raise InvalidArgumentError(
+                f"--train never leaves nothing to set; leave out {', '.join(flags)}"
+            )
+        return None
+    return _training(options, when=options.train or ("always" if given else "needed"))
+
+
+def _config(options: argparse.Namespace) -> Config:
+    from bisim_abstract._app.runs import Config
+
+    source = _source(options)
+    return Config(
+        source=source,
+        gamma=options.gamma,
+        training=_wanted_training(options),
+        certify=_goal(options),
+        learn=options.learn,
+        learn_seeds=options.learn_seeds,
+        seed=options.seed,
+        title=options.title,
+    )
+
+
+def _goal(options: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of `certify` that were given."""
+    from bisim_abstract._app.runs import check_goal
+    from bisim_abstract._base.checks import check_real
+
+    tau = options.tau
+    propose = None if options.propose is None else options.propose.split(",")
+    given = {
+        "keep": options.keep,
+        "max_loss": options.max_loss,
+        "tau": tau if tau in (None, "auto") else check_real("tau", tau),
+        "n_clusters": options.clusters,
+        "tol": options.tol,
+        "scope": options.scope,
+        "propose": propose,
+        "max_pairs": options.max_pairs,
+        "max_seconds": options.max_seconds,
+        "max_rounds": options.max_rounds,
+        "max_backups": options.max_backups,
+    }
+    goal = {name: value for name, value in given.items() if value is not None}
+    check_goal(goal)
+    return goal
+
+
+def _encoder(options: argparse.Namespace, n_states: int) -> Any:
+    from bisim_abstract.errors import InvalidArgumentError
+
+    if options.encoder is None:
+        return None
+    from bisim_abstract._app.runs import states_text
+    from bisim_abstract.encoders import load_encoder
+
+    encoder = load_encoder(options.encoder)
+    if encoder.n_states != n_states:
+        raise InvalidArgumentError(
+            f"{options.encoder} encodes {states_text(encoder)}, the model has {n_states:,}"
+        )
+    return encoder
+
+
+def _abstraction(
+    certificate: Certificate, mdp: Any, options: argparse.Namespace, out: Out
+) -> Certificate:
+    """The certificate, verified, at the threshold asked for, with its value."""
+    from bisim_abstract._verify.verify import verify
+    from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
+
+    if options.gamma is not None and options.gamma != certificate.gamma:
+        raise InvalidArgumentError(
+            f"--gamma {options.gamma} differs from the certificate's, {certificate.gamma:g}"
+        )
+    found = verify(mdp, certificate, threads=options.threads, callback=out.callback)
+    found.raise_if_rejected()
+    tau = certificate.tau if options.tau is None else options.tau
+    if tau is None:
+        raise InvalidArgumentError("the certificate has no threshold of its own: give --tau")
+    there = certificate if tau == certificate.tau else certificate.at(tau)
+    if not there.is_certified:
+        raise NotCertifiedError(
+            f"{there.verdict.sentence}; bisim-abstract report shows all certified thresholds"
+        )
+    return there.with_value(mdp) if there.value is None else there
+
+
+def _check_target(path: str, *, source: str | None = None) -> None:
+    """Refuse at once what could not be written in the end, or would destroy what is read."""
+    from bisim_abstract.errors import InvalidArgumentError
+
+    target = Path(path)
+    folder = target.parent
+    if "\0" in path:
+        raise InvalidArgumentError(f"{path!r} is no file name")
+    is_both = source is not None and target.exists() and Path(source).exists()
+    if is_both and target.samefile(str(source)):
+        raise InvalidArgumentError(f"{path} is what is read; give another file to write")
+    if target.is_dir():
+        raise IsADirectoryError(21, "is a directory, and a file is to be written", str(target))
+    if not folder.is_dir():
+        raise FileNotFoundError(2, "there is no such directory to write to", str(folder))
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(13, "the directory is not writable", str(folder))
+
+
+def _quoted(words: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(words)
+
+
+# -- the parser --------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, like everything else.
+
+    Attributes:
+        commands: The parsers of its commands, by name.
+    """
+
+    commands: Mapping[str, _Parser]
+
+    def error(self, message: str) -> NoReturn:
+        from bisim_abstract.errors import InvalidArgumentError
+
+        raise InvalidArgumentError(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="bisim-abstract",
+        description="Turn a finite Gymnasium environment into a smaller one, with a proof.",
+        epilog=EXAMPLES + "\n" + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"bisim-abstract {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, work: Callable[[argparse.Namespace, Out], int], text: str) -> Any:
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.set_defaults(command=work, name=name, imports=[])
+        return command
+
+    command = add("extract", _extract, "write the tabular model of an environment")
+    _add_source(command)
+    _add_out(command, "FILE", "mdp.npz")
+    _add_common(command)
+
+    command = add("train", _train, "train an encoder of a model's states")
+    _add_source(command)
+    _add_gamma(command)
+    _add_training(command)
+    _add_out(command, "FILE", "encoder.npz")
+    _add_common(command)
+
+    command = add("certify", _certify, "bound the metric of all pairs and certify a clustering")
+    _add_source(command)
+    _add_gamma(command)
+    _add_goal(command)
+    command.add_argument("--encoder", metavar="FILE", help="a trained encoder, for proposals")
+    command.add_argument("--checkpoint", metavar="FILE", help="written after each step; resumed")
+    _add_backend(command)
+    _add_out(command, "FILE", "certificate.npz")
+    _add_common(command)
+
+    command = add("verify", _verify, "check a certificate, by code that did not make it")
+    _add_source(command)
+    _add_certificate(command)
+    command.add_argument(
+        "--mode", choices=("float", "exact", "sampled"), default="float", help="arithmetic"
+    )
+    command.add_argument("--sample", type=int, default=200, help="pairs that mode sampled looks at")
+    _add_memory_limit(command)
+    _add_common(command)
+
+    command = add("solve", _solve, "plan: optimal values, or a policy by way of a certificate")
+    _add_source(command)
+    _add_certificate(command, is_optional=True)
+    command.add_argument("--gamma", type=float, help="discount (0.9, or the certificate's)")
+    command.add_argument("--tau", type=float, help="threshold (the certificate's own)")
+    command.add_argument("-o", "--out", metavar="FILE", help="write policy and value bounds (.npz)")
+    _add_common(command)
+
+    command = add("report", _report, "write the HTML report of a certificate")
+    _add_source(command)
+    _add_certificate(command)
+    command.add_argument("--encoder", metavar="FILE", help="a trained encoder, to show")
+    _add_learn(command, default=0)
+    _add_out(command, "FILE", "report.html")
+    _add_common(command)
+
+    command = add("run", _run, "all of these, in one directory that can be resumed")
+    _add_source(command, is_optional=True)
+    command.add_argument("--resume", metavar="DIR", help="go on with the run in this directory")
+    command.add_argument("-o", "--out", metavar="DIR", help="a new directory for the run")
+    _add_gamma(command)
+    _add_goal(command)
+    _add_backend(command)
+    command.add_argument(
+        "--train",
+        choices=("needed", "always", "never"),
+        help="an encoder: if what is found without one leaves something open (the default), or as "
+        "soon as one of its settings is given, always",
+    )
+    _add_training(command)
+    _add_learn(command, default=10_000)
+    command.add_argument("--learn-seeds", type=int, default=1, help="agents of each kind (1)")
+    _add_common(command)
+
+    command = add("compile", _compile, "compile all solvers now rather than at their first use")
+    command.add_argument("--jobs", metavar="N", type=int, help="processes (one per core)")
+    _add_telling(command)
+    parser.commands = commands.choices
+    return parser
+
+
+def _add_source(command: Any, *, is_optional: bool = False) -> None:
+    command.add_argument(
+        "source",
+        metavar="SOURCE",
+        nargs="?" if is_optional else None,
+        help="an environment's id, a saved model, or a BRIDGE file",
+    )
+    group = command.add_argument_group("the environment")
+    group.add_argument(
+        "--env-arg",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="argument of the environment; VALUE is a number, true, false, null, a list, or text "
+        "for an argument that takes text (repeatable)",
+    )
+    group.add_argument(
+        "--backgrounds", metavar="N", type=int, help="multiply by N background states"
+    )
+    group.add_argument(
+        "--terminal", choices=("absorb", "table"), default="absorb", help="how episodes end"
+    )
+    group.add_argument(
+        "--reachable-only", action="store_true", help="leave out states that cannot be reached"
+    )
+    group.add_argument(
+        "--max-states", metavar="N", type=int, default=100_000, help="limit for enumeration"
+    )
+    group.add_argument(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import this module first; it may register environments (repeatable)",
+    )
+
+
+def _add_certificate(command: Any, *, is_optional: bool = False) -> None:
+    command.add_argument(
+        "certificate",
+        metavar="CERTIFICATE",
+        nargs="?" if is_optional else None,
+        help="plan on its clusters instead" if is_optional else "a certificate's file",
+    )
+
+
+def _add_gamma(command: Any) -> None:
+    command.add_argument("--gamma", type=float, default=0.9, help="discount, in [0, 1) (0.9)")
+
+
+def _add_goal(command: Any) -> None:
+    group = command.add_argument_group("the certificate")
+    group.add_argument(
+        "--keep",
+        metavar="SHARE",
+        type=float,
+        help="of the start value, to be kept by proof: the fewest clusters that do (0.95)",
+    )
+    group.add_argument(
+        "--max-loss", metavar="X", type=float, help="instead: no state may lose more, by proof"
+    )
+    group.add_argument(
+        "--tau", metavar="X", help="instead: this threshold, or auto for the widest interval"
+    )
+    group.add_argument("--clusters", metavar="N", type=int, help="instead: so many clusters")
+    group.add_argument("--tol", metavar="W", type=float, help="width of all bounds to reach")
+    group.add_argument("--scope", choices=("all", "covered"), help="which pairs are proven (all)")
+    group.add_argument(
+        "--propose", metavar="LIST", help="of classes,embedding,rewards,features, by commas"
+    )
+    group.add_argument("--max-pairs", metavar="N", type=int, help="single pairs (1,000,000)")
+    group.add_argument("--max-seconds", metavar="S", type=float, help="budget of time")
+    group.add_argument("--max-rounds", metavar="N", type=int, help="budget of steps (100)")
+    group.add_argument("--max-backups", metavar="N", type=int, help="budget of pair backups")
+
+
+def _add_backend(command: Any) -> None:
+    group = command.add_argument_group("where sweeps are done")
+    group.add_argument(
+        "--backend", choices=("local", "ray"), default="local", help="threads, or a Ray cluster"
+    )
+    group.add_argument("--address", help="of a running Ray cluster; else a local one is started")
+    _add_memory_limit(group)
+
+
+def _add_memory_limit(command: Any) -> None:
+    command.add_argument(
+        "--memory-limit", metavar="SIZE", type=_bytes, help="for tables: 500MB, 4GB, or bytes"
+    )
+
+
+def _bytes(text: str) -> int:
+    """A size as people write it."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    plain = text.strip().upper()
+    number = plain.rstrip("BKMGT")
+    try:
+        size = float(number) * units[plain[len(number) :]]
+    except (KeyError, ValueError):
+        size = 0.0
+    if not 1.0 <= size < 2.0**62:
+        raise argparse.ArgumentTypeError(f"must be a size such as 500MB or 4GB, got {text!r}")
+    return int(size)
+
+
+def _add_training(command: Any) -> None:
+    group = command.add_argument_group("the encoder")
+    group.add_argument(
+        "--encoder",
+        dest="kind",
+        choices=("action-max", "dbc", "mico"),
+        help="which loss (action-max)",
+    )
+    # No defaults here: that one of these is given asks for an encoder.
+    group.add_argument("--steps", type=int, help="training steps (5000)")
+    group.add_argument("--dim", type=int, help="coordinates (8)")
+    group.add_argument("--transitions", type=int, help="to learn from (100000)")
+    group.add_argument(
+        "--experience",
+        choices=("model", "steps"),
+        help="draw transitions from the model, or step the environment (model)",
+    )
+    group.add_argument(
+        "--same-action",
+        action="store_true",
+        default=None,
+        help="DBC and MICo compare equal actions only",
+    )
+
+
+def _add_learn(command: Any, *, default: int) -> None:
+    command.add_argument(
+        "--learn",
+        metavar="STEPS",
+        type=int,
+        default=default,
+        help=f"steps of agents for learning curves, 0 for none ({default})",
+    )
+    command.add_argument("--title", help="of the report")
+
+
+def _add_out(command: Any, metavar: str, default: str) -> None:
+    command.add_argument(
+        "-o", "--out", metavar=metavar, default=default, help=f"where to write ({default})"
+    )
+
+
+def _add_common(command: Any) -> None:
+    group = command.add_argument_group("how to run")
+    group.add_argument("--seed", type=int, default=0, help="of everything random (0)")
+    group.add_argument("--threads", metavar="N", type=int, help="all cores by default")
+    _add_telling(group)
+
+
+def _add_telling(group: Any) -> None:
+    group.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    group.add_argument("--quiet", action="store_true", help="no progress and no text")
+    group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+if __name__ == "__main__":
+    console()

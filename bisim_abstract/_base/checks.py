@@ -1,0 +1,126 @@
+"""Argument checks that several modules share: each names argument, rule and value."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import operator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._base.types import IntArray, SeedLike
+from bisim_abstract.errors import InvalidArgumentError, MissingDependency
+
+
+def check_gamma(gamma: float) -> float:
+    """Return the discount as a float; it must lie in [0, 1)."""
+    if isinstance(gamma, list | tuple | np.ndarray) and np.ndim(gamma) > 0:
+        raise InvalidArgumentError(
+            f"gamma must be a real number, got an array of shape {np.shape(gamma)}; subjects come "
+            "in this order: model, certificate or clusters, gamma, policy"
+        )
+    value = check_real("gamma", gamma)
+    if not 0.0 <= value < 1.0:
+        raise InvalidArgumentError(
+            f"gamma must lie in [0, 1), got {value!r}; "
+            "the metric and the values are not finite at 1 and beyond"
+        )
+    return value
+
+
+def check_real(name: str, value: float) -> float:
+    """Return `value` as a finite float."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{name} must be a real number, got {value!r}") from None
+    except OverflowError:
+        raise InvalidArgumentError(f"{name} must be finite, got a number beyond floats") from None
+    if not math.isfinite(number):
+        raise InvalidArgumentError(f"{name} must be finite, got {number!r}")
+    return number
+
+
+def check_positive(name: str, value: float) -> float:
+    """Return `value` as a finite float above zero."""
+    number = check_real(name, value)
+    if number <= 0.0:
+        raise InvalidArgumentError(f"{name} must be above 0, got {number!r}")
+    return number
+
+
+def check_fraction(name: str, value: float) -> float:
+    """Return `value` as a float in [0, 1]."""
+    number = check_real(name, value)
+    if not 0.0 <= number <= 1.0:
+        raise InvalidArgumentError(f"{name} must lie in [0, 1], got {number!r}")
+    return number
+
+
+def check_int(name: str, value: int, *, low: int, high: int | None = None) -> int:
+    """Return `value` as an int between `low` and `high` (both included)."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}") from None
+    if number < low or (high is not None and number > high):
+        rule = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise InvalidArgumentError(f"{name} must be {rule}, got {number}")
+    return number
+
+
+def check_memory_limit(memory_limit: int | None) -> int | None:
+    """Return a limit in bytes, at least 1, or None."""
+    return None if memory_limit is None else check_int("memory_limit", memory_limit, low=1)
+
+
+def check_states(name: str, values: npt.ArrayLike, n_states: int) -> IntArray:
+    """Return state indices as int64; they must be whole numbers in [0, n_states)."""
+    index = as_array(name, values)
+    if index.size and index.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"{name} must be state indices, got dtype {index.dtype}")
+    bad = np.flatnonzero((index < 0) | (index >= n_states)) if index.size else index
+    if bad.size:
+        raise InvalidArgumentError(
+            f"{name} must lie in [0, {n_states}), got {index.ravel()[bad[0]]}"
+        )
+    return index.astype(np.int64)
+
+
+def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return anything like an array as one; rows of different lengths are none."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{name} must be a regular array: {error}") from None
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise InvalidArgumentError(f"{name} must be one of {listed}, got {value!r}")
+    return value
+
+
+def as_generator(seed: SeedLike) -> np.random.Generator:
+    """Turn a seed into a Generator; an existing Generator is used as it is."""
+    if isinstance(seed, np.random.Generator):
+        return seed
+    if seed is not None:
+        seed = check_int("seed", seed, low=0)
+    return np.random.default_rng(seed)
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import an optional module, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependency(
+            f"{module} is needed here and could not be imported ({error}); "
+            f"install it with: pip install 'bisim-abstract[{extra}]'"
+        ) from error

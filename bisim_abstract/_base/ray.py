@@ -1,0 +1,371 @@
+"""Sweeps on a Ray cluster, with the bits of a local run.
+
+Data that stay the same are put into the object store once per job, data of a sweep once per
+sweep. Chunks are those of a local run, gathered into shards. A shard whose worker or node is
+lost is computed again elsewhere, by Ray or, where Ray gives up, handed out anew from here; being
+a function of its inputs alone, it gives the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from bisim_abstract._base.checks import check_int, require
+from bisim_abstract._base.memory import human_bytes
+from bisim_abstract._base.parallel import Array, Data, Job, Sweep, Work, spans, thread_count
+from bisim_abstract._version import __version__
+from bisim_abstract.errors import MemoryLimitError
+
+__all__ = ["RayBackend"]
+
+logger = logging.getLogger(__name__)
+
+SHARDS_PER_CPU = 3  # so that a slow worker does not keep all others waiting
+AHEAD_PER_CPU = 2  # handed out at once: what is left to run out after an interruption
+SHARD_BYTES = 64 * 2**20  # of results and data of a shard, at most
+RETRIES = 20  # by Ray, of a shard whose worker, node or result was lost
+HAND_OUTS = 3  # of a shard from here: what Ray gave up may be a node's fault, or the shard's
+STORE_SHARE = 0.8  # of the object store that one job may take
+PATIENCE = 10.0  # seconds for a cluster to answer
+WAIT = 1.0  # seconds between looks at what is done
+QUIET = 60.0  # seconds without a result after which the reason is looked for
+LOST = (  # what Ray says when it gave up on something that can be computed anew
+    "ObjectLostError",
+    "WorkerCrashedError",
+    "NodeDiedError",
+    "LocalRayletDiedError",
+    "OutOfMemoryError",
+)
+# An HTTP/2 client's first words, and the frame that every gRPC server answers with.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = 4
+
+
+class RayBackend:
+    """A Ray cluster as the place where sweeps are done.
+
+    Pass it to `certify(..., backend=...)` to use one cluster for several runs. If Ray is
+    initialised already, that cluster is used; else the one at `address` is joined, or at the
+    variable RAY_ADDRESS, or a local one is started, which ends with `close` or the end of a
+    `with` block. Lost workers and nodes change nothing; while no node has a processor, sweeps
+    wait for one, with a warning in the log.
+
+    Args:
+        address: Of a running cluster, for instance "auto" or "ray://host:10001".
+        num_cpus: Processors of a local cluster; all cores by default.
+        shard_bytes: How much data and results of one task may take.
+
+    Example:
+        ```
+        with RayBackend(num_cpus=2) as backend:
+            certificate = certify(mdp, 0.9, backend=backend)
+        ```
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str | None = None,
+        num_cpus: int | None = None,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        self._ray: Any = require("ray", extra="ray")
+        self._shard_bytes = check_int("shard_bytes", shard_bytes, low=1)
+        self.listener: Callable[[int, int], None] | None = None
+        self._is_ours = not self._ray.is_initialized()
+        if self._is_ours:
+            self._start(address, thread_count(num_cpus))
+        self._task = self._ray.remote(max_retries=RETRIES, num_cpus=1)(_shard)
+
+    def _start(self, address: str | None, num_cpus: int) -> None:
+        # Workers must find this very package, and stay on one thread each.
+        home = str(Path(__file__).resolve().parents[2])
+        paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        variables = {
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+            "NUMBA_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        options: dict[str, Any] = {
+            "runtime_env": {"env_vars": variables},
+            "log_to_driver": False,
+            "logging_level": "error",
+        }
+        if address in (None, "auto"):  # as Ray does: jobs submitted to a cluster find it there
+            address = os.environ.get("RAY_ADDRESS") or address
+        if address is None:
+            # Without the word "local", Ray would join whatever cluster runs on this machine.
+            options |= {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
+        else:
+            _reach(address)
+            options["address"] = address
+        try:
+            self._ray.init(**options)
+        except (
+            ConnectionError,
+            ImportError,
+            ValueError,
+            RuntimeError,
+            TimeoutError,
+            self._ray.exceptions.RayError,
+        ) as error:
+            where = "a local Ray cluster" if address is None else f"the Ray cluster at {address}"
+            reason = _reason(error, self._ray.exceptions)
+            raise ConnectionError(f"{where} could not be reached: {reason}") from error
+
+    # -- work ------------------------------------------------------------------------------
+
+    @property
+    def cpus(self) -> int:
+        """Processors of the cluster."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def prepare(self, job: Job) -> Sweep:
+        """Put the data of a job into the object store, chunk by chunk where they belong to one.
+
+        Raises:
+            MemoryLimitError: If they would not fit there.
+        """
+        ray = self._ray
+        room = ray.cluster_resources().get("object_store_memory", float("inf")) * STORE_SHARE
+        used = _size(job.common)
+        self._check(used, room)
+        common = _Stored(ray, partial(dict, job.common))
+        shards: list[tuple[list[tuple[int, int]], _Stored]] = []
+        ranges: list[tuple[int, int]] = []
+        parts: list[Any] = []
+        held = 0
+        chunks = spans(job.total, job.chunk)
+        most = max(1, len(chunks) // (self.cpus * SHARDS_PER_CPU))
+        for begin, end in chunks:
+            ranges.append((begin, end))
+            parts.append(job.part(begin, end))
+            held += _size(parts[-1]) + 8 * (end - begin)
+            if len(ranges) >= most or held >= self._shard_bytes or end == job.total:
+                used += held
+                self._check(used, room)
+                shards.append((ranges, _Stored(ray, partial(_parts, job, ranges), parts)))
+                ranges, parts, held = [], [], 0
+
+        def sweep(fresh: Data, out: Array) -> list[Any]:
+            data = _Stored(ray, partial(dict, fresh))
+            shape = (out.shape, out.dtype.str)
+
+            def hand_out(k: int, lost: str) -> Any:
+                ranges, part = shards[k]
+                found = [stored.get(lost) for stored in (common, part, data)]
+                return self._task.remote(__version__, job.work, *found, ranges, shape)
+
+            return self._gather(hand_out, [ranges for ranges, _ in shards], out)
+
+        return sweep
+
+    def _check(self, used: int, room: float) -> None:
+        if used > room:
+            raise MemoryLimitError(
+                f"the data of a sweep need {human_bytes(used)} of the object store, but "
+                f"{human_bytes(int(room))} may be used; add nodes, start Ray with more "
+                "object_store_memory, or cover fewer pairs (max_pairs)"
+            )
+
+    def _gather(
+        self, hand_out: Callable[[int, str], Any], ranges: list[list[tuple[int, int]]], out: Array
+    ) -> list[Any]:
+        """Results into their places, as they come; what chunks returned, in order."""
+        ray, total = self._ray, len(ranges)
+        returned: list[list[Any]] = [[] for _ in ranges]
+        times = [1] * total
+        silence = _Silence(ray)
+        running: dict[Any, int] = {}
+        first = gathered = 0
+        # Nothing is cancelled, whatever ends this loop: `ray.cancel` races with results that
+        # arrive and then aborts the whole process ("task that was not pending", Ray 2.60). Few
+        # are handed out at once instead; they run out, or end with their cluster.
+        while gathered < total:
+            ahead = min(AHEAD_PER_CPU * self.cpus - len(running), total - first)
+            for _ in range(ahead):
+                running[hand_out(first, "")] = first
+                first += 1
+            done, _ = ray.wait(list(running), num_returns=1, timeout=WAIT)
+            silence.look(len(done), gathered, total)
+            for task in done:
+                k = running.pop(task)
+                try:
+                    values, returned[k] = ray.get(task)
+                except ray.exceptions.RayError as error:
+                    lost = self._lost(error, times[k])
+                    times[k] += 1
+                    running[hand_out(k, lost)] = k
+                    continue
+                out[ranges[k][0][0] : ranges[k][-1][1]] = values
+                gathered += 1
+                if self.listener is not None:
+                    self.listener(gathered, total)
+        return [entry for entries in returned for entry in entries]
+
+    def _lost(self, error: Any, times: int) -> str:
+        """The id of the object that was lost, if any; raises what is not to be tried again."""
+        kinds = self._ray.exceptions
+        cause = getattr(error, "cause", None) or error
+        reason = _reason(cause, kinds)
+        if "No module named" in str(cause):
+            raise ConnectionError(
+                f"a worker of the Ray cluster cannot load what it is to do: {reason}; install "
+                "the same packages on every node"
+            ) from error
+        if not isinstance(cause, kinds.RayError):
+            raise cause from error  # of the work itself
+        if not isinstance(cause, tuple(getattr(kinds, name) for name in LOST)):
+            raise ConnectionError(f"the Ray cluster could not do a shard: {reason}") from error
+        if times >= HAND_OUTS:
+            raise ConnectionError(
+                f"a shard was lost by the Ray cluster {times} times, after up to {RETRIES} retries "
+                f"each: {reason}; see why its workers or nodes end (memory is the usual reason: "
+                "try a smaller shard_bytes), or run with backend 'local'"
+            ) from error
+        logger.info("a shard was lost and is handed out again: %s", reason)
+        return str(getattr(cause, "object_ref_hex", ""))
+
+    # -- ending ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End a cluster that was started here, or leave one that was joined."""
+        if self._is_ours:
+            self._ray.shutdown()
+            self._is_ours = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Stored:
+    """Data in the object store, which are made and put there again if they were lost."""
+
+    def __init__(self, ray: Any, make: Callable[[], Any], made: Any = None) -> None:
+        self._ray, self._make = ray, make
+        self._ref = ray.put(make() if made is None else made)
+
+    def get(self, lost: str) -> Any:
+        """Where the data are, given the id of an object that was lost."""
+        if self._ref.hex() == lost:
+            self._ref = self._ray.put(self._make())
+        return self._ref
+
+
+class _Silence:
+    """Says why nothing comes, once per silence: Ray waits for processors for ever."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._since = self._looked = time.monotonic()
+        self._is_told = False
+
+    def look(self, news: int, done: int, total: int) -> None:
+        """Called again and again, with the number of shards that have just come back."""
+        now = time.monotonic()
+        if news:
+            self._since, self._looked, self._is_told = now, now, False
+        if self._is_told or now - self._looked < QUIET:
+            return
+        self._looked = now
+        if self._ray.cluster_resources().get("CPU", 0) >= 1:
+            return  # shards may take long
+        self._is_told = True
+        logger.warning(
+            "no shard came back for %.0f s, and the Ray cluster has no processor left: "
+            "waiting for a node to join it, %d of %d shards are done, Ctrl-C ends the wait",
+            now - self._since,
+            done,
+            total,
+        )
+
+
+def _reach(address: str) -> None:
+    """Knock at an address: Ray waits for minutes, or ends the whole process, if no Ray answers."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d{1,5})", address)
+    if found is None:
+        return  # "auto" and the like, which Ray looks up itself
+    try:
+        with socket.create_connection((found[1], int(found[2])), timeout=PATIENCE) as line:
+            if os.environ.get("RAY_USE_TLS", "0") in ("1", "true"):
+                return  # answers to encrypted words only
+            line.sendall(PREFACE)
+            answer = b""
+            while len(answer) < 4 and (more := line.recv(4 - len(answer))):
+                answer += more
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"no Ray cluster answers at {address}: {error}") from error
+    if len(answer) < 4 or answer[3] != SETTINGS:
+        raise ConnectionError(
+            f"what answers at {address} is not a Ray cluster; give the port of its head, "
+            "6379 by default, or ray:// and that of its client server, 10001 by default"
+        )
+
+
+def _reason(error: BaseException, kinds: Any) -> str:
+    """The first sentence of an error of Ray, or of what is behind it if that says more."""
+    behind: BaseException | None = error
+    refused = getattr(kinds, "AuthenticationError", ())  # of newer versions of Ray
+    while behind is not None:
+        if isinstance(behind, refused) or "AuthenticationError" in str(behind):
+            return "it asks for a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+        behind = behind.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _parts(job: Job, ranges: list[tuple[int, int]]) -> list[Any]:
+    """The data of consecutive chunks."""
+    return [job.part(begin, end) for begin, end in ranges]
+
+
+def _shard(
+    version: str,
+    work: Work,
+    common: Data,
+    parts: list[Any],
+    fresh: Data,
+    ranges: list[tuple[int, int]],
+    shape: tuple[tuple[int, ...], str],
+) -> tuple[Array, list[Any]]:
+    """Consecutive chunks on a worker: what they wrote, and what they returned."""
+    if version != __version__:
+        raise ConnectionError(
+            f"a worker has bisim_abstract {__version__}, but {version} asks it; "
+            "install the same version on every node"
+        )
+    # Chunks write to their own places of the whole; pages that nobody touches cost nothing.
+    out = np.empty(shape[0], dtype=np.dtype(shape[1]))
+    pairs = zip(ranges, parts, strict=True)
+    returned = [work(common, part, fresh, begin, end, out) for (begin, end), part in pairs]
+    return out[ranges[0][0] : ranges[-1][1]].copy(), returned
+
+
+def _size(data: Any) -> int:
+    """Bytes of the arrays in some data."""
+    if isinstance(data, np.ndarray):
+        return int(data.nbytes)
+    if isinstance(data, dict):
+        return sum(_size(value) for value in data.values())
+    if isinstance(data, list | tuple):
+        return sum(_size(value) for value in data)
+    return 8

@@ -1,0 +1,430 @@
+"""The two arms over covered pairs, of states or of blocks: the only place that moves a bound.
+
+The lower arm starts from a sub-solution (f <= Tf) and the upper arm from a super-solution
+(f >= Tf); both then lie on their side of the metric d. A sweep replaces the entry of every
+covered pair by its backup if that is tighter. T is monotone, so f <= d gives Tf <= d and both
+properties last: max(f, Tf) <= T max(f, Tf), and mirrored. This holds for any set of pairs, in
+any order, and whatever the transport solver answers, because the backups are rounded outward.
+
+Uncovered pairs are never stored. They read their start value, which depends on rewards alone,
+or what block levels and features say of them, if that is tighter (see `Ground`).
+
+There is one core. Pairs of states are pairs of blocks of size one, whose reward intervals are
+points and whose radii are 0; a block of several members also has a diameter, an entry (C, C).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._base.checks import check_gamma, check_int, check_states
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.parallel import (
+    Array,
+    Backend,
+    Data,
+    Job,
+    LocalBackend,
+    Sweep,
+    read_only,
+    spans,
+    thread_count,
+)
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, exact_blocks
+from bisim_abstract._bounds.features import ValueFeatures
+from bisim_abstract._bounds.ground import TINY, Ground, Starts
+from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract.errors import InvalidArgumentError
+
+CHUNK = 4096  # pairs per unit of work; results do not depend on it
+PAIR_BYTES = 120  # what covering one more pair takes at its peak
+# What both kernels of a lookup take, in their order.
+LOOKUP = (
+    *("first", "second", "indptr", "indices", "n_blocks", "n_actions", "is_point"),
+    *("slots", "places"),
+)
+LOOKUP_BYTES = 2**30  # memory for looked-up positions, beyond which they are found anew
+
+
+class Arms:
+    """Covered pairs of a model with a lower and an upper bound on the metric of each.
+
+    Args:
+        mdp: The model.
+        gamma: The discount, in [0, 1).
+        model: Blocks of its states; by default every state is one of its own.
+        lower_start: "reward" or "zero", see `Starts`.
+        upper_start: "reward" or "constant".
+        threads: Number of threads; all cores by default. Results do not depend on it.
+        backend: Who sweeps; these threads by default. Results do not depend on it either.
+        lookup_bytes: Memory for looked-up positions; beyond it they are found anew at every
+            sweep, in chunks.
+        memory_limit: Bytes that tables of pairs may take; what is available by default.
+
+    Attributes:
+        mdp: The model.
+        model: Its blocks.
+        ground: What uncovered pairs read.
+        keys: (covered) sorted pair keys, s * n + t with s < t, n being the number of blocks;
+            also s = t for blocks of several members.
+        lower: (covered) lower bounds.
+        upper: (covered) upper bounds.
+        backups: Pair backups made so far, of either arm.
+    """
+
+    def __init__(
+        self,
+        mdp: TabularMDP,
+        gamma: float,
+        *,
+        model: BlockModel | None = None,
+        lower_start: str = "reward",
+        upper_start: str = "reward",
+        threads: int | None = None,
+        backend: Backend | None = None,
+        lookup_bytes: int = LOOKUP_BYTES,
+        memory_limit: int | None = None,
+    ) -> None:
+        self.mdp = mdp
+        self.model = BlockModel.of_states(mdp) if model is None else model
+        self.gamma = check_gamma(gamma)
+        self.ground = Ground(
+            Starts.of(
+                self.model.low, self.model.high, self.gamma, lower=lower_start, upper=upper_start
+            )
+        )
+        self.keys: IntArray = np.empty(0, np.int64)
+        self.lower: FloatArray = np.empty(0)
+        self.upper: FloatArray = np.empty(0)
+        self.backups = 0
+        self._backend = LocalBackend(thread_count(threads)) if backend is None else backend
+        self._lookup_bytes = check_int("lookup_bytes", lookup_bytes, low=0)
+        self.memory_limit = memory_limit
+        self._lookup: _Lookup | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of states, or of blocks."""
+        return self.model.n_blocks
+
+    @property
+    def starts(self) -> Starts:
+        """What uncovered pairs read at first."""
+        return self.ground.starts
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of pairs that could be covered."""
+        return self.n * (self.n - 1) // 2 + int((~self.model.is_point).sum())
+
+    @property
+    def n_covered(self) -> int:
+        """Number of covered pairs."""
+        return int(self.keys.size)
+
+    @property
+    def coverage(self) -> float:
+        """Share of all pairs that is covered."""
+        return self.n_covered / self.n_pairs if self.n_pairs else 1.0
+
+    def pairs(self) -> tuple[IntArray, IntArray]:
+        """The states of the covered pairs, the smaller ones first."""
+        first, second = np.divmod(self.keys, self.n)
+        return first, second
+
+    def cover(self, states: npt.ArrayLike, others: npt.ArrayLike) -> int:
+        """Add pairs, at their start values; how many of them were new.
+
+        Pairs of equal states and pairs that are covered already are passed over.
+        """
+        s = check_states("states", states, self.n)
+        t = check_states("others", others, self.n)
+        self._check_room(s.size)
+        keys = np.minimum(s, t) * self.n + np.maximum(s, t)
+        fresh = np.setdiff1d(keys[(s != t) | ~self.model.is_point[s]], self.keys)
+        if fresh.size == 0:
+            return 0
+        lower, upper = self.ground.read(*np.divmod(fresh, self.n))
+        merged = np.concatenate([self.keys, fresh])
+        order = np.argsort(merged, kind="stable")
+        lower = np.concatenate([self.lower, lower])[order]
+        upper = np.concatenate([self.upper, upper])[order]
+        # At once, so that an interrupt leaves the arms as they were or as they will be.
+        self.keys, self.lower, self.upper, self._lookup = merged[order], lower, upper, None
+        return int(fresh.size)
+
+    def cover_all(self) -> int:
+        """Add every pair; how many of them were new."""
+        self._check_room(self.n * (self.n + 1) // 2)
+        s, t = np.triu_indices(self.n)
+        return self.cover(s, t)
+
+    def _check_room(self, more: int) -> None:
+        """Refuse pairs whose states, keys, order and bounds would not fit while they are merged."""
+        check_memory(
+            PAIR_BYTES * (self.n_covered + more),
+            what=f"covering {more:,} pairs",
+            instead="cover fewer pairs (max_pairs), or merge states first",
+            memory_limit=self.memory_limit,
+        )
+
+    def add_level(self, level: BlockLevel) -> None:
+        """Let all pairs of states read the bounds of a block level where these are tighter."""
+        self._read_from(self.ground.with_level(level))
+
+    def set_features(self, features: ValueFeatures) -> None:
+        """Let all pairs of states read the distance of features where that is tighter."""
+        self._read_from(self.ground.with_features(features))
+
+    def _read_from(self, ground: Ground) -> None:
+        below, above = ground.read(*self.pairs())
+        lower, upper = np.maximum(self.lower, below), np.minimum(self.upper, above)
+        self.ground, self.lower, self.upper, self._lookup = ground, lower, upper, None
+
+    def start_diagonal(self) -> None:
+        """Cover the diameters of all blocks, at upper bounds that are known at once.
+
+        Let c = max over blocks and actions of (high - low + 2·gamma·radius·D)/(1 - gamma). Two
+        members of a block go to members of the same block, at a cost of at most c, but for at
+        most twice the radius of the mass, at a cost of at most D. So high - low +
+        gamma·(c + 2·radius·D) <= c: with c on the diagonal the upper arm is a super-solution.
+        So it is with 0 for the blocks that `exact_blocks` finds. The last factor covers the
+        rounding of c, TINY its underflow: a product of two small numbers may be computed as 0.
+        """
+        model, starts = self.model, self.starts
+        several = np.flatnonzero(~model.is_point)
+        self.cover(several, several)
+        first, second = self.pairs()
+        diagonal = np.flatnonzero(first == second)
+        local = model.high - model.low + 2.0 * self.gamma * model.radius * starts.diameter
+        local = local[~model.is_point]
+        most = float(local.max(initial=0.0)) / (1.0 - self.gamma) * (1.0 + 1e-12)
+        if most > 0.0 or (starts.diameter > 0.0 and model.radius.any()):
+            most += TINY / (1.0 - self.gamma)
+        upper = self.upper.copy()
+        upper[diagonal] = np.minimum(upper[diagonal], most)
+        is_exact = np.isin(first[diagonal], exact_blocks(model))
+        upper[diagonal[is_exact]] = 0.0
+        self.upper = upper
+
+    def tighten(self, lower: FloatArray, upper: FloatArray) -> None:
+        """Take over bounds of the covered pairs where they are tighter.
+
+        The caller answers for them: `lower` must be a sub-solution together with what the
+        arms hold, and `upper` a super-solution.
+        """
+        self.lower, self.upper = np.maximum(self.lower, lower), np.minimum(self.upper, upper)
+
+    def level(self) -> BlockLevel:
+        """The block model and its bounds as they stand."""
+        return BlockLevel(model=self.model, keys=self.keys, lower=self.lower, upper=self.upper)
+
+    def restore(self, keys: IntArray, lower: FloatArray, upper: FloatArray, backups: int) -> None:
+        """Take over covered pairs and bounds as they were; the caller answers for the latter."""
+        n = self.n
+        if keys.dtype != np.int64 or lower.dtype != np.float64 or upper.dtype != np.float64:
+            raise InvalidArgumentError("keys must be int64, lower and upper float64")
+        if keys.ndim != 1 or not keys.shape == lower.shape == upper.shape:
+            raise InvalidArgumentError("keys, lower and upper must be aligned arrays")
+        first, second = np.divmod(keys, n)
+        if (keys[1:] <= keys[:-1]).any() or (keys < 0).any() or (first > second).any():
+            raise InvalidArgumentError("keys must rise strictly and be those of pairs s < t")
+        if self.model.is_point[first[first == second] % n].any():
+            raise InvalidArgumentError("keys must be those of pairs of different states")
+        if keys.size and keys[-1] >= n * n:
+            raise InvalidArgumentError(f"keys must be those of pairs of {n} states")
+        if not (np.isfinite(upper).all() and (lower >= 0.0).all() and (lower <= upper).all()):
+            raise InvalidArgumentError("bounds must be finite with 0 <= lower <= upper")
+        self.keys, self.lower, self.upper = keys.copy(), lower.copy(), upper.copy()
+        self.backups = check_int("backups", backups, low=0)
+        self._lookup = None
+
+    def sweep(self, *, lower: bool = True, upper: bool = True) -> tuple[float, float]:
+        """One Jacobi sweep over the covered pairs; the largest change of each arm."""
+        if self.n_covered == 0:
+            return 0.0, 0.0
+        moved = [0.0, 0.0]
+        if lower:
+            values = self.ground_costs(is_upper=False)
+            new = np.maximum(self.lower, self.backup(values, is_upper=False))
+            moved[0] = float((new - self.lower).max())
+            self.lower = new
+        if upper:
+            values = self.ground_costs(is_upper=True)
+            new = np.minimum(self.upper, self.backup(values, is_upper=True))
+            moved[1] = float((self.upper - new).max())
+            self.upper = new
+        return moved[0], moved[1]
+
+    def ground_pairs(self) -> tuple[IntArray, IntArray]:
+        """The pairs of states whose costs backups read, place by place.
+
+        Place 0 is a pair of equal states; covered pairs come next, then the frontier: pairs
+        that are read but not covered.
+        """
+        keys = np.concatenate([[0], self.keys, self._looked_up().frontier])
+        first, second = np.divmod(keys, self.n)
+        return first, second
+
+    def ground_costs(self, *, is_upper: bool) -> FloatArray:
+        """What one arm says of each of `ground_pairs` now."""
+        lookup = self._looked_up()
+        if is_upper:
+            return np.concatenate([[0.0], self.upper, lookup.frontier_upper])
+        return np.concatenate([[0.0], self.lower, lookup.frontier_lower])
+
+    def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper bounds for any pairs, covered or not, by broadcasting."""
+        s, t = np.broadcast_arrays(
+            check_states("states", states, self.n), check_states("others", others, self.n)
+        )
+        small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
+        lower, upper = self.ground.read(small, large)
+        keys = small * self.n + large
+        if self.n_covered:
+            at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
+            known = self.keys[at] == keys
+            lower[known], upper[known] = self.lower[at[known]], self.upper[at[known]]
+        is_same = (small == large) & self.model.is_point[small]
+        lower[is_same] = upper[is_same] = 0.0
+        return lower.reshape(s.shape), upper.reshape(s.shape)
+
+    def backup(self, values: FloatArray, *, is_upper: bool) -> FloatArray:
+        """The backup of every covered pair under given ground costs, rounded outward.
+
+        Args:
+            values: Costs of `ground_pairs`, at least 0, the first of them 0.
+            is_upper: Round up; else down.
+        """
+        # True rows of an estimated model may reach anything, at a cost of D at most.
+        reach = self.starts.diameter if self.model.is_estimate and is_upper else 0.0
+        out = np.empty(self.n_covered)
+        fresh = {"values": read_only(values), "reach": reach, "is_upper": is_upper}
+        self._looked_up().sweep(fresh, out)
+        self.backups += self.n_covered
+        return out
+
+    def _looked_up(self) -> _Lookup:
+        if self._lookup is None:
+            self._lookup = _Lookup(self, self._lookup_bytes, self._backend)
+        return self._lookup
+
+
+def back_up_chunk(
+    common: Data, part: Any, fresh: Data, begin: int, end: int, out: FloatArray
+) -> None:
+    """The backups of the pairs begin..end, from data of `_Lookup`."""
+    from bisim_abstract._kernels.transport import arm_kernel
+
+    if part is None:
+        part = _found(common, begin, end)
+    arm_kernel(
+        begin,
+        end,
+        common["first"],
+        common["second"],
+        part[0],
+        part[1],
+        common["indptr"],
+        common["indices"],
+        common["probs"],
+        common["normalised_probs"],
+        common["low"],
+        common["high"],
+        common["radius"],
+        common["gamma"],
+        common["max_support"],
+        fresh["reach"],
+        fresh["is_upper"],
+        fresh["values"],
+        out,
+    )
+
+
+def _found(common: Data, begin: int, end: int) -> tuple[Array, Array]:
+    """Offsets and positions of the ground costs of the pairs begin..end, all met before."""
+    from bisim_abstract._kernels.lookup import find_kernel
+
+    offset = np.empty(end - begin + 1, np.int64)
+    positions = np.empty(int(common["sizes"][begin:end].sum()), np.int32)
+    find: Any = find_kernel
+    find(begin, end, *(common[name] for name in LOOKUP), offset, positions)
+    return read_only(offset), read_only(positions)
+
+
+class _Lookup:
+    """Positions of all ground costs that the covered pairs read, found once per coverage."""
+
+    def __init__(self, arms: Arms, limit: int, backend: Backend) -> None:
+        model, count = arms.model, arms.n_covered
+        first, second = arms.pairs()
+        widths = np.diff(model.indptr).reshape(model.n_blocks, -1)
+        sizes = np.asarray((widths[first] * widths[second]).sum(axis=1))
+        total = int(sizes.sum())
+        # Every cell may add one pair to the frontier, but no pair twice.
+        most = min(total, arms.n_pairs) + count
+        capacity = 1 << max(4, math.ceil(math.log2(2 * most + 1)))
+        is_kept = 4 * total <= limit
+        check_memory(
+            16 * capacity + 24 * most + (4 * total if is_kept else 0),
+            what=f"looking up the ground costs of {count:,} covered pairs",
+            instead="cover fewer pairs (max_pairs), or merge states first",
+            memory_limit=arms.memory_limit,
+        )
+        table: dict[str, Any] = {
+            "first": read_only(first),
+            "second": read_only(second),
+            "indptr": model.indptr,
+            "indices": model.indices,
+            "n_blocks": model.n_blocks,
+            "n_actions": model.n_actions,
+            "is_point": model.is_point,
+            "slots": np.full(capacity, -1, np.int64),
+            "places": np.empty(capacity, np.int64),
+            "sizes": sizes,
+        }
+        parts = self._find_frontier(arms, table, keep=is_kept)
+        common = {
+            "probs": model.probs,
+            "normalised_probs": read_only(model.normalised_probs),
+            "low": model.low,
+            "high": model.high,
+            "radius": model.radius,
+            "gamma": arms.gamma,
+            "max_support": model.max_support,
+        }
+        if is_kept:  # where each pair's costs are has been found for good
+            common |= {name: table[name] for name in ("first", "second", "indptr", "indices")}
+        else:
+            common |= table | {name: read_only(table[name]) for name in ("slots", "places")}
+        job = Job(back_up_chunk, common, count, CHUNK, lambda begin, end: parts.get(begin))
+        self.sweep: Sweep = backend.prepare(job)
+
+    def _find_frontier(
+        self, arms: Arms, table: Data, *, keep: bool
+    ) -> dict[int, tuple[Array, Array]]:
+        """Read what uncovered pairs cost; with `keep`, offsets and positions of each chunk."""
+        from bisim_abstract._kernels.lookup import insert_kernel, locate_kernel
+
+        insert_kernel(arms.keys, 1, table["slots"], table["places"])
+        given, locate = [table[name] for name in LOOKUP], cast(Any, locate_kernel)
+        found, parts = [], {}
+        place = 1 + arms.n_covered
+        for begin, end in spans(arms.n_covered, CHUNK):
+            cells = int(table["sizes"][begin:end].sum())
+            room, positions = np.empty(cells, np.int64), np.empty(cells, np.int32)
+            offset = np.empty(end - begin + 1, np.int64)
+            added = locate(begin, end, *given, place, room, offset, positions)
+            found.append(room[:added].copy())
+            place += added
+            if keep:
+                parts[begin] = read_only(offset), read_only(positions)
+        self.frontier: IntArray = np.concatenate(found)
+        s, t = np.divmod(self.frontier, arms.model.n_blocks)
+        self.frontier_lower, self.frontier_upper = arms.ground.read(s, t)
+        return parts

@@ -1,0 +1,300 @@
+"""Blocks of states as one model: reward intervals, centre rows, and how far members are off.
+
+Take any partition of the states. For a block C and an action, every member pays a reward in
+[low, high], and its row, summed by block, is within `radius` of the centre row in total
+variation. That is all the arms need to bound the distance of any two members of two blocks:
+a coupling of the centres becomes one of the members by re-routing at most both radii of mass.
+
+A model of single states is the case where intervals are points and radii are 0 (or what the
+confidence radii of an estimated model say): pairs of states are pairs of blocks of size one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._base.arrays import kept
+from bisim_abstract._base.cached import cached_property
+from bisim_abstract._base.labels import as_labels
+from bisim_abstract._base.parallel import map_chunks, read_only, thread_count
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
+from bisim_abstract._model.checks import check_rows
+from bisim_abstract._model.estimation import reward_intervals
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract.errors import InvalidArgumentError
+
+__all__ = ["BlockLevel", "BlockModel", "build_blocks"]
+
+BLOCK_CHUNK = 8  # blocks per unit of work, at least
+CHUNKS = 64  # units of work, at most: each has scratch space for all blocks
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BlockModel:
+    """A partition of the states and what is known of its blocks.
+
+    Attributes:
+        labels: (n_states) block of each state, 0 to n_blocks - 1, each of them used.
+        low: (n_blocks, n_actions) no member's reward is lower.
+        high: (n_blocks, n_actions) no member's reward is higher.
+        indptr: (n_blocks * n_actions + 1) boundaries of the centre rows.
+        indices: (nnz) blocks, rising within a row. Unless the model is an estimate, they are
+            all the blocks that members can reach.
+        probs: (nnz) centre rows; as everywhere, a row is its entries divided by their sum.
+        radius: (n_blocks, n_actions) no member's row, summed by block, is farther from the
+            centre in total variation.
+        is_estimate: Whether confidence radii are part of intervals and radii. True rows may
+            then also reach blocks that no sample did.
+    """
+
+    labels: IntArray
+    low: FloatArray
+    high: FloatArray
+    indptr: IntArray
+    indices: IntArray
+    probs: FloatArray
+    radius: FloatArray
+    is_estimate: bool = False
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        for name in ("labels", "indptr", "indices"):
+            set_field(self, name, kept(name, getattr(self, name), np.int64))
+        for name in ("low", "high", "probs", "radius"):
+            set_field(self, name, kept(name, getattr(self, name), np.float64))
+        shape = self.low.shape
+        if self.low.ndim != 2 or self.low.size == 0 or self.high.shape != shape:
+            raise InvalidArgumentError(
+                "low and high must have shape (n_blocks, n_actions), "
+                f"got {shape} and {self.high.shape}"
+            )
+        if self.radius.shape != shape:
+            raise InvalidArgumentError(f"radius must have shape {shape}, got {self.radius.shape}")
+        is_interval = np.isfinite(self.low) & np.isfinite(self.high) & (self.low <= self.high)
+        if not is_interval.all():
+            raise InvalidArgumentError("reward intervals must be finite with low <= high")
+        if not ((self.radius >= 0.0) & (self.radius <= 1.0)).all():
+            raise InvalidArgumentError("radius is a total variation: it must lie in [0, 1]")
+        check_rows(self.indptr, self.indices, self.probs, *shape)
+        counts = np.zeros(0, np.int64)
+        is_flat = self.labels.ndim == 1 and self.labels.size > 0
+        if is_flat and self.labels.min() >= 0 and self.labels.max() < shape[0]:
+            counts = np.bincount(self.labels, minlength=shape[0])
+        if counts.size == 0 or counts.min() == 0:
+            raise InvalidArgumentError(
+                f"labels must give every state one of {shape[0]} blocks, none of them empty"
+            )
+        set_field(self, "is_estimate", bool(self.is_estimate))
+        if self.low is not self.high and np.array_equal(self.low, self.high):
+            set_field(self, "high", self.low)  # points: `Starts` and others look for this
+
+    @classmethod
+    def of_states(cls, mdp: TabularMDP) -> BlockModel:
+        """Every state a block of its own: the model itself, confidence radii included."""
+        low, high = reward_intervals(mdp)
+        estimate = mdp.estimate
+        return cls(
+            labels=np.arange(mdp.n_states),
+            low=low,
+            high=high,
+            indptr=mdp.indptr,
+            indices=mdp.indices,
+            probs=mdp.probs,
+            radius=np.zeros(low.shape) if estimate is None else estimate.row_radius,
+            is_estimate=estimate is not None,
+        )
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return int(self.low.shape[1])
+
+    @cached_property
+    def is_point(self) -> BoolArray:
+        """(n_blocks) whether a block has a single member, at distance 0 from itself."""
+        return np.asarray(self.sizes == 1)
+
+    @cached_property
+    def max_support(self) -> int:
+        """Length of the longest row."""
+        return int(np.diff(self.indptr).max())
+
+    @cached_property
+    def normalised_probs(self) -> FloatArray:
+        """(nnz) entries divided by their row's sum; off by at most two roundings each."""
+        from bisim_abstract._kernels.transport import normalise_rows_kernel
+
+        out = np.empty_like(self.probs)
+        normalise_rows_kernel(self.indptr, self.probs, out)
+        return out
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return int(self.low.shape[0])
+
+    @cached_property
+    def sizes(self) -> IntArray:
+        """(n_blocks) number of members."""
+        return np.bincount(self.labels, minlength=self.n_blocks)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BlockLevel:
+    """A block model with bounds on pairs of its blocks: part of a certificate.
+
+    For all x in C and y in C': lower(C, C') <= d(x, y) <= upper(C, C'), x = y apart. The
+    inequalities behind it involve the tables of this level alone.
+
+    Attributes:
+        model: The blocks.
+        keys: (covered) sorted keys C * n_blocks + C' with C <= C'; C = C' bounds a diameter,
+            and is not stored for blocks of one member.
+        lower: (covered) lower bounds, 0 where C = C'.
+        upper: (covered) upper bounds.
+
+    Block pairs without an entry read their start values, which depend on reward intervals.
+    """
+
+    model: BlockModel
+    keys: IntArray
+    lower: FloatArray
+    upper: FloatArray
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "keys", kept("keys", self.keys, np.int64))
+        for name in ("lower", "upper"):
+            set_field(self, name, kept(name, getattr(self, name), np.float64))
+        count = self.model.n_blocks
+        if self.keys.ndim != 1 or not self.keys.shape == self.lower.shape == self.upper.shape:
+            raise InvalidArgumentError("keys, lower and upper must be aligned arrays")
+        first, second = np.divmod(self.keys, count)
+        if self.keys.size and (
+            (self.keys[1:] <= self.keys[:-1]).any()
+            or self.keys[0] < 0
+            or self.keys[-1] >= count * count
+            or (first > second).any()
+        ):
+            raise InvalidArgumentError("keys must rise strictly and be those of pairs C <= C'")
+        same = first == second
+        if (self.model.sizes[first[same]] == 1).any():
+            raise InvalidArgumentError("a block of one member has no diameter to store")
+        is_sound = np.isfinite(self.upper) & (self.lower >= 0.0) & (self.lower <= self.upper)
+        if not is_sound.all() or (self.lower[same] != 0.0).any():
+            raise InvalidArgumentError(
+                "bounds must be finite with 0 <= lower <= upper, and lower = 0 within a block"
+            )
+
+    def entries(self, first: IntArray, second: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Stored bounds of pairs of blocks: 0 and infinity where there are none."""
+        lower, upper = np.zeros(first.shape), np.full(first.shape, np.inf)
+        if self.keys.size:
+            count = self.model.n_blocks
+            keys = np.minimum(first, second) * count + np.maximum(first, second)
+            at = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
+            known = self.keys[at] == keys
+            lower[known], upper[known] = self.lower[at[known]], self.upper[at[known]]
+        return lower, upper
+
+    def widest(self) -> float:
+        """Bound on the gap between the bounds of any pair of states, rounded up.
+
+        Infinite unless all pairs of blocks, and all blocks of several members, have entries.
+        """
+        count = self.model.n_blocks
+        needed = count * (count - 1) // 2 + int((~self.model.is_point).sum())
+        if self.keys.size < needed:  # keys are of such pairs alone, each at most once
+            return math.inf
+        # One subtraction, rounded to the nearest: the next float is above it.
+        return math.nextafter(float((self.upper - self.lower).max(initial=0.0)), math.inf)
+
+
+def build_blocks(
+    mdp: TabularMDP, labels: npt.ArrayLike, *, threads: int | None = None
+) -> BlockModel:
+    """The block model of a partition, in two passes over the transitions.
+
+    Args:
+        mdp: The model. If it is an estimate, its confidence radii enter intervals and radii.
+        labels: (n_states) block of each state; any whole numbers.
+        threads: Number of threads; all cores by default. The result does not depend on it.
+    """
+    from bisim_abstract._kernels.refine import centre_kernel, reach_kernel
+
+    check_mdp(mdp)
+    block = as_labels(labels, mdp.n_states)
+    n_blocks, n_actions = int(block.max()) + 1, mdp.n_actions
+    order = np.argsort(block, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(block))])
+    threads = thread_count(threads)
+    counts = np.empty(n_blocks * n_actions, np.int64)
+
+    def count(begin: int, end: int) -> None:
+        reach_kernel(begin, end, order, starts, n_actions, mdp.indptr, mdp.indices, block, counts)
+
+    chunk = max(BLOCK_CHUNK, -(-n_blocks // CHUNKS))
+    map_chunks(count, n_blocks, threads=threads, chunk=chunk)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    indices, probs = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
+    radius = np.empty((n_blocks, n_actions))
+    extra = read_only(np.empty((0, 0))) if mdp.estimate is None else mdp.estimate.row_radius
+
+    def fill(begin: int, end: int) -> None:
+        centre_kernel(
+            begin,
+            end,
+            order,
+            starts,
+            n_actions,
+            mdp.indptr,
+            mdp.indices,
+            mdp.probs,
+            extra,
+            block,
+            mdp.max_support,
+            indptr,
+            indices,
+            probs,
+            radius,
+        )
+
+    map_chunks(fill, n_blocks, threads=threads, chunk=chunk)
+    # A mid-range of the least numbers there are may round to 0. Only rows that were rounded can
+    # hold one, and their radii have an absolute slack of several 2**-53, far above 5e-324.
+    np.maximum(probs, np.nextafter(0.0, 1.0), out=probs)
+    low, high = reward_intervals(mdp)
+    return BlockModel(
+        labels=block,
+        low=np.minimum.reduceat(low[order], starts[:-1]),
+        high=np.maximum.reduceat(high[order], starts[:-1]),
+        indptr=indptr,
+        indices=indices,
+        probs=probs,
+        radius=radius,
+        is_estimate=mdp.estimate is not None,
+    )
+
+
+def exact_blocks(model: BlockModel) -> IntArray:
+    """Blocks of several members whose diameter is exactly 0.
+
+    All members pay the same, share one row, and that row leads into such blocks and single
+    states only: the largest set with these properties. Then 0 satisfies the inequality of the
+    upper arm there, a coupling of the row with itself costing nothing.
+    """
+    is_zero = (model.low == model.high).all(axis=1) & (model.radius == 0.0).all(axis=1)
+    is_zero |= model.is_point
+    rows = np.repeat(np.arange(model.indptr.size - 1), np.diff(model.indptr))
+    owner = rows // model.n_actions
+    while True:
+        leads_out = np.zeros(model.n_blocks, bool)
+        leads_out[owner[~is_zero[model.indices]]] = True
+        smaller = is_zero & (~leads_out | model.is_point)
+        if (smaller == is_zero).all():
+            return np.flatnonzero(is_zero & ~model.is_point)
+        is_zero = smaller

@@ -1,0 +1,714 @@
+"""Value features: functions of states whose differences are lower bounds on the metric.
+
+A function g is admissible if |g(x) - g(y)| <= d(x, y) for all states. Each reward R(·,a) is; if
+g is, so are σ·R_a + γ·P_a g for σ = ±1, and maxima and means of such functions. Hence every
+generalised value function g = Φg with
+
+    Φg = max over a in A' of (σ_a·R_a + γ·P_a g),   or the mean over A' instead,
+
+is admissible; V* is one of many. Together they embed the states so that the largest coordinate
+difference never exceeds the metric.
+
+An iteration that is stopped at g with r = Φg - g is off by at most c = span(r)/(1 - γ): let e be
+the most by which |g(x) - g(y)| exceeds d(x, y). As |g(x) - g(y)| <= |Φg(x) - Φg(y)| + span(r),
+and Φ carries functions within d + e to functions within T(d + e) <= d + γe, e <= γe + span(r).
+
+For an estimated model the true Φ' differs from Φ. At a state x and under an action, the reward
+moves by at most its radius, and P g by at most the row's radius (total variation) times span(g).
+So |Φ'g - Φg| <= e with e the largest such sum, and span(r') <= span(r) + 2e.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._base.arrays import kept
+from bisim_abstract._base.checks import (
+    as_generator,
+    check_gamma,
+    check_int,
+    check_memory_limit,
+    check_positive,
+    check_real,
+    check_states,
+)
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.parallel import (
+    Backend,
+    Data,
+    Job,
+    LocalBackend,
+    map_chunks,
+    read_only,
+    thread_count,
+)
+from bisim_abstract._base.progress import shown
+from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback, SeedLike
+from bisim_abstract._exact.classes import reward_span
+from bisim_abstract._exact.transport import solve_transport
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract.errors import InvalidArgumentError
+
+__all__ = ["ValueFeatures", "Witness", "box_gap", "make_witness", "value_features"]
+
+logger = logging.getLogger(__name__)
+
+KINDS = ("max", "mean")
+EPS = 2.0**-53  # the unit roundoff
+TINY = 1e-315  # far above the total underflow error of any sum of products met here
+DOWN = 1.0 - 4.0 * EPS
+UP = 1.0 + 16.0 * EPS
+CHUNK = 16_384  # states: what a thread takes at a time
+DEFAULT_RELATIVE_TOL = 1e-6  # of the largest possible distance
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Witness:
+    """A function that raises the feature bound of one pair to a full backup of it.
+
+    With δ(x, y) the largest difference of the features' values, uncorrected (a pseudometric),
+    w(z) = min_i (potential_i + δ(z, support_i)) changes by at most δ between any two states,
+    and δ <= d + c, c being the largest correction of the features. So the function
+    sign·R_action + γ·P_action w is admissible up to γ·c.
+
+    Attributes:
+        values: (n_states) that function, up to a constant.
+        action: The action.
+        sign: +1 or -1, on the reward.
+        support: (m) different states.
+        potential: (m) the potential there.
+        correction: Bound on what `values` are off by: γ·c and rounding.
+    """
+
+    values: FloatArray
+    action: int
+    sign: int
+    support: IntArray
+    potential: FloatArray
+    correction: float
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        for name in ("values", "potential"):
+            set_field(self, name, kept(name, getattr(self, name), np.float64))
+        set_field(self, "support", kept("support", self.support, np.int64))
+        if self.values.ndim != 1 or self.values.size == 0:
+            raise InvalidArgumentError(
+                f"values must have shape (n_states,) with n_states above 0, got {self.values.shape}"
+            )
+        _check_values(self.values[None, :])
+        set_field(self, "action", check_int("action", self.action, low=0))
+        set_field(self, "sign", check_int("sign", self.sign, low=-1, high=1))
+        if self.sign == 0:
+            raise InvalidArgumentError("sign must be +1 or -1, got 0")
+        if self.support.ndim != 1 or self.support.size == 0:
+            raise InvalidArgumentError(
+                f"support must have shape (m,) with m above 0, got {self.support.shape}"
+            )
+        check_states("support", self.support, self.values.size)
+        if np.unique(self.support).size != self.support.size:
+            raise InvalidArgumentError("support must name different states, got one twice")
+        if self.potential.shape != self.support.shape:
+            raise InvalidArgumentError(
+                f"potential must have the shape of support {self.support.shape}, "
+                f"got {self.potential.shape}"
+            )
+        bad = np.flatnonzero(~np.isfinite(self.potential))
+        if bad.size:
+            raise InvalidArgumentError(f"potential must be finite, got {self.potential[bad[0]]}")
+        set_field(self, "correction", check_real("correction", self.correction))
+        if self.correction < 0.0:
+            raise InvalidArgumentError(f"correction must be at least 0, got {self.correction!r}")
+
+    def __repr__(self) -> str:
+        return (
+            f"Witness({self.values.size:,} states, action {self.action}, "
+            f"{self.support.size} support states, correction {self.correction:.2g})"
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ValueFeatures:
+    """Functions of states with a bound on how far each is from being admissible.
+
+    Attributes:
+        values: (k, n_states) the functions g, each up to a constant.
+        signs: (k, n_actions) int64: σ_a = +1 or -1, and 0 where the action is left out.
+        kinds: (k) int64: 0 for the maximum over actions, 1 for the mean.
+        corrections: (k) for all x, y: |g(x) - g(y)| - correction <= d(x, y).
+        witnesses: More functions, each made from the ones above.
+    """
+
+    values: FloatArray
+    signs: IntArray
+    kinds: IntArray
+    corrections: FloatArray
+    witnesses: tuple[Witness, ...] = ()
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        for name in ("values", "corrections"):
+            set_field(self, name, kept(name, getattr(self, name), np.float64))
+        for name in ("signs", "kinds"):
+            set_field(self, name, kept(name, getattr(self, name), np.int64))
+        if self.values.ndim != 2 or self.values.size == 0:
+            raise InvalidArgumentError(
+                f"values must have shape (k, n_states) with both above 0, got {self.values.shape}"
+            )
+        _check_values(self.values)
+        count, n = self.values.shape
+        if self.signs.ndim != 2 or self.signs.shape[0] != count or self.signs.size == 0:
+            raise InvalidArgumentError(
+                f"signs must have shape ({count}, n_actions) with n_actions above 0, "
+                f"got {self.signs.shape}"
+            )
+        for name in ("kinds", "corrections"):
+            if getattr(self, name).shape != (count,):
+                raise InvalidArgumentError(
+                    f"{name} must have shape ({count},), got {getattr(self, name).shape}"
+                )
+        wrong = (self.signs < -1) | (self.signs > 1)
+        if wrong.any():
+            raise InvalidArgumentError(f"signs must be -1, 0 or +1, got {self.signs[wrong][0]}")
+        empty = np.flatnonzero(~self.signs.any(axis=1))
+        if empty.size:
+            raise InvalidArgumentError(
+                f"signs must use at least one action per function, got zeros only in row {empty[0]}"
+            )
+        wrong = (self.kinds < 0) | (self.kinds >= len(KINDS))
+        if wrong.any():
+            raise InvalidArgumentError(
+                f"kinds must be 0 (maximum) or 1 (mean), got {self.kinds[wrong][0]}"
+            )
+        wrong = ~np.isfinite(self.corrections) | (self.corrections < 0.0)
+        if wrong.any():
+            raise InvalidArgumentError(
+                f"corrections must be finite and at least 0, got {self.corrections[wrong][0]}"
+            )
+        set_field(self, "witnesses", tuple(self.witnesses))
+        for witness in self.witnesses:
+            if not isinstance(witness, Witness):
+                raise InvalidArgumentError(
+                    f"witnesses must be Witness objects, got {type(witness).__name__}"
+                )
+            if witness.values.size != n or witness.action >= self.signs.shape[1]:
+                raise InvalidArgumentError(
+                    f"witnesses must be of {n} states and {self.signs.shape[1]} actions, got one "
+                    f"of {witness.values.size} states for action {witness.action}"
+                )
+
+    @property
+    def n_states(self) -> int:
+        """Number of states."""
+        return int(self.values.shape[1])
+
+    @property
+    def all_corrections(self) -> FloatArray:
+        """(k + witnesses) corrections, in the order of the columns of `points`."""
+        return np.append(self.corrections, [witness.correction for witness in self.witnesses])
+
+    def points(self) -> FloatArray:
+        """(n_states, k + witnesses) the states as points, made anew at each call."""
+        out = np.empty((self.n_states, len(self._functions())))
+        count = self.values.shape[0]
+        for begin in range(0, self.n_states, 1024):  # small enough to turn round in the cache
+            end = begin + 1024
+            out[begin:end, :count] = self.values[:, begin:end].T
+        for column, witness in enumerate(self.witnesses, start=count):
+            out[:, column] = witness.values
+        return out
+
+    def lower(self, states: npt.ArrayLike, others: npt.ArrayLike) -> FloatArray:
+        """Lower bounds on the distance of pairs of states, by broadcasting two index arrays.
+
+        The largest difference of a function minus its correction, at least 0, and at most
+        that in exact arithmetic. Memory is a few numbers per pair.
+        """
+        s = check_states("states", states, self.n_states)
+        t = check_states("others", others, self.n_states)
+        try:
+            shape = np.broadcast_shapes(s.shape, t.shape)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"states and others must broadcast, got shapes {s.shape} and {t.shape}"
+            ) from None
+        size = math.prod(shape)
+        check_memory(
+            32 * size, what=f"the bounds of {size:,} pairs", instead="ask for them in parts"
+        )
+        best = np.zeros(shape)
+        for values, correction in zip(self._functions(), self.all_corrections, strict=True):
+            np.maximum(best, _lowered(np.abs(values[s] - values[t]), correction), out=best)
+        return best
+
+    def boxes(self, labels: npt.ArrayLike, n_blocks: int) -> tuple[FloatArray, FloatArray]:
+        """Least and largest value of every function in every block.
+
+        Args:
+            labels: (n_states) block of each state, 0 to n_blocks - 1, each of them used.
+            n_blocks: Number of blocks.
+
+        Returns:
+            (k + witnesses, n_blocks) each: low and high, exact.
+        """
+        from bisim_abstract._kernels.features import box_kernel
+
+        n_blocks = check_int("n_blocks", n_blocks, low=1)
+        label = check_states("labels", labels, n_blocks)
+        if label.shape != (self.n_states,):
+            raise InvalidArgumentError(
+                f"labels must have shape ({self.n_states},), got {label.shape}"
+            )
+        shape = (len(self._functions()), n_blocks)
+        low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
+        for row, values in enumerate(self._functions()):
+            box_kernel(values, label, low[row], high[row])
+        empty = np.flatnonzero(low[0] > high[0])
+        if empty.size:
+            raise InvalidArgumentError(f"labels must use every block, got none of {empty[0]}")
+        return low, high
+
+    def with_witnesses(self, witnesses: Sequence[Witness]) -> ValueFeatures:
+        """The same with witnesses added to those already there."""
+        return replace(self, witnesses=(*self.witnesses, *witnesses))
+
+    def __repr__(self) -> str:
+        more = f" and {len(self.witnesses)} witnesses" if self.witnesses else ""
+        return (
+            f"ValueFeatures({self.values.shape[0]} functions{more} of {self.n_states:,} states, "
+            f"correction {self.corrections.max():.2g})"
+        )
+
+    def _functions(self) -> list[FloatArray]:
+        return [*self.values, *(witness.values for witness in self.witnesses)]
+
+
+def box_gap(
+    low: npt.ArrayLike, high: npt.ArrayLike, corrections: npt.ArrayLike, block: int
+) -> FloatArray:
+    """Lower bounds on the distance between any state of a block and any of each other block.
+
+    Args:
+        low: (functions, n_blocks) as from `ValueFeatures.boxes`.
+        high: (functions, n_blocks) likewise.
+        corrections: (functions) as from `ValueFeatures.all_corrections`.
+        block: The block.
+
+    Returns:
+        (n_blocks) the largest gap of a function minus its correction, rounded down, at least
+        0; 0 for the block itself.
+    """
+    lows, highs = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    slack = np.asarray(corrections, np.float64)
+    if lows.ndim != 2 or lows.size == 0 or lows.shape != highs.shape:
+        raise InvalidArgumentError(
+            "low and high must have one shape (functions, n_blocks) with both above 0, "
+            f"got {lows.shape} and {highs.shape}"
+        )
+    if slack.shape != lows.shape[:1]:
+        raise InvalidArgumentError(
+            f"corrections must have shape {lows.shape[:1]}, got {slack.shape}"
+        )
+    block = check_int("block", block, low=0, high=lows.shape[1] - 1)
+    best = np.zeros(lows.shape[1])
+    for lo, hi, correction in zip(lows, highs, slack, strict=True):
+        gap = np.maximum(lo - hi[block], lo[block] - hi)
+        np.maximum(best, _lowered(np.maximum(gap, 0.0), correction), out=best)
+    return best
+
+
+def value_features(
+    mdp: TabularMDP,
+    gamma: float,
+    *,
+    count: int = 16,
+    tol: float | None = None,
+    max_iter: int = 10_000,
+    seed: SeedLike = 0,
+    threads: int | None = None,
+    backend: Backend | None = None,
+    memory_limit: int | None = None,
+    callback: ProgressCallback | None = None,
+    progress: bool = False,
+) -> ValueFeatures:
+    """Generalised value functions of a model, with certified corrections.
+
+    First V* (all signs +, maximum) and minus the value of the worst policy (all signs -,
+    maximum), then the value of the uniform policy, then those of single actions, then random
+    signs for the maximum or the mean over all actions. No two give the same distances for
+    every model: a minimum is minus a maximum with the opposite signs, and for means and single
+    actions opposite signs give opposite functions.
+
+    All functions are iterated together. The iteration stops where every correction is at most
+    `tol` or down to its rounding errors. What it is stopped at does not matter for validity: a
+    correction bounds the exact residual of the values returned.
+
+    Args:
+        mdp: The model. Of an estimated one the true metric is bounded, as long as its radii
+            hold, and the corrections include them.
+        gamma: The discount, in [0, 1).
+        count: Number of functions; fewer where fewer exist.
+        tol: What corrections are to come down to, radii of an estimated model apart; 1e-6 of
+            the largest possible distance by default.
+        max_iter: Limit on sweeps over the model.
+        seed: Seed or generator for the random signs.
+        threads: Number of threads; None for all cores. Results do not depend on it.
+        backend: Who sweeps; these threads by default. Results do not depend on it either.
+        memory_limit: Bytes that may be used; what is available by default.
+        callback: Called after every sweep.
+        progress: Show a line of progress, on a terminal, in a notebook or in a log.
+
+    Example:
+        >>> import numpy as np
+        >>> P = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]])
+        >>> mdp = TabularMDP.from_dense(P, [[0.0, 1.0], [2.0, 0.0]], order="sas")
+        >>> features = value_features(mdp, 0.5)
+        >>> features.signs[:3].tolist(), features.kinds[:3].tolist()
+        ([[1, 1], [-1, -1], [1, 1]], [0, 0, 1])
+        >>> float(features.lower(0, 1).round(4))
+        4.0
+    """
+    check_mdp(mdp)
+    gamma = check_gamma(gamma)
+    count = check_int("count", count, low=1)
+    max_iter = check_int("max_iter", max_iter, low=1)
+    memory_limit = check_memory_limit(memory_limit)
+    workers = LocalBackend(thread_count(threads)) if backend is None else backend
+    count = _pattern_count(mdp.n_actions, count)
+    check_memory(
+        # Two tables, and a third in the order of functions; and signs, as they are drawn.
+        (24 * mdp.n_states + 16 * mdp.n_actions) * count,
+        what=f"{count:,} value functions of {mdp.n_states:,} states",
+        instead="ask for a smaller count",
+        memory_limit=memory_limit,
+    )
+    signs, kinds = _patterns(mdp.n_actions, count, as_generator(seed))
+    goal = _goal(mdp, gamma, tol)
+    low, high = _signed_range(mdp.rewards, signs)
+    offset = low / 2.0 + high / 2.0
+    values = np.zeros((mdp.n_states, kinds.size))
+    out = np.empty_like(values)
+    bottom, top = np.zeros(kinds.size), np.zeros(kinds.size)  # the range of every function
+    sweep = workers.prepare(_job(mdp, gamma, signs, kinds))
+    with shown(callback, progress, on_terminal=False) as report:
+        for iteration in range(1, max_iter + 1):
+            found = np.array(sweep({"offset": read_only(offset), "values": read_only(values)}, out))
+            lowest, highest = found.min(axis=0), found.max(axis=0)
+            ranges = np.stack([lowest[0], highest[1], lowest[2], highest[3]])
+            # The sizes of what is added up: rewards less the offset, and values.
+            size = np.maximum(np.abs(low - offset), np.abs(high - offset))
+            noise = _noise(mdp.max_support + mdp.n_actions, size, np.maximum(-bottom, top))
+            span = ranges[1] - ranges[0]
+            corrections = (span + 2.0 * noise) / (1.0 - gamma) * UP
+            if report is not None:
+                detail = f"correction {corrections.max():.2g}"
+                report(Progress("value features", iteration, None, detail))
+            is_done = (corrections <= goal) | (span <= 4.0 * noise)
+            if is_done.all() or iteration == max_iter:
+                break
+            # Constants are free: Φ(g - s) = Φg - γ·s. This offset makes the next `out` centred.
+            middle = ranges[2] / 2.0 + ranges[3] / 2.0
+            offset = offset + middle + gamma * (middle - (bottom / 2.0 + top / 2.0))
+            bottom, top = ranges[2], ranges[3]
+            values, out = out, values
+    if not is_done.all():
+        logger.info(
+            "correction %.3g stays above tol %.3g after %d sweeps; the bounds hold nevertheless",
+            corrections.max(),
+            goal,
+            iteration,
+        )
+    if mdp.estimate is not None:
+        error = _model_error(mdp, gamma, signs, kinds, (top - bottom) * UP)
+        corrections = (corrections + 2.0 * error / (1.0 - gamma) * UP) * UP
+    functions = np.ascontiguousarray(values.T)
+    functions.setflags(write=False)
+    return ValueFeatures(values=functions, signs=signs, kinds=kinds, corrections=corrections)
+
+
+def make_witness(
+    mdp: TabularMDP,
+    gamma: float,
+    features: ValueFeatures,
+    state: int,
+    other: int,
+    *,
+    action: int | None = None,
+    threads: int | None = None,
+) -> Witness:
+    """A function that raises the bound of one pair to a full backup of the features' bound.
+
+    Why it is sound. Let δ be the largest difference of the features' own values. It obeys the
+    triangle inequality, so w(z) = min_i (potential_i + δ(z, support_i)) changes by at most δ(x, y)
+    between x and y, whatever the potential is. As δ <= d + c with c the largest correction,
+    |P_x w - P_y w| <= W₁ under δ <= W₁ under d + c, and sign·R + γ·P w changes by at most
+    d + γ·c. Bounds of pairs or blocks, and corrected differences, do not obey the triangle
+    inequality: they must never be mixed into δ. Witnesses already there do not enter either.
+
+    Why it is tight. With optimal potentials u_i + v_j <= δ_ij, the support of the row of `other`
+    and the potential -v: w >= u on the row of `state` and w <= -v on the other, so that
+    P_x w - P_y w >= W₁. The sign on the reward makes both parts add up.
+
+    Args:
+        mdp: The model, not an estimated one.
+        gamma: The discount, the one of the features.
+        features: Features of this model.
+        state: The first state.
+        other: The second state.
+        action: The action to back up; the one that separates the pair most by default.
+        threads: Number of threads; None for all cores. Results do not depend on it.
+
+    Raises:
+        InvalidArgumentError: If the model is an estimate: its radii are not part of a witness.
+    """
+    from bisim_abstract._kernels.features import backup_kernel, extend_kernel
+
+    _check_witness_arguments(mdp, features)
+    gamma = check_gamma(gamma)
+    state = check_int("state", state, low=0, high=mdp.n_states - 1)
+    other = check_int("other", other, low=0, high=mdp.n_states - 1)
+    if state == other:
+        raise InvalidArgumentError(f"state and other must differ, got {state} for both")
+    actions = range(mdp.n_actions)
+    if action is not None:
+        chosen = check_int("action", action, low=0, high=mdp.n_actions - 1)
+        actions = range(chosen, chosen + 1)
+    workers, probs = thread_count(threads), mdp.normalised_probs
+
+    best = -math.inf
+    for a in actions:
+        # The row with fewer successors carries the potential: it is extended from there.
+        one, two = state, other
+        if mdp.successors(one, a)[0].size < mdp.successors(two, a)[0].size:
+            one, two = two, one
+        (x, p), (y, q) = mdp.successors(one, a), mdp.successors(two, a)
+        plan = solve_transport(_distances(features.values, x, y), p, q)
+        gap = float(mdp.rewards[one, a] - mdp.rewards[two, a])
+        separation = abs(gap) + gamma * float(plan.value)
+        if separation > best:
+            best, chosen, sign = separation, a, 1 if gap >= 0.0 else -1
+            support, potential = y, plan.v.max() - plan.v  # from 0 up: constants are free
+
+    values = features.values
+    points = np.ascontiguousarray(values[:, support].T)
+    low, high = _signed_range(mdp.rewards, _one_hot(mdp.n_actions, chosen, sign))
+    offset = float(low[0] / 2.0 + high[0] / 2.0)
+    extended, out = np.empty(mdp.n_states), np.empty(mdp.n_states)
+
+    def extend(begin: int, end: int) -> None:
+        extend_kernel(begin, end, values, points, potential, extended)
+
+    def back_up(begin: int, end: int) -> None:
+        backup_kernel(
+            begin,
+            end,
+            chosen,
+            float(sign),
+            offset,
+            mdp.indptr,
+            mdp.indices,
+            probs,
+            mdp.rewards,
+            gamma,
+            extended,
+            out,
+        )
+
+    map_chunks(extend, mdp.n_states, threads=workers, chunk=CHUNK)
+    map_chunks(back_up, mdp.n_states, threads=workers, chunk=CHUNK)
+    # The exact w differs from the one computed by a rounding of δ and one of the sum, for every
+    # support state: at most 2·EPS·(potential + δ). The minimum over them keeps that, and so
+    # does P, after which `out` is a backup like any other.
+    reach = float((values.max(axis=1) - values.min(axis=1)).max())
+    wobble = 2.0 * EPS * (float(np.abs(potential).max()) + reach) * (1.0 + 1e-6)
+    size = np.maximum(np.abs(low - offset), np.abs(high - offset))
+    noise = _noise(mdp.max_support, size, np.abs(extended).max(keepdims=True))
+    error = float(noise[0]) + wobble
+    out.setflags(write=False)
+    return Witness(
+        values=out,
+        action=chosen,
+        sign=sign,
+        support=support,
+        potential=potential,
+        correction=(gamma * float(features.corrections.max()) + 2.0 * error) * UP,
+    )
+
+
+def _check_values(values: FloatArray) -> None:
+    """Raise unless all values, and so all differences of a function's, are finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        span = values.max(axis=1) - values.min(axis=1)
+    bad = np.flatnonzero(~np.isfinite(span))
+    if bad.size:
+        raise InvalidArgumentError(
+            "values must be finite, and so must the differences of each function, got a span of "
+            f"{span[bad[0]]} in row {bad[0]}"
+        )
+
+
+def _lowered(difference: FloatArray, correction: float) -> FloatArray:
+    """At most difference - correction in exact arithmetic, or 0; differences are rounded once.
+
+    Each of the three operations and the difference itself is off by EPS relative at most, and
+    each factor takes 4·EPS off. Below the normal range differences and sums are exact.
+    """
+    return np.maximum((difference * DOWN - correction) * DOWN, 0.0)
+
+
+def _pattern_count(n_actions: int, count: int) -> int:
+    """How many functions there are that give different distances, at most `count`."""
+    if n_actions == 1:  # all coincide, up to the sign of the function
+        return 1
+    return min(count, n_actions + (1 << n_actions) + (1 << (n_actions - 1)))
+
+
+def _patterns(n_actions: int, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """(count, n_actions) signs and (count) kinds; there must be so many."""
+    ones = np.ones(n_actions, np.int64)
+    if n_actions == 1:
+        return ones[None, :], np.zeros(1, np.int64)
+    rows = [(ones, 0), (-ones, 0), (ones, 1)]
+    order = np.arange(n_actions) if count >= 3 + n_actions else rng.permutation(n_actions)
+    rows += [(_one_hot(n_actions, a, 1)[0], 0) for a in order.tolist()]
+    seen = {(*row.tolist(), kind) for row, kind in rows}
+    while len(rows) < count:
+        row, kind = 2 * rng.integers(2, size=n_actions) - 1, int(rng.integers(2))
+        if kind == 1:
+            row = row * row[0]  # opposite signs give the opposite function
+        key = (*row.tolist(), kind)
+        if key not in seen:
+            seen.add(key)
+            rows.append((row, kind))
+    rows = rows[:count]
+    return np.array([row for row, _ in rows]), np.array([kind for _, kind in rows])
+
+
+def _one_hot(n_actions: int, action: int, sign: int) -> IntArray:
+    row = np.zeros((1, n_actions), np.int64)
+    row[0, action] = sign
+    return row
+
+
+def _goal(mdp: TabularMDP, gamma: float, tol: float | None) -> float:
+    # Sizes met: rewards less a mid-range, and values, whose span is at most span/(1 - gamma).
+    with np.errstate(over="ignore"):
+        top = 16.0 * float(np.abs(mdp.rewards).max()) / (1.0 - gamma)
+    if not math.isfinite(top):
+        raise InvalidArgumentError("the values would overflow; rescale the rewards")
+    if tol is not None:
+        return check_positive("tol", tol)
+    return DEFAULT_RELATIVE_TOL * reward_span(mdp.rewards) / (1.0 - gamma)
+
+
+def _signed_range(rewards: FloatArray, signs: IntArray) -> tuple[FloatArray, FloatArray]:
+    """(k) the least and the largest of σ_a·R(x, a) over states and the actions in use."""
+    low, high = rewards.min(axis=0), rewards.max(axis=0)
+    least = np.where(signs == 0, np.inf, np.where(signs > 0, low, -high))
+    largest = np.where(signs == 0, -np.inf, np.where(signs > 0, high, -low))
+    return least.min(axis=1), largest.max(axis=1)
+
+
+def _job(mdp: TabularMDP, gamma: float, signs: IntArray, kinds: IntArray) -> Job:
+    """One sweep of all functions, for any values."""
+    common = {
+        "indptr": mdp.indptr,
+        "indices": mdp.indices,
+        "probs": read_only(mdp.normalised_probs),
+        "rewards": mdp.rewards,
+        "gamma": gamma,
+        "by_action": read_only(np.ascontiguousarray(signs.T, dtype=np.float64)),
+        "used": read_only(np.count_nonzero(signs, axis=1)),
+        "kinds": read_only(kinds),
+    }
+    return Job(sweep_chunk, common, mdp.n_states, CHUNK)
+
+
+def sweep_chunk(
+    common: Data, part: None, fresh: Data, begin: int, end: int, out: FloatArray
+) -> FloatArray:
+    """Write Φ(values) - offset of the states begin..end; (4, k) ranges of out - values and out."""
+    from bisim_abstract._kernels.features import feature_sweep_kernel
+
+    ranges = np.empty((4, common["kinds"].size))
+    feature_sweep_kernel(
+        begin,
+        end,
+        common["indptr"],
+        common["indices"],
+        common["probs"],
+        common["rewards"],
+        common["gamma"],
+        common["by_action"],
+        common["used"],
+        common["kinds"],
+        fresh["offset"],
+        fresh["values"],
+        out,
+        ranges,
+    )
+    return ranges
+
+
+def _noise(terms: int, reward_size: FloatArray, value_size: FloatArray) -> FloatArray:
+    """(k) bounds on the rounding error of a backup and of a difference taken from it.
+
+    Let R and G bound the rewards less the offset and the values, m the row length and A the
+    number of actions, with terms >= m + A. A mass is within 2·EPS relative of the exact one and
+    its product rounds once more; adding m of them rounds m times; then the factor gamma, the
+    offset and the sum with the reward round once each. The parts are at most R + G in all: the
+    backup of an action is off by at most (m + 6)·EPS·(R + G). The maximum over actions keeps
+    this. A mean adds A roundings, among them the division, of numbers at most A·(R + G), divided
+    by A. Subtracting a value rounds once, with a result of at most R + 2G. That makes
+    (m + A + 8)·EPS·(R + G); the factor covers products of errors, as terms·EPS is far below
+    1e-6, and that R was rounded itself. Below the normal range a mass is off by 2**-1074 at
+    most, times G, and a product by as much.
+    """
+    size = (reward_size + value_size) * (1.0 + 1e-6)
+    return np.asarray((terms + 12) * EPS * size + 1e-300 * value_size + TINY)
+
+
+def _model_error(
+    mdp: TabularMDP, gamma: float, signs: IntArray, kinds: IntArray, span: FloatArray
+) -> FloatArray:
+    """(k) how far the true Φg may be from that of an estimated model, at any state."""
+    estimate = mdp.estimate
+    assert estimate is not None
+    if not np.isfinite(estimate.reward_radius).all():
+        raise InvalidArgumentError("estimate.reward_radius must be finite for value features")
+    error = np.empty(kinds.size)
+    for f in range(kinds.size):
+        used = signs[f] != 0
+        radius = estimate.reward_radius[:, used] + gamma * span[f] * estimate.row_radius[:, used]
+        by_state = radius.max(axis=1) if kinds[f] == 0 else radius.mean(axis=1)
+        error[f] = by_state.max() * (1.0 + 1e-12)  # a few roundings, one per action in means
+    return error
+
+
+def _distances(values: FloatArray, states: IntArray, others: IntArray) -> FloatArray:
+    """(m, n) the largest difference of a function, without any correction."""
+    best = np.zeros((states.size, others.size))
+    for line in values:
+        np.maximum(best, np.abs(line[states][:, None] - line[others]), out=best)
+    return best
+
+
+def _check_witness_arguments(mdp: TabularMDP, features: ValueFeatures) -> None:
+    check_mdp(mdp)
+    if not isinstance(features, ValueFeatures):
+        raise InvalidArgumentError(f"features must be ValueFeatures, got {type(features).__name__}")
+    if (features.n_states, features.signs.shape[1]) != mdp.rewards.shape:
+        raise InvalidArgumentError(
+            f"features must be of the model's {mdp.n_states} states and {mdp.n_actions} actions, "
+            f"got {features.n_states} and {features.signs.shape[1]}"
+        )
+    if mdp.estimate is not None:
+        raise InvalidArgumentError(
+            "mdp must not be an estimate: witnesses do not know its radii; use its features alone"
+        )

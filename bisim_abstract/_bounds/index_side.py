@@ -1,0 +1,183 @@
+"""Arms with approximate backups, corrected until they are exact bounds again.
+
+The paper allows a covered backup B with |Bf - Tf| <= eps_op. Its index-side instance reads
+ground costs off an embedding instead of the arm itself, and may leave out a share r of the
+probability mass; then eps_op <= gamma·(eta + r·D), with eta the largest difference between an
+embedded distance and the cost it stands for.
+
+If f <= Bf + 0 held exactly we would have f <= Tf. Here f <= Tf + eps_op, and with
+c = eps_op/(1 - gamma) the shifted arm satisfies f - c <= Tf + eps_op - c = Tf - gamma·c
+<= T(f - c): a sub-solution. The upper arm mirrors it. So the arms, moved outward by c, are
+bounds in the ordinary sense; their certificates are verified like any other, and clustering
+them at tau is what the paper calls merging at the shrunken threshold tau - c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bisim_abstract._base.checks import check_fraction, check_int
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._propose.embedding import landmark_mds
+
+__all__ = ["IndexSideRun", "index_side_run", "truncated_mdp"]
+
+
+@dataclass(frozen=True, eq=False)
+class IndexSideRun:
+    """What a run with index-side backups found.
+
+    Attributes:
+        raw_lower: (covered) the lower arm as iterated.
+        raw_upper: (covered) the upper arm as iterated.
+        arms: The same pairs with both arms moved outward by eps_op/(1 - gamma), and never
+            beyond their starts: bounds on the metric.
+        eps_op: Bound on the error of every backup made: gamma·(eta + omitted·D), with the
+            largest cost in place of D where an arm went beyond it.
+        eta: Largest difference between an embedded distance and the cost it stood for.
+        omitted: Largest probability mass left out, both rows of a pair together.
+    """
+
+    raw_lower: FloatArray
+    raw_upper: FloatArray
+    arms: Arms
+    eps_op: float
+    eta: float
+    omitted: float
+
+
+def index_side_run(
+    mdp: TabularMDP,
+    gamma: float,
+    *,
+    first: IntArray,
+    second: IntArray,
+    sweeps: int,
+    dim: int = 8,
+    omit: float = 0.0,
+    lower_start: str = "reward",
+    upper_start: str = "constant",
+    seed: int = 0,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+) -> IndexSideRun:
+    """Sweep both arms over given pairs, reading ground costs off embeddings of the arms.
+
+    Args:
+        mdp: The model.
+        gamma: The discount, in [0, 1).
+        first: States of the covered pairs.
+        second: Their partners.
+        sweeps: Number of sweeps.
+        dim: Dimension of the landmark MDS, made anew for each arm and sweep.
+        omit: Share of probability mass that may be left out per pair: from each row its
+            least likely successors, up to half of it.
+        lower_start: "reward" or "zero".
+        upper_start: "constant" or "reward".
+        seed: Seed of the embeddings.
+        threads: Number of threads; all cores by default.
+        memory_limit: Bytes that tables of pairs may take; what is available by default.
+    """
+    check_mdp(mdp)
+    sweeps = check_int("sweeps", sweeps, low=0)
+    seed = check_int("seed", seed, low=0)
+    short, omitted = truncated_mdp(mdp, check_fraction("omit", omit) / 2.0)
+
+    def covered(model: TabularMDP) -> Arms:
+        arms = Arms(
+            model,
+            gamma,
+            lower_start=lower_start,
+            upper_start=upper_start,
+            threads=threads,
+            memory_limit=memory_limit,
+        )
+        arms.cover(first, second)
+        return arms
+
+    table = covered(short)
+    eta, top = 0.0, table.starts.diameter
+    for sweep in range(sweeps if table.n_covered else 0):
+        lower, off_lower, top_lower = _embedded_backup(table, False, dim, [seed, sweep, 0])
+        upper, off_upper, top_upper = _embedded_backup(table, True, dim, [seed, sweep, 1])
+        table.lower = np.maximum(table.lower, lower)
+        table.upper = np.minimum(table.upper, upper)
+        eta, top = max(eta, off_lower, off_upper), max(top, top_lower, top_upper)
+    # Omitting mass from both rows moves a transport cost by at most that mass times the largest
+    # cost: D, or more where errors have carried an arm beyond it. The last factor covers the
+    # rounding of this line and of eta.
+    eps_op = gamma * (eta + 2.0 * omitted * top) * (1.0 + 1e-12)
+    shift = eps_op / (1.0 - gamma) * (1.0 + 1e-12)
+    exact = covered(mdp)
+    exact.lower = np.maximum(exact.lower, table.lower - shift)
+    exact.upper = np.minimum(exact.upper, table.upper + shift)
+    return IndexSideRun(table.lower, table.upper, exact, eps_op, eta, 2.0 * omitted)
+
+
+def truncated_mdp(mdp: TabularMDP, share: float) -> tuple[TabularMDP, float]:
+    """The model without its least likely successors, about `share` of each row's mass at most.
+
+    Returns:
+        The model, each row divided by what is left of it, and the largest total variation
+        distance between an old row and its new one: the mass left out, rounded up.
+    """
+    check_fraction("share", share)
+    if share == 0.0:
+        return mdp, 0.0
+    probs = mdp.normalised_probs
+    rows = np.repeat(np.arange(mdp.indptr.size - 1), np.diff(mdp.indptr))
+    order = np.lexsort((probs, rows))
+    # Sums from the least likely successor on, row by row: leave out while they are small.
+    running = np.cumsum(probs[order])
+    before = np.concatenate([[0.0], running])[mdp.indptr[:-1]]
+    within = running - before[rows[order]]
+    gone = np.zeros(probs.size, bool)
+    # Running sums over the whole model round; what was left out is added up anew below.
+    gone[order] = within <= share + 1e-9
+    kept = ~gone
+    removed = np.bincount(rows, weights=np.where(gone, probs, 0.0), minlength=mdp.indptr.size - 1)
+    sums = np.bincount(rows, weights=np.where(kept, probs, 0.0), minlength=mdp.indptr.size - 1)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[kept], minlength=sums.size))])
+    short = TabularMDP(
+        indptr=indptr,
+        indices=mdp.indices[kept],
+        probs=probs[kept] / sums[rows[kept]],
+        rewards=mdp.rewards,
+        start=mdp.start,
+        state_ids=mdp.state_ids,
+        terminal_state=mdp.terminal_state,
+        estimate=mdp.estimate,  # true rows are as far from these as before, but for what was cut
+        metadata=mdp.metadata,
+    )
+    return short, float(removed.max()) * (1.0 + 1e-9) + 1e-12
+
+
+def _embedded_backup(
+    table: Arms, is_upper: bool, dim: int, seed: list[int]
+) -> tuple[FloatArray, float, float]:
+    """The backup under the distances of an embedding of one arm.
+
+    Returns:
+        The backup, the largest difference between a distance and the cost it stands for, and
+        the largest of these costs.
+    """
+    arm = 1 if is_upper else 0
+    points = landmark_mds(
+        lambda s, t: table.bounds(s, t)[arm],
+        table.n,
+        dim=dim,
+        seed=np.random.default_rng(seed),
+        memory_limit=table.memory_limit,
+    )
+    first, second = table.ground_pairs()
+    gaps = points[first] - points[second]
+    unit = int(np.frexp(np.abs(gaps).max(initial=0.0))[1])  # squares of these cannot overflow
+    costs = np.ldexp(np.sqrt((np.ldexp(gaps, -unit) ** 2).sum(axis=1)), unit)
+    costs[0] = 0.0
+    values = table.ground_costs(is_upper=is_upper)
+    off = float(np.abs(costs - values).max())
+    return table.backup(costs, is_upper=is_upper), off, float(values.max())

@@ -1,0 +1,901 @@
+"""`Certificate`: bounds on the metric that can be checked without the code that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._abstract.aggregate import aggregate, set_end_apart
+from bisim_abstract._abstract.value import BOUNDS as VALUE_BOUNDS
+from bisim_abstract._abstract.value import NUMBERS as VALUE_NUMBERS
+from bisim_abstract._abstract.value import ProvenValue, ValueBracket
+from bisim_abstract._base.arrays import checked_metadata, frozen
+from bisim_abstract._base.cached import cached_property
+from bisim_abstract._base.checks import (
+    check_choice,
+    check_gamma,
+    check_int,
+    check_real,
+    check_states,
+)
+from bisim_abstract._base.html import table_html
+from bisim_abstract._base.labels import as_labels
+from bisim_abstract._base.late import maker
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.npz import read_record, write_record
+from bisim_abstract._base.progress import shown
+from bisim_abstract._base.text import counted, there_are
+from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback, SeedLike
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._bounds.blocks import BlockLevel, BlockModel
+from bisim_abstract._bounds.features import ValueFeatures, Witness
+from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS, Ground, Starts
+from bisim_abstract._bounds.links import Undecided, lower_forest, undecided, upper_forest
+from bisim_abstract._linkage.forests import Forest, spanning_forest
+from bisim_abstract._linkage.thresholds import (
+    CertifiedInterval,
+    Profile,
+    certified_intervals,
+    make_profile,
+)
+from bisim_abstract._model.estimation import check_alpha, interval_around
+from bisim_abstract._model.frames import Columns, as_frame
+from bisim_abstract.errors import FileFormatError, InvalidArgumentError, NotCertifiedError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from networkx import MultiDiGraph
+    from pandas import DataFrame
+
+    from bisim_abstract._certificate.frontier import Frontier
+    from bisim_abstract._certificate.nearest import NearPair
+    from bisim_abstract._certificate.verdict import Verdict
+    from bisim_abstract._model.mdp import TabularMDP
+
+__all__ = ["Certificate"]
+
+FORMAT = "bisim_abstract.Certificate"
+VERSION = 3
+KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
+SCOPES = ("covered", "all")
+INTEGERS = ("keys", "labels_lower", "labels_upper")
+REALS = ("rewards", "reward_radius", "lower", "upper")
+SCALARS = (
+    "fingerprint",
+    "n_states",
+    "terminal_state",
+    "gamma",
+    "lower_start",
+    "upper_start",
+    "tau",
+    "scope",
+    "keep",
+    "alpha",
+    "stop",
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Certificate:
+    """Lower and upper bounds on the bisimulation metric, with everything needed to check them.
+
+    Several components bound pairs of states, and the tightest of them counts: stored bounds of
+    covered pairs; bounds on pairs of blocks, at any number of levels; distances of value
+    features; and start values, which depend on the rewards alone. Each claims no more than one
+    inequality, lower <= T(lower) or upper >= T(upper), from which enclosure follows: `verify`
+    checks them.
+
+    Attributes:
+        fingerprint: Of the model.
+        n_states: Number of states of the model.
+        gamma: The discount.
+        rewards: (n_states, n_actions) rewards of the model, which start values depend on.
+        reward_radius: (n_states, n_actions) how far true rewards may be from these, if the
+            model is an estimate; else of shape (0, 0).
+        alpha: If the model is an estimate, the bounds hold for the metric of the true model
+            with probability at least 1 - alpha; else None, and they hold without reservation.
+        keys: (covered) sorted pair keys, s * n_states + t with s < t.
+        lower: (covered) lower bounds.
+        upper: (covered) upper bounds.
+        levels: Block levels.
+        features: Value features, or None.
+        lower_start: "reward" or "zero": what uncovered pairs read below.
+        upper_start: "reward" or "constant": what uncovered pairs read above.
+        tau: The threshold asked for, or None.
+        scope: "covered": clusterings link covered pairs only. "all": they link all pairs.
+        labels_lower: (n_states) clusters of the lower arm at tau (empty without tau). With
+            scope "all", no two states of different clusters are within tau.
+        labels_upper: (n_states) clusters of the upper arm at tau (empty without tau). With
+            scope "all", the states of a cluster are linked by steps of at most tau.
+        value: What planning on the certified clusters keeps and can lose, proven; None if
+            nothing is certified at tau, or nobody has asked.
+        keep: Share of the start value that was asked to be kept, the bar that `verdict` holds
+            the abstraction against.
+        terminal_state: The model's state that stands for the end of episodes, if it has one;
+            it is none of the clusters that are counted.
+        stop: Why the run ended, in words.
+        run: Rounds, sweeps, seeds, versions and the like; JSON values.
+        model: The model itself, while it is at hand: `frontier` and `nearest` read it. Files do
+            not hold it.
+    """
+
+    fingerprint: str
+    n_states: int
+    gamma: float
+    rewards: FloatArray
+    keys: IntArray
+    lower: FloatArray
+    upper: FloatArray
+    reward_radius: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    alpha: float | None = None
+    levels: tuple[BlockLevel, ...] = ()
+    features: ValueFeatures | None = None
+    lower_start: str = "reward"
+    upper_start: str = "reward"
+    tau: float | None = None
+    scope: str = "covered"
+    labels_lower: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    labels_upper: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    value: ProvenValue | None = None
+    keep: float = KEEP
+    terminal_state: int | None = None
+    stop: str = ""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    model: TabularMDP | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "gamma", check_gamma(self.gamma))
+        set_field(self, "n_states", check_int("n_states", self.n_states, low=1))
+        for name in INTEGERS:
+            set_field(self, name, frozen(name, getattr(self, name), np.int64))
+        for name in REALS:
+            set_field(self, name, frozen(name, getattr(self, name), np.float64))
+        check_choice("lower_start", self.lower_start, LOWER_STARTS)
+        check_choice("upper_start", self.upper_start, UPPER_STARTS)
+        check_choice("scope", self.scope, SCOPES)
+        for name in ("fingerprint", "stop"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidArgumentError(f"{name} must be text, got {getattr(self, name)!r}")
+        if self.alpha is not None:
+            set_field(self, "alpha", check_alpha(self.alpha))
+        _check_table(self)
+        _check_components(self)
+        for name in ("labels_lower", "labels_upper"):
+            expected = (0,) if self.tau is None else (self.n_states,)
+            if getattr(self, name).shape != expected:
+                raise InvalidArgumentError(
+                    f"{name} must have shape {expected}, got {getattr(self, name).shape}"
+                )
+            labels = getattr(self, name)
+            if ((labels < 0) | (labels >= self.n_states)).any():
+                raise InvalidArgumentError(f"{name} must lie in [0, {self.n_states})")
+        if self.tau is not None:
+            set_field(self, "tau", check_real("tau", self.tau))
+        set_field(self, "keep", check_share("keep", self.keep))
+        if self.terminal_state is not None:
+            top = self.n_states - 1
+            end = check_int("terminal_state", self.terminal_state, low=0, high=top)
+            set_field(self, "terminal_state", end)
+        _check_value(self)
+        if self.model is not None:
+            self._check_model(self.model)
+        set_field(self, "run", MappingProxyType(checked_metadata(self.run, "run")))
+
+    # -- what it says ----------------------------------------------------------------------
+
+    @property
+    def n_covered(self) -> int:
+        """Number of covered pairs."""
+        return int(self.keys.size)
+
+    @property
+    def coverage(self) -> float:
+        """Share of all pairs that is covered."""
+        total = self.n_states * (self.n_states - 1) // 2
+        return self.n_covered / total if total else 1.0
+
+    @property
+    def width(self) -> float:
+        """Largest distance between the two bounds over covered pairs."""
+        return float((self.upper - self.lower).max(initial=0.0))
+
+    @cached_property
+    def global_width(self) -> float:
+        """Bound on the same over all pairs; what uncovered pairs read is part of it."""
+        if self.coverage == 1.0:
+            return self.width
+        return max(self.width, self.ground.widest())
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether both arms give the same clustering at `tau`.
+
+        It is then the exact clustering over the pairs in scope. Over all pairs that is the
+        clustering of the metric itself; over covered pairs, an uncovered one may still link
+        two of its clusters.
+        """
+        return self.tau is not None and np.array_equal(self.labels_lower, self.labels_upper)
+
+    @property
+    def n_live(self) -> int:
+        """Number of states without the end of episodes."""
+        return self.n_states - (self.terminal_state is not None)
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters of the upper arm at `tau`, the end of episodes not counted.
+
+        Raises:
+            InvalidArgumentError: If the certificate has no threshold.
+        """
+        if self.tau is None:
+            raise InvalidArgumentError("the certificate has no threshold, so there are no clusters")
+        return self._count_live(self.labels_upper)
+
+    @cached_property
+    def labels(self) -> IntArray:
+        """(n_states) the certified cluster of each state, as `aggregate` and agents count them.
+
+        Clusters are numbered from 0 on by the first live state of each. The end of episodes is
+        none of them: its label is the number of clusters.
+
+        Raises:
+            NotCertifiedError: If the arms do not agree on clusters, or there is no threshold.
+        """
+        if self.tau is None:
+            raise NotCertifiedError(
+                "nothing is certified, as the certificate has no threshold: choose one of "
+                "certificate.certified_thresholds(), and take certificate.at(tau).labels"
+            )
+        if not self.is_certified:
+            low, high = (self._count_live(x) for x in (self.labels_lower, self.labels_upper))
+            raise NotCertifiedError(
+                f"no clusters are certified at tau {self.tau:.6g}: there are between {low:,} and "
+                f"{high:,}. labels_lower and labels_upper are those of the arms; at a threshold of "
+                "certificate.certified_thresholds(), certificate.at(tau).labels are certified"
+            )
+        return frozen("labels", set_end_apart(self.labels_upper, self.terminal_state)[0], np.int64)
+
+    @cached_property
+    def clusters(self) -> tuple[IntArray, ...]:
+        """The states of each certified cluster, rising; the end of episodes is in none.
+
+        Raises:
+            NotCertifiedError: If the arms do not agree on clusters, or there is no threshold.
+        """
+        order = np.argsort(self.labels, kind="stable")
+        sizes = np.bincount(self.labels, minlength=self.n_clusters)[: self.n_clusters]
+        order.setflags(write=False)  # and with it, all its parts
+        return tuple(np.split(order, np.cumsum(sizes))[: self.n_clusters])
+
+    def _count_live(self, labels: IntArray) -> int:
+        live = labels if self.terminal_state is None else np.delete(labels, self.terminal_state)
+        return int(np.unique(live).size)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it is certified, and worth it, in one sentence."""
+        from bisim_abstract._certificate.verdict import judge
+
+        return judge(self)
+
+    def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper bounds on the metric of any pairs, by broadcasting index arrays."""
+        s, t = np.broadcast_arrays(
+            check_states("states", states, self.n_states),
+            check_states("others", others, self.n_states),
+        )
+        check_memory(
+            96 * s.size,
+            what=f"the bounds of {s.size:,} pairs",
+            instead="ask for them in parts",
+        )
+        small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
+        lower, upper = self.ground.read(small, large)
+        if self.n_covered:
+            keys = small * self.n_states + large
+            at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
+            known = self.keys[at] == keys
+            lower[known] = np.maximum(lower[known], self.lower[at[known]])
+            upper[known] = np.minimum(upper[known], self.upper[at[known]])
+        lower[small == large] = upper[small == large] = 0.0
+        return lower.reshape(s.shape), upper.reshape(s.shape)
+
+    def partitions(self, tau: float) -> tuple[IntArray, IntArray]:
+        """(n_states) clusters of the lower and of the upper arm at a threshold."""
+        return self.forests[0].labels(tau), self.forests[1].labels(tau)
+
+    def certified_thresholds(self) -> list[CertifiedInterval]:
+        """All thresholds at which both arms agree, as half-open intervals."""
+        return certified_intervals(*self.forests, self.terminal_state)
+
+    def profile(self) -> Profile:
+        """Numbers of clusters of both arms at every threshold, and where they agree."""
+        return make_profile(*self.forests, self.terminal_state)
+
+    def frontier(
+        self,
+        mdp: TabularMDP | None = None,
+        *,
+        most: int | None = None,
+        callback: ProgressCallback | None = None,
+        progress: bool = False,
+    ) -> Frontier:
+        """Clusters against proven value, over all certified thresholds.
+
+        Args:
+            mdp: The model; needed if the certificate was read from a file.
+            most: Thresholds that are looked at; by default as many as take some seconds. Where
+                there are more, those on the way to the coarsest one that keeps `keep`.
+            callback: Called after every threshold.
+            progress: Show a line of progress, on a terminal, in a notebook or in a log.
+        """
+        from bisim_abstract._certificate.frontier import trace_frontier
+
+        mdp = self._model(mdp)
+        with shown(callback, progress, on_terminal=False) as report:
+            return trace_frontier(self, mdp, most=most, callback=report)
+
+    def nearest(self, k: int = 5, mdp: TabularMDP | None = None) -> list[NearPair]:
+        """The closest pairs of different clusters, and what keeps them apart.
+
+        Args:
+            k: How many.
+            mdp: The model; needed if the certificate was read from a file.
+        """
+        from bisim_abstract._certificate.nearest import nearest_pairs
+
+        return nearest_pairs(self, self._model(mdp), check_int("k", k, low=0))
+
+    def _model(self, mdp: TabularMDP | None) -> TabularMDP:
+        if mdp is not None:
+            self._check_model(mdp)
+            return mdp
+        if self.model is None:
+            raise InvalidArgumentError(
+                "the model is not at hand, as the certificate was read from a file: give mdp, "
+                "or use certificate.with_model(mdp)"
+            )
+        return self.model
+
+    def _check_model(self, mdp: TabularMDP) -> None:
+        if mdp.fingerprint != self.fingerprint:
+            raise InvalidArgumentError("the certificate is of another model than the one given")
+
+    def undecided(self, tau: float | None = None) -> Undecided | None:
+        """What the arms leave open at a threshold, by default `tau`; None if they agree.
+
+        Raises:
+            InvalidArgumentError: If no threshold is given here or in the certificate.
+        """
+        if tau is not None:
+            return undecided(*self.partitions(tau))
+        if self.tau is None:
+            raise InvalidArgumentError("tau must be given: the certificate has none of its own")
+        return undecided(self.labels_lower, self.labels_upper)
+
+    def summary(self) -> str:
+        """A few lines for people, the verdict first."""
+        n = self.n_states
+        lines = [self.verdict.sentence]
+        if self.value is not None:
+            lines.append(f"  value     {self.value.summary()}")
+        if self.tau is not None:
+            lines.append(f"  tau       {self.tau:g} at gamma = {self.gamma:g}")
+        else:
+            found = there_are(len(self.certified_thresholds()), "certified interval")
+            lines.append(f"  tau       none at gamma = {self.gamma:g}; {found}")
+        lines.append(
+            f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} looked at "
+            f"({self.coverage:.1%}), width {self.width:.4g} there, {self.global_width:.4g} on all"
+        )
+        for k, level in enumerate(self.levels):
+            lines.append(
+                f"  level {k + 1:<3} {counted(level.model.n_blocks, 'block')}, "
+                f"{counted(level.keys.size, 'pair')} of blocks bounded"
+            )
+        if self.features is not None:
+            lines.append(
+                f"  features  {counted(self.features.points().shape[1], 'value function')}"
+            )
+        if self.tau is not None and not self.is_certified:
+            lines.append(f"  undecided {self._what_is_open()}")
+        if self.alpha is not None:
+            lines.append(f"  holds     for the true model with probability {1.0 - self.alpha:g}")
+        lines.append(f"  stopped   {self.stop or 'not said'}")
+        # Explaining a pair takes a transport problem per action: not where rows are long.
+        if self.merges_little and self.model is not None and self.model.max_support <= 64:
+            lines += [f"  closest   {pair}" for pair in self.nearest(3)]
+        return "\n".join(lines)
+
+    @property
+    def merges_little(self) -> bool:
+        """Whether more than half of the states stay apart at `tau`, or it is not certified."""
+        return self.tau is not None and self.n_live > 1 and 2 * self.n_clusters > self.n_live
+
+    def _what_is_open(self) -> str:
+        """What the arms leave undecided at `tau`, in words."""
+        open_ = self.undecided()
+        if open_ is None:
+            return "nothing"
+        s, t = open_.example
+        below, above = self.bounds(s, t)
+        return (
+            f"{counted(open_.clusters, 'cluster')} in {counted(open_.groups, 'group')}, "
+            f"{counted(open_.pairs, 'pair')}; states {s} and {t}, for instance, are between "
+            f"{float(below):.4g} and {float(above):.4g} apart"
+        )
+
+    def __repr__(self) -> str:
+        verdict = (
+            "" if self.tau is None else (", certified" if self.is_certified else ", not certified")
+        )
+        return (
+            f"Certificate({counted(self.n_states, 'state')}, {self.coverage:.1%} of pairs covered, "
+            f"width {self.width:.3g}{verdict})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("threshold", "none" if self.tau is None else f"{self.tau:.6g}"),
+            ("discount", f"{self.gamma:g}"),
+            ("scope", f"{self.scope} pairs; {self.coverage:.1%} have bounds of their own"),
+        ]
+        if self.alpha is not None:
+            rows.append(("holds", f"for the true model with probability {1.0 - self.alpha:g}"))
+        rows.append(("stopped", self.stop or "not said"))
+        return table_html(self.verdict.sentence, rows)
+
+    def __reduce__(self) -> tuple[Callable[..., Certificate], tuple[dict[str, Any]]]:
+        return _rebuild, (self._fields() | {"model": None},)
+
+    def _fields(self) -> dict[str, Any]:
+        """What the constructor takes."""
+        fields = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+        return fields | {"run": dict(self.run)}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Certificate:
+        return self  # nothing in it can change
+
+    # -- as tables and graphs ----------------------------------------------------------------
+
+    def to_columns(self, mdp: TabularMDP | None = None) -> Columns:
+        """States with their clusters and values: arrays of one entry per state, by name.
+
+        What the certificate does not know is left out:
+
+        - `state`, its number; `id`, the environment's own, if the model is at hand.
+        - `is_end`, whether it stands for the end of episodes.
+        - `cluster`, if certified; else `cluster_lower` and `cluster_upper`, those of the arms,
+          if there is a threshold.
+        - `optimal_lower` and `optimal_upper`, bounds on the optimal value, `action`, that of the
+          policy planned on the clusters, and `policy_lower`, a bound on what it is worth, if
+          the certificate has a proven `value`.
+
+        Args:
+            mdp: The model, whose ids are listed; by default the one at hand, if there is one.
+        """
+        model = self.model if mdp is None else self._model(mdp)
+        columns: Columns = {"state": np.arange(self.n_states)}
+        if model is not None:
+            columns["id"] = model.state_ids
+        columns["is_end"] = np.arange(self.n_states) == self.terminal_state
+        if self.is_certified:
+            columns["cluster"] = self.labels
+        elif self.tau is not None:
+            columns |= {"cluster_lower": self.labels_lower, "cluster_upper": self.labels_upper}
+        value = self.value
+        if value is not None:
+            columns |= {
+                "optimal_lower": value.optimal_lower,
+                "optimal_upper": value.optimal_upper,
+                "action": value.lifted_policy,
+                "policy_lower": value.policy_lower,
+            }
+        return columns
+
+    def to_frame(self, mdp: TabularMDP | None = None) -> DataFrame | Columns:
+        """The same as a pandas DataFrame where pandas is installed, and as columns elsewhere.
+
+        Either answers `frame["cluster"]`; code that needs one type takes `to_columns`, and makes
+        of it what it likes.
+
+        Args:
+            mdp: The model, whose ids are listed; by default the one at hand, if there is one.
+        """
+        return as_frame(self.to_columns(mdp))
+
+    def to_networkx(
+        self, mdp: TabularMDP | None = None, *, weighting: str | npt.ArrayLike = "uniform"
+    ) -> MultiDiGraph:
+        """The certified clusters as a graph: see `Aggregation.to_networkx`.
+
+        Args:
+            mdp: The model; needed if the certificate was read from a file.
+            weighting: How much each member counts in its cluster, as for `aggregate`.
+
+        Raises:
+            NotCertifiedError: If nothing is certified.
+            MissingDependency: If networkx is not installed.
+        """
+        small = aggregate(self._model(mdp), self.labels, weighting=weighting, gamma=self.gamma)
+        return small.to_networkx()
+
+    # -- pictures, which need the extra "plots" ----------------------------------------------
+
+    def plot(self, mdp: TabularMDP | None = None) -> dict[str, Axes]:
+        """Draw what matters of it, side by side in one new figure.
+
+        Numbers of clusters by threshold ("profile"); with the model at hand also what they are
+        proven to be worth ("frontier", unless there are too many states to look at), and where
+        they lie, if the model is a grid ("map"). Without the model, the hierarchy of
+        certified merges ("dendrogram").
+
+        Args:
+            mdp: The model, if the certificate was read from a file.
+
+        Returns:
+            The axes of each picture by these names; `axes["profile"].figure` is the figure.
+        """
+        axes: dict[str, Axes] = maker("plots").plot_overview(
+            self, self.model if mdp is None else self._model(mdp)
+        )
+        return axes
+
+    def plot_frontier(self, mdp: TabularMDP | None = None, *, ax: Axes | None = None) -> Axes:
+        """Draw clusters against proven value, the chosen ones as a star."""
+        axes: Axes = maker("plots").plot_frontier(self, mdp=mdp, ax=ax)
+        return axes
+
+    def plot_profile(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the numbers of clusters of both arms by threshold."""
+        axes: Axes = maker("plots").plot_profile(self, ax=ax)
+        return axes
+
+    def plot_widths(
+        self, *, sample: int = 20_000, seed: SeedLike = 0, ax: Axes | None = None
+    ) -> Axes:
+        """Draw how far the bounds are apart, of covered pairs and of others."""
+        axes: Axes = maker("plots").plot_widths(self, sample=sample, seed=seed, ax=ax)
+        return axes
+
+    def plot_dendrogram(self, *, max_leaves: int = 60, ax: Axes | None = None) -> Axes:
+        """Draw the hierarchy of certified merges."""
+        axes: Axes = maker("plots").plot_dendrogram(self, max_leaves=max_leaves, ax=ax)
+        return axes
+
+    def plot_map(
+        self,
+        places: Any = None,
+        *,
+        tau: float | None = None,
+        arm: str = "upper",
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw states where they lie, coloured by cluster.
+
+        Args:
+            places: Where states are drawn, a `StateMap`; a model stands for its `state_map`, that
+                of the model at hand by default.
+            tau: The threshold; the certificate's own by default.
+            arm: "lower" or "upper": whose clusters. They are the same where certified.
+            ax: Axes to draw on; those of a new figure by default.
+        """
+        places = self._model(None) if places is None else places
+        axes: Axes = maker("plots").plot_map(self, places, tau=tau, arm=arm, ax=ax)
+        return axes
+
+    # -- making and keeping it -------------------------------------------------------------
+
+    @classmethod
+    def of(
+        cls,
+        arms: Arms,
+        *,
+        tau: float | None,
+        stop: str,
+        run: Mapping[str, Any],
+        scope: str = "covered",
+        keep: float = KEEP,
+    ) -> Certificate:
+        """The certificate of two arms over pairs of states as they stand."""
+        mdp, estimate = arms.mdp, arms.mdp.estimate
+        plain = cls(
+            fingerprint=mdp.fingerprint,
+            n_states=mdp.n_states,
+            gamma=arms.gamma,
+            rewards=mdp.rewards,
+            reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
+            alpha=None if estimate is None else estimate.alpha,
+            keys=arms.keys,
+            lower=arms.lower,
+            upper=arms.upper,
+            levels=arms.ground.levels,
+            features=arms.ground.features,
+            lower_start=arms.starts.lower,
+            upper_start=arms.starts.upper,
+            scope=scope,
+            keep=keep,
+            terminal_state=mdp.terminal_state,
+            stop=stop,
+            run=run,
+            model=mdp,
+        )
+        return plain if tau is None else plain.at(tau)
+
+    def at(self, tau: float) -> Certificate:
+        """The same bounds with another threshold, and without a proven value: see `with_value`."""
+        tau = check_real("tau", tau)
+        lower, upper = self.partitions(tau)
+        fields = {"tau": tau, "labels_lower": lower, "labels_upper": upper, "value": None}
+        return self._changed(**fields)
+
+    def with_value(self, mdp: TabularMDP | None = None) -> Certificate:
+        """The same with a proof of what planning on its clusters keeps, where it is certified.
+
+        Args:
+            mdp: The model; needed if the certificate was read from a file.
+        """
+        from bisim_abstract._abstract.value_proof import prove_value
+
+        mdp = self._model(mdp)
+        value = prove_value(mdp, self.labels_upper, self.gamma) if self.is_certified else None
+        return self._changed(value=value, model=mdp)
+
+    def with_proven(self, value: ProvenValue) -> Certificate:
+        """The same with a proof that was made elsewhere.
+
+        Args:
+            value: For the certified clusters, as `prove_value` gives it; `verify` checks it.
+        """
+        return self._changed(value=value)
+
+    def with_model(self, mdp: TabularMDP) -> Certificate:
+        """The same with its model at hand.
+
+        Args:
+            mdp: The model; no other is taken.
+        """
+        return self._changed(model=mdp)
+
+    def _changed(self, **fields: Any) -> Certificate:
+        changed = type(self)(**self._fields() | fields)
+        # What does not depend on the threshold need not be found again.
+        for name in ("ground", "forests", "global_width"):
+            if name in self.__dict__:
+                changed.__dict__[name] = self.__dict__[name]
+        return changed
+
+    def save(self, path: str | Path) -> None:
+        """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
+        arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS)}
+        arrays |= _component_arrays(self)
+        header = {name: getattr(self, name) for name in SCALARS} | {"run": dict(self.run)}
+        header["levels"] = len(self.levels)
+        header["value"] = _value_numbers(self.value)
+        write_record(path, header, arrays, kind=FORMAT, version=VERSION)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Certificate:
+        """Read a file written by `save`; any changed byte is noticed.
+
+        Raises:
+            FileFormatError: If the file is damaged, changed, or of another kind.
+        """
+        header, arrays = read_record(path, kind=FORMAT, version=VERSION, what="certificate")
+        try:
+            components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
+            components["value"] = _read_value(arrays, header)
+            if set(arrays) != {*INTEGERS, *REALS} or set(header) != {*SCALARS, "run"}:
+                raise FileFormatError(f"{path} has parts missing or too many")
+            fields: dict[str, Any] = {**arrays, **header, **components}
+            return cls(**fields)
+        except InvalidArgumentError as error:
+            raise FileFormatError(f"{path} holds an inconsistent certificate: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            if isinstance(error, FileFormatError):
+                raise
+            raise FileFormatError(f"{path} has a damaged header: {error!r}") from error
+
+    @cached_property
+    def ground(self) -> Ground:
+        """What pairs read that are not covered: levels, features and start values."""
+        low = high = self.rewards
+        if self.reward_radius.size:
+            low, high = interval_around(self.rewards, self.reward_radius)
+        starts = Starts.of(low, high, self.gamma, lower=self.lower_start, upper=self.upper_start)
+        return Ground(starts, self.levels, self.features)
+
+    @cached_property
+    def forests(self) -> tuple[Forest, Forest]:
+        """Minimum spanning forests of both arms: their single linkage at every threshold."""
+        if self.scope == "all":
+            return (
+                lower_forest(self.n_states, self.ground, self.keys, self.lower),
+                upper_forest(self.n_states, self.ground, self.keys, self.upper),
+            )
+        first, second = np.divmod(self.keys, self.n_states)
+        return (
+            spanning_forest(self.n_states, first, second, self.lower),
+            spanning_forest(self.n_states, first, second, self.upper),
+        )
+
+
+def _rebuild(fields: dict[str, Any]) -> Certificate:
+    return Certificate(**fields)
+
+
+def _check_table(certificate: Certificate) -> None:
+    keys, n = certificate.keys, certificate.n_states
+    shape = certificate.rewards.shape
+    if certificate.rewards.ndim != 2 or shape[0] != n or shape[1] == 0:
+        raise InvalidArgumentError(
+            f"rewards must have {n} rows and one column per action, got shape {shape}"
+        )
+    if not np.isfinite(certificate.rewards).all():
+        raise InvalidArgumentError("rewards must be finite")
+    for name in ("keys", "lower", "upper"):
+        array = getattr(certificate, name)
+        if array.ndim != 1 or array.shape != keys.shape:
+            raise InvalidArgumentError(f"{name} must have one entry per covered pair")
+    first, second = np.divmod(keys, n)
+    if keys.size and ((keys[1:] <= keys[:-1]).any() or keys[0] < 0 or keys[-1] >= n * n):
+        raise InvalidArgumentError("keys must rise strictly and lie in the range of pairs")
+    if (first >= second).any():
+        raise InvalidArgumentError("keys must be those of pairs s < t")
+    bad = ~(np.isfinite(certificate.lower) & np.isfinite(certificate.upper))
+    bad |= ~((certificate.lower >= 0.0) & (certificate.lower <= certificate.upper))
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InvalidArgumentError(
+            f"bounds must be finite with 0 <= lower <= upper, got {certificate.lower[at]} and "
+            f"{certificate.upper[at]} at pair ({first[at]}, {second[at]})"
+        )
+
+
+def _check_components(certificate: Certificate) -> None:
+    n, shape = certificate.n_states, certificate.rewards.shape
+    radius = certificate.reward_radius
+    is_radius = radius.shape == shape and bool(((radius >= 0.0) & np.isfinite(radius)).all())
+    if radius.shape != (0, 0) and not is_radius:
+        raise InvalidArgumentError(
+            f"reward_radius must be finite, non-negative and of shape {shape}, or of shape (0, 0)"
+        )
+    if (certificate.alpha is None) != (radius.size == 0):
+        raise InvalidArgumentError("alpha and reward_radius belong together: give both or neither")
+    object.__setattr__(certificate, "levels", tuple(certificate.levels))
+    for k, level in enumerate(certificate.levels):
+        if not isinstance(level, BlockLevel):
+            raise InvalidArgumentError(f"levels must be BlockLevel objects, got {level!r}")
+        if level.model.labels.size != n or level.model.n_actions != shape[1]:
+            raise InvalidArgumentError(f"level {k} speaks of another number of states or actions")
+        if level.model.is_estimate != (certificate.alpha is not None):
+            raise InvalidArgumentError(f"level {k} must be an estimate if the model is one")
+    features = certificate.features
+    if features is not None:
+        if not isinstance(features, ValueFeatures):
+            raise InvalidArgumentError(f"features must be ValueFeatures, got {features!r}")
+        if features.values.shape[1] != n or features.signs.shape[1] != shape[1]:
+            raise InvalidArgumentError("features speak of another number of states or actions")
+    _ = certificate.ground  # refuses rewards whose metric would overflow
+
+
+def check_share(name: str, share: float) -> float:
+    """A share as a float in [0, 1]."""
+    value = check_real(name, share)
+    if not 0.0 <= value <= 1.0:
+        raise InvalidArgumentError(f"{name} must lie in [0, 1], a share, got {value!r}")
+    return value
+
+
+def _check_value(certificate: Certificate) -> None:
+    """A proven value must speak of the certified clusters; whether it holds, `verify` decides."""
+    value = certificate.value
+    if value is None:
+        return
+    if not isinstance(value, ProvenValue):
+        raise InvalidArgumentError(f"value must be a ProvenValue, got {value!r}")
+    if not certificate.is_certified:
+        raise InvalidArgumentError("value must be None where nothing is certified")
+    labels, count = set_end_apart(certificate.labels_upper, certificate.terminal_state)
+    if not np.array_equal(value.labels, labels) or value.policy.size != count:
+        raise InvalidArgumentError("value speaks of other clusters than the certified ones")
+    if value.policy.min() < 0 or value.policy.max() >= certificate.rewards.shape[1]:
+        raise InvalidArgumentError("value takes an action that does not exist")
+
+
+def _value_numbers(value: ProvenValue | None) -> dict[str, float | None] | None:
+    """The numbers of a proven value as JSON values."""
+    if value is None:
+        return None
+    numbers = {name: getattr(value, name) for name in VALUE_NUMBERS}
+    return {name: x if np.isfinite(x) else None for name, x in numbers.items()}
+
+
+def _read_value(arrays: dict[str, npt.NDArray[Any]], header: dict[str, Any]) -> ProvenValue | None:
+    """A proven value from such numbers and arrays, which are taken out of the dictionaries."""
+    numbers = header.pop("value")
+    if numbers is None:
+        return None
+    fields: dict[str, Any] = {
+        name: arrays.pop(f"value.{name}") for name in ("policy", *VALUE_BOUNDS)
+    }
+    bracket = {name: arrays.pop(f"bracket.{name}") for name in BRACKET_ARRAYS}
+    upper = np.asarray(arrays["labels_upper"])
+    labels, _ = set_end_apart(as_labels(upper, upper.size), header["terminal_state"])
+    kept = numbers.pop("kept")
+    if set(numbers) != {"loss", "start_loss"}:
+        raise InvalidArgumentError(f"value has numbers missing or too many: {sorted(numbers)}")
+    return ProvenValue(
+        **fields | numbers,
+        kept=-np.inf if kept is None else kept,
+        labels=labels,
+        bracket=ValueBracket(**bracket),
+    )
+
+
+BRACKET_ARRAYS = ("lower", "upper", "policy")
+MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius")
+LEVEL_ARRAYS = ("keys", "lower", "upper")
+FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections")
+
+
+def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
+    """Levels and features as arrays with telling names."""
+    arrays = {}
+    for k, level in enumerate(certificate.levels):
+        for name in MODEL_ARRAYS:
+            arrays[f"level{k}.{name}"] = getattr(level.model, name)
+        for name in LEVEL_ARRAYS:
+            arrays[f"level{k}.pair_{name}"] = getattr(level, name)
+    features = certificate.features
+    if features is not None:
+        for name in FEATURE_ARRAYS:
+            arrays[f"features.{name}"] = getattr(features, name)
+        for k, witness in enumerate(features.witnesses):
+            arrays[f"witness{k}.values"] = witness.values
+            arrays[f"witness{k}.support"] = witness.support
+            arrays[f"witness{k}.potential"] = witness.potential
+            arrays[f"witness{k}.action_sign"] = np.array([witness.action, witness.sign], np.int64)
+            arrays[f"witness{k}.correction"] = np.array([witness.correction])
+    value = certificate.value
+    if value is not None:
+        for name in ("policy", *VALUE_BOUNDS):
+            arrays[f"value.{name}"] = getattr(value, name)
+        for name in BRACKET_ARRAYS:
+            arrays[f"bracket.{name}"] = getattr(value.bracket, name)
+    return arrays
+
+
+def _components(
+    arrays: dict[str, npt.NDArray[Any]], count: int, is_estimate: bool
+) -> dict[str, Any]:
+    """Levels and features from such arrays, which are taken out of the dictionary."""
+    levels = []
+    for k in range(check_int("levels", count, low=0, high=len(arrays))):
+        model = {name: arrays.pop(f"level{k}.{name}") for name in MODEL_ARRAYS}
+        table = {name: arrays.pop(f"level{k}.pair_{name}") for name in LEVEL_ARRAYS}
+        blocks = BlockModel(**model, is_estimate=is_estimate)
+        levels.append(BlockLevel(model=blocks, **table))
+    features = None
+    if "features.values" in arrays:
+        fields = {name: arrays.pop(f"features.{name}") for name in FEATURE_ARRAYS}
+        witnesses: list[Witness] = []
+        while f"witness{len(witnesses)}.values" in arrays:
+            k = len(witnesses)
+            action, sign = arrays.pop(f"witness{k}.action_sign").tolist()
+            (correction,) = arrays.pop(f"witness{k}.correction").tolist()
+            plain = {
+                name: arrays.pop(f"witness{k}.{name}")
+                for name in ("values", "support", "potential")
+            }
+            witnesses.append(Witness(**plain, action=action, sign=sign, correction=correction))
+        features = ValueFeatures(**fields, witnesses=tuple(witnesses))
+    return {"levels": tuple(levels), "features": features}

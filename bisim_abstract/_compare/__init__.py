@@ -1,0 +1,4 @@
+"""Yardsticks: embeddings, other clusterings and learning agents beside a certificate.
+
+Reads results and makes none.
+"""

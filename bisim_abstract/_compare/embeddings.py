@@ -1,0 +1,216 @@
+"""How well an embedding imitates the metric: errors, neighbours, ranks, proven contradictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._base.checks import as_generator, check_int, check_memory_limit
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
+from bisim_abstract._propose.embedding import Embedding, checked_points
+from bisim_abstract.errors import InvalidArgumentError
+
+__all__ = ["EmbeddingQuality", "evaluate_embedding"]
+
+CHUNK_CELLS = 2**20  # distances of queries to all states that are held at once
+PAIR_BYTES, CELL_BYTES = 150, 80  # what a pair and one of these distances take at the peak
+ROUNDING = 1e-6  # of the upper bound: what single precision may be off without contradiction
+
+Measure: TypeAlias = Callable[[IntArray, IntArray], FloatArray]
+
+
+class Bounds(Protocol):
+    """A `Certificate`, `MetricBounds`, or anything else that bounds the metric of pairs."""
+
+    @property
+    def n_states(self) -> int:
+        """Number of states."""
+
+    def bounds(
+        self, states: npt.ArrayLike, others: npt.ArrayLike, /
+    ) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper bounds, by broadcasting two index arrays."""
+
+
+@dataclass(frozen=True)
+class EmbeddingQuality:
+    """How an embedding compares with the metric, on sampled pairs and states.
+
+    The metric's value of a pair is the midpoint of its bounds throughout.
+
+    Attributes:
+        distortion: Largest absolute difference of the two distances of a pair.
+        mean_error: Mean absolute difference.
+        recall: Share of the k nearest states under the metric that are among the k nearest
+            under the embedding. States that are equally far count as one another.
+        rank_correlation: Spearman's rank correlation of the two distances over the pairs;
+            NaN where one of them is constant.
+        outside: Share of pairs whose embedded distance is proven wrong: it lies outside the
+            bounds.
+        k: Neighbours per state.
+        n_pairs: Pairs that were measured.
+        n_queries: States whose neighbours were compared.
+        is_learned: Whether the embedding's own `distance` was measured, rather than Euclidean
+            distances of its points. Neighbours always follow from Euclidean distances, which
+            is how an index finds them.
+    """
+
+    distortion: float
+    mean_error: float
+    recall: float
+    rank_correlation: float
+    outside: float
+    k: int
+    n_pairs: int
+    n_queries: int
+    is_learned: bool
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        kind = "learned" if self.is_learned else "Euclidean"
+        return "\n".join(
+            [
+                f"embedding, {kind} distances against the metric on {self.n_pairs:,} pairs",
+                f"  error     {self.mean_error:.4g} on average, {self.distortion:.4g} at most",
+                f"  ranks     correlation {self.rank_correlation:.3f}",
+                f"  outside   {self.outside:.1%} of pairs are proven wrong by their bounds",
+                f"  recall    {self.recall:.3f} of the {self.k} nearest, {self.n_queries:,} states",
+            ]
+        )
+
+
+def evaluate_embedding(
+    certificate: Bounds,
+    embedding: Embedding | npt.ArrayLike,
+    *,
+    k: int = 10,
+    sample: int = 20_000,
+    seed: SeedLike = 0,
+    memory_limit: int | None = None,
+) -> EmbeddingQuality:
+    """Compare an embedding with certified bounds on the metric.
+
+    All pairs are measured where there are at most `sample` of them, else so many random ones.
+    Neighbours are compared for as many random states as keep the work within 50 distances per
+    sampled pair. Memory stays linear in `sample` and the number of states.
+
+    Args:
+        certificate: A `Certificate` or the `MetricBounds` of an exact metric.
+        embedding: An object with `encode`, or one row per state. If it has a method `distance`
+            of two index arrays, that is measured instead of Euclidean distances.
+        k: Neighbours per state; all others where there are fewer.
+        sample: Number of pairs.
+        seed: Seed or generator of the samples.
+        memory_limit: Bytes that may be used; what is available by default.
+
+    Raises:
+        InvalidArgumentError: If the points or distances are not finite, or their number differs
+            from that of the states.
+        MemoryLimitError: If the sample would not fit.
+    """
+    if not hasattr(certificate, "bounds"):
+        raise InvalidArgumentError(
+            "certificate must have bounds, as a Certificate or MetricBounds has, "
+            f"got {type(certificate).__name__}"
+        )
+    n = certificate.n_states
+    sample = check_int("sample", sample, low=1)
+    k = min(check_int("k", k, low=1), n - 1)
+    n_pairs = min(sample, n * (n - 1) // 2)
+    n_queries = min(n, max(1, 50 * sample // n))
+    cells = min(n_queries * n, max(n, CHUNK_CELLS))
+    check_memory(
+        max(PAIR_BYTES * n_pairs, CELL_BYTES * cells),
+        what=f"measuring {n_pairs:,} pairs, and neighbours of {n_queries:,} states",
+        instead="ask for a smaller sample",
+        memory_limit=check_memory_limit(memory_limit),
+    )
+    rng = as_generator(seed)
+    points = checked_points(embedding, n)
+    learned = getattr(embedding, "distance", None)
+
+    def euclidean(s: IntArray, t: IntArray) -> FloatArray:
+        return np.asarray(np.linalg.norm(points[s] - points[t], axis=-1))
+
+    s, t = _pairs(n, sample, rng)
+    found = _checked(learned if callable(learned) else euclidean, s, t)
+    lower, upper = certificate.bounds(s, t)
+    truth = (lower + upper) / 2.0
+    error = np.abs(found - truth)
+    slack = ROUNDING * upper
+    is_outside = (found < lower - slack) | (found > upper + slack)
+    queries = rng.permutation(n)[:n_queries]
+    return EmbeddingQuality(
+        distortion=float(error.max(initial=0.0)),
+        mean_error=float(error.mean()) if s.size else 0.0,
+        recall=_recall(certificate, points, queries, k),
+        rank_correlation=_rank_correlation(found, truth),
+        outside=float(is_outside.mean()) if s.size else 0.0,
+        k=k,
+        n_pairs=int(s.size),
+        n_queries=int(queries.size),
+        is_learned=callable(learned),
+    )
+
+
+def _pairs(n: int, sample: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """All pairs s < t where they are few, else random ones."""
+    if n * (n - 1) // 2 <= sample:
+        s, t = np.triu_indices(n, 1)
+        return s.astype(np.int64), t.astype(np.int64)
+    s = rng.integers(n, size=sample)
+    return s, (s + rng.integers(1, n, size=sample)) % n
+
+
+def _checked(measure: Measure, s: IntArray, t: IntArray) -> FloatArray:
+    found = np.asarray(measure(s, t), dtype=np.float64)
+    if found.shape != s.shape or not np.isfinite(found).all():
+        raise InvalidArgumentError(
+            f"embedding.distance must return {s.size} finite numbers, got shape {found.shape}"
+        )
+    return found
+
+
+def _recall(certificate: Bounds, points: FloatArray, queries: IntArray, k: int) -> float:
+    """Share of the k nearest under the metric among the k nearest points, ties as one."""
+    n = points.shape[0]
+    if k == 0:
+        return 1.0
+    hits = 0
+    everything = np.arange(n)
+    for part in np.array_split(queries, -(-queries.size * n // CHUNK_CELLS)):
+        lower, upper = certificate.bounds(part[:, None], everything)
+        truth = (lower + upper) / 2.0
+        embedded = np.zeros_like(truth)
+        for column in points.T:  # never an array of three dimensions
+            embedded += (column[part, None] - column) ** 2
+        at = np.arange(part.size)
+        truth[at, part] = embedded[at, part] = np.inf
+        nearest = np.argpartition(embedded, k - 1, axis=1)[:, :k]
+        radius = np.partition(truth, k - 1, axis=1)[:, k - 1 : k]
+        # A returned state is right if fewer than k states are strictly nearer than it is.
+        reached = np.take_along_axis(truth, nearest, axis=1)
+        hits += int((reached <= radius * (1.0 + 1e-12)).sum())
+    return hits / (queries.size * k)
+
+
+def _rank_correlation(x: FloatArray, y: FloatArray) -> float:
+    if x.size < 2:
+        return float("nan")
+    a, b = _ranks(x), _ranks(y)
+    spread = float(a.std() * b.std())
+    if spread == 0.0:
+        return float("nan")
+    return float(((a - a.mean()) * (b - b.mean())).mean() / spread)
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    """Ranks from 0, equal values sharing their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts + 1) / 2.0)[inverse.ravel()])

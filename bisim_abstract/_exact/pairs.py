@@ -1,0 +1,295 @@
+"""Tables over all pairs of a model: finding one near the fixed point, and testing it.
+
+A `PairSolver` holds one table. `improve` moves it towards the metric in plain floating point
+and needs no trust; `residual` bounds, with one-sided arithmetic, how far the exact operator
+moves it. `bisim_abstract.metric` turns these numbers into certified bounds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from bisim_abstract._base.linear import no_fork
+from bisim_abstract._base.memory import available_bytes, check_memory
+from bisim_abstract._base.parallel import map_chunks
+from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback
+from bisim_abstract._model.mdp import TabularMDP
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE = 12  # sweeps without a smaller residual before plain sweeps take over
+PLAIN_SWEEPS = 8  # how many of them
+ROUNDING = 2.0**-50  # plain sweeps cannot bring the residual below this, relative
+
+
+class PairSolver(Protocol):
+    """A table over all pairs of a model."""
+
+    sweeps: int
+
+    def top(self) -> float:
+        """Largest entry now."""
+
+    def improve(self, target: float, max_sweeps: int) -> None:
+        """Bring the residual below `target`, unless rounding or `max_sweeps` come first."""
+
+    def residual(self) -> tuple[float, float]:
+        """(rise, fall) with table - fall <= T(table) <= table + rise, T the exact operator."""
+
+    def full_table(self) -> FloatArray:
+        """(n, n), symmetric, zero diagonal."""
+
+
+def pair_solver(
+    model: TabularMDP,
+    gamma: float,
+    threads: int,
+    memory_limit: int | None,
+    callback: ProgressCallback | None,
+) -> PairSolver:
+    """The solver that fits the model: without transport where it is deterministic."""
+    kind = DeterministicPairs if model.is_deterministic else StochasticPairs
+    return kind(model, gamma, threads, memory_limit, callback)
+
+
+def _check_room(n: int, needed: int, memory_limit: int | None) -> None:
+    check_memory(
+        needed,
+        what=f"the metric of all pairs of {n:,} bisimulation classes",
+        instead="keep only reachable states (extract_mdp(..., reachable_only=True)); if states "
+        "are equal but for rounding, merge them with "
+        "classes=bisimulation_classes(mdp, digits=12)",
+        memory_limit=memory_limit,
+    )
+
+
+def _report(callback: ProgressCallback | None, stage: str, sweeps: int, detail: str) -> None:
+    logger.debug("%s: sweep %d, %s", stage, sweeps, detail)
+    if callback is not None:
+        callback(Progress(stage, sweeps, None, detail))
+
+
+class DeterministicPairs:
+    """One successor per action: policy iteration on the graph of pairs, no transport."""
+
+    def __init__(
+        self,
+        model: TabularMDP,
+        gamma: float,
+        threads: int,
+        memory_limit: int | None,
+        callback: ProgressCallback | None,
+    ) -> None:
+        n = model.n_states
+        # Table, actions, marks, walk, and two full tables for the result.
+        _check_room(n, n * n * (8 + 2 + 4 + 4 + 16), memory_limit)
+        self.sweeps = 0
+        self._model, self._gamma, self._threads, self._callback = model, gamma, threads, callback
+        self._successor = model.indices.reshape(n, model.n_actions)
+        self._table = np.zeros((n, n))
+        self._action = np.zeros((n, n), np.int16)
+        self._order = np.empty(n * (n - 1) // 2, np.int64)
+        self._mark = np.empty((n, n), np.int32)
+
+    def top(self) -> float:
+        return float(self._table.max())
+
+    def improve(self, target: float, max_sweeps: int) -> None:
+        from bisim_abstract._kernels.pairgraph import evaluate_kernel, greedy_kernel
+
+        model, gamma, table, action = self._model, self._gamma, self._table, self._action
+        while self.sweeps < max_sweeps:
+            forward = self.sweeps % 2 == 0
+            largest = greedy_kernel(self._successor, model.rewards, gamma, table, action, forward)
+            self.sweeps += 1
+            _report(self._callback, "policy iteration", self.sweeps, f"improves {largest:.2g}")
+            if largest <= min(target, ROUNDING * self.top()):
+                return
+            evaluate_kernel(
+                self._successor, model.rewards, gamma, action, table, self._order, self._mark
+            )
+
+    def residual(self) -> tuple[float, float]:
+        from bisim_abstract._kernels.pairgraph import residual_kernel
+
+        rewards, gamma, table = self._model.rewards, self._gamma, self._table
+
+        def part(begin: int, end: int) -> tuple[float, float]:
+            return residual_kernel(begin, end, self._successor, rewards, gamma, table)
+
+        rises, falls = zip(*self._map(part), strict=True)
+        self.sweeps += 1
+        _report(self._callback, "proving", self.sweeps, f"residual {max(*rises, *falls):.2g}")
+        return max(rises), max(falls)
+
+    def full_table(self) -> FloatArray:
+        upper = np.triu(self._table, 1)
+        return upper + upper.T
+
+    def _map(self, work: Callable[[int, int], T]) -> list[T]:
+        # A chunk of rows is worth a thread from about a million gathered entries on.
+        n, n_actions = self._model.rewards.shape
+        chunk = 1 + 2_000_000 // (n * n_actions)
+        return map_chunks(work, n, threads=self._threads, chunk=chunk)
+
+
+class StochasticPairs:
+    """Exact transport per pair and action; linear solves between sweeps where they fit.
+
+    Fixing each pair's maximising action and its optimal coupling leaves a linear system, whose
+    solution is the next table: Newton's method for f = Tf, as in policy iteration for games.
+    The residual may rise for some steps before it falls; where it does so for too long, plain
+    sweeps from the best table, which contract by gamma, take over for a while.
+    """
+
+    def __init__(
+        self,
+        model: TabularMDP,
+        gamma: float,
+        threads: int,
+        memory_limit: int | None,
+        callback: ProgressCallback | None,
+    ) -> None:
+        from bisim_abstract._kernels.transport import reward_gap_kernel
+
+        n = model.n_states
+        count = n * (n - 1) // 2
+        # The table, a few vectors over pairs, and two full tables for the result.
+        plain = (8 + 16) * n * n + 5 * 8 * count
+        _check_room(n, plain, memory_limit)
+        # Couplings have at most this many cells; the solver keeps them twice, plus vectors.
+        width = 2 * model.max_support - 1
+        room = available_bytes() if memory_limit is None else memory_limit
+        if plain + count * (32 * width + 100) > room:
+            logger.info("no room for couplings of %d pairs: plain sweeps only", count)
+            width = 0
+        self.sweeps = 0
+        self._model, self._gamma, self._threads, self._callback = model, gamma, threads, callback
+        self._table = np.zeros((n, n))
+        self._value = np.empty(count)  # the table again, one entry per pair
+        self._action = np.zeros(count, np.int64)
+        self._cells = np.empty((count, width), np.int64)
+        self._masses = np.empty((count, width))
+
+        def fill(begin: int, end: int) -> None:
+            reward_gap_kernel(begin, end, model.rewards, self._value)
+
+        self._map(fill)
+        self._spread(self._value)
+
+    def top(self) -> float:
+        return float(self._value.max())
+
+    def improve(self, target: float, max_sweeps: int) -> None:
+        best, best_value = np.inf, self._value
+        patience, plain_left = PATIENCE, 0
+        while self.sweeps < max_sweeps:
+            backup, residual = self._sweep()
+            if residual < best:
+                best, best_value, patience = residual, backup, PATIENCE
+            else:
+                patience -= 1
+            if best <= max(target, ROUNDING * self.top()):
+                break
+            if patience == 0:
+                backup, patience, plain_left = best_value, PATIENCE, PLAIN_SWEEPS
+            if plain_left > 0 or self._cells.shape[1] == 0:
+                plain_left -= 1
+                self._spread(backup)
+            else:
+                self._spread(self._newton(backup, residual))
+        self._spread(best_value)
+
+    def residual(self) -> tuple[float, float]:
+        from bisim_abstract._kernels.transport import residual_kernel
+
+        model, gamma, table = self._model, self._gamma, self._table
+
+        def part(begin: int, end: int) -> tuple[float, float]:
+            return residual_kernel(
+                begin,
+                end,
+                model.indptr,
+                model.indices,
+                model.probs,
+                model.normalised_probs,
+                model.rewards,
+                gamma,
+                table,
+                self._action,
+            )
+
+        rises, falls = zip(*self._map(part), strict=True)
+        self.sweeps += 1
+        _report(self._callback, "proving", self.sweeps, f"residual {max(*rises, *falls):.2g}")
+        return max(rises), max(falls)
+
+    def full_table(self) -> FloatArray:
+        return self._table.copy()
+
+    def _sweep(self) -> tuple[FloatArray, float]:
+        """The backup of the table, and how far it moved; actions and couplings are kept."""
+        from bisim_abstract._kernels.transport import sweep_kernel
+
+        model, backup = self._model, np.empty_like(self._value)
+
+        def part(begin: int, end: int) -> None:
+            sweep_kernel(
+                begin,
+                end,
+                model.indptr,
+                model.indices,
+                model.normalised_probs,
+                model.rewards,
+                self._gamma,
+                self._table,
+                self._action,
+                backup,
+                self._cells,
+                self._masses,
+            )
+
+        self._map(part)
+        self.sweeps += 1
+        residual = float(np.abs(backup - self._value).max())
+        _report(self._callback, "sweeping", self.sweeps, f"residual {residual:.2g}")
+        return backup, residual
+
+    def _newton(self, guess: FloatArray, residual: float) -> FloatArray:
+        """Solve f = r + gamma·Π f for the couplings of the last sweep, starting at `guess`."""
+        from scipy.sparse import csr_array, eye_array
+        from scipy.sparse.linalg import bicgstab
+
+        count = self._value.size
+        used = self._cells >= 0
+        indptr = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
+        coupling = csr_array((self._masses[used], self._cells[used], indptr), shape=(count, count))
+        # With guess = r + gamma·Π f at the present f, the correction x = solution - guess obeys
+        # x = gamma·Π (guess - f) + gamma·Π x. It is solved for in units of the residual, so
+        # that norms neither overflow nor vanish.
+        system = eye_array(count, format="csr") - self._gamma * coupling
+        constant = self._gamma * (coupling @ ((guess - self._value) / residual))
+        with no_fork(), np.errstate(all="ignore"):  # a breakdown is seen in the result
+            correction, _ = bicgstab(system, constant, rtol=0.0, atol=1e-3, maxiter=200)
+        solution = guess + residual * correction
+        return np.maximum(solution, 0.0) if np.isfinite(solution).all() else guess
+
+    def _spread(self, value: FloatArray) -> None:
+        """Make `value` the table."""
+        from bisim_abstract._kernels.transport import spread_kernel
+
+        self._value = value
+
+        def part(begin: int, end: int) -> None:
+            spread_kernel(begin, end, value, self._table)
+
+        self._map(part)
+
+    def _map(self, work: Callable[[int, int], T]) -> list[T]:
+        return map_chunks(work, self._value.size, threads=self._threads)

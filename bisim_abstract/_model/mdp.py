@@ -1,0 +1,585 @@
+"""`TabularMDP`: the one immutable data type that everything else reads.
+
+A finite MDP without a discount (the discount belongs to the metric). Transition rows are
+compressed: row `s * n_actions + a` holds the successors of state `s` under action `a`. The
+stored floats are taken as exact numbers, and a kernel row is its entries divided by their
+exact sum, so that rows which miss 1 by a rounding error still mean something definite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._base.arrays import checked_metadata, frozen
+from bisim_abstract._base.cached import cached_property
+from bisim_abstract._base.checks import check_choice
+from bisim_abstract._base.html import table_html
+from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.text import counted
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
+from bisim_abstract._model.checks import (
+    ROW_SUM_TOL,
+    check_distribution,
+    check_entries,
+    check_layout,
+    check_rewards,
+    check_rows,
+    check_state_ids,
+    dense_order,
+)
+from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from bisim_abstract._model.estimation import Estimate, TransitionsLike
+
+# What making a model takes at its peak, in bytes, measured: per entry of a dense array, per entry
+# of rows that are sorted and merged, and per row.
+DENSE_BYTES, ENTRY_BYTES, ROW_BYTES = 64, 80, 40
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TabularMDP:
+    """A finite MDP with sparse rows. Arrays are read-only; equality is by content.
+
+    Use the `from_*` constructors unless the rows are already sorted, merged and free of
+    zeros: the plain constructor checks this and does not repair it.
+
+    Attributes:
+        indptr: (n_states * n_actions + 1) row boundaries.
+        indices: (nnz) successor states, strictly increasing within a row.
+        probs: (nnz) probabilities, above 0; each row sums to one up to rounding.
+        rewards: (n_states, n_actions) expected rewards.
+        start: (n_states) start distribution; uniform over non-terminal states by default.
+        state_ids: (n_states) the environment's own id of each state; -1 for an added state.
+        terminal_state: The absorbing state that stands for the end of an episode, if any.
+        estimate: Counts and confidence radii, if the model was estimated from samples.
+        metadata: Where the model comes from; JSON values only, not part of the fingerprint.
+
+    Example:
+        >>> import numpy as np
+        >>> P = np.array([[[0.0, 1.0]], [[0.5, 0.5]]])  # (state, action, next state)
+        >>> mdp = TabularMDP.from_dense(P, [[1.0], [0.0]])
+        >>> mdp
+        TabularMDP(2 states, 1 action, 3 transitions)
+        >>> mdp.successors(1, 0)
+        (array([0, 1]), array([0.5, 0.5]))
+    """
+
+    indptr: IntArray
+    indices: IntArray
+    probs: FloatArray
+    rewards: FloatArray
+    start: FloatArray = field(default=None)  # type: ignore[arg-type]  # filled in below
+    state_ids: IntArray = field(default=None)  # type: ignore[arg-type]
+    terminal_state: int | None = None
+    estimate: Estimate | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rewards = frozen("rewards", self.rewards, np.float64)
+        if rewards.ndim != 2 or rewards.size == 0:
+            raise InvalidMDPError(
+                "an MDP needs at least one state and one action: rewards must have shape "
+                f"(n_states, n_actions) with both above 0, got {rewards.shape}"
+            )
+        n_states, n_actions = rewards.shape
+        check_rewards(rewards)
+        set_field = object.__setattr__
+        set_field(self, "rewards", rewards)
+        set_field(self, "indptr", frozen("indptr", self.indptr, np.int64))
+        set_field(self, "indices", frozen("indices", self.indices, np.int64))
+        set_field(self, "probs", frozen("probs", self.probs, np.float64))
+        check_rows(self.indptr, self.indices, self.probs, n_states, n_actions)
+
+        if self.terminal_state is not None:
+            set_field(self, "terminal_state", _whole("terminal_state", self.terminal_state))
+            _check_terminal(self)
+        if self.start is None:
+            start = np.ones(n_states)
+            if self.terminal_state is not None and n_states > 1:
+                start[self.terminal_state] = 0.0
+            set_field(self, "start", start / start.sum())
+        set_field(self, "start", frozen("start", self.start, np.float64))
+        check_distribution("start", self.start, n_states)
+        if self.state_ids is None:
+            ids = np.arange(n_states)
+            if self.terminal_state is not None:
+                ids[self.terminal_state] = -1
+            set_field(self, "state_ids", ids)
+        set_field(self, "state_ids", frozen("state_ids", self.state_ids, np.int64))
+        check_state_ids(self.state_ids, n_states)
+        if self.estimate is not None and self.estimate.counts.shape != rewards.shape:
+            raise InvalidMDPError(
+                f"estimate.counts must have the shape of rewards {rewards.shape}, "
+                f"got {self.estimate.counts.shape}"
+            )
+        set_field(self, "metadata", MappingProxyType(checked_metadata(self.metadata)))
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @property
+    def n_states(self) -> int:
+        """Number of states, an added absorbing state included."""
+        return int(self.rewards.shape[0])
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions; all are available in every state."""
+        return int(self.rewards.shape[1])
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored transitions."""
+        return int(self.indices.size)
+
+    @cached_property
+    def max_support(self) -> int:
+        """Largest number of successors of any state and action."""
+        return int(np.diff(self.indptr).max())
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether every state and action has exactly one successor."""
+        return self.max_support == 1
+
+    @cached_property
+    def absorbing(self) -> BoolArray:
+        """(n_states) whether every action stays with certainty and pays nothing."""
+        n, a = self.n_states, self.n_actions
+        single = np.diff(self.indptr).reshape(n, a) == 1
+        first = self.indices[self.indptr[:-1]].reshape(n, a)
+        stays = single & (first == np.arange(n)[:, None]) & (self.rewards == 0.0)
+        return np.asarray(stays.all(axis=1))
+
+    @cached_property
+    def has_choice(self) -> bool:
+        """Whether in some state two actions differ, in what they pay or where they lead."""
+        if (self.rewards != self.rewards[:, :1]).any():
+            return True
+        a, lengths = self.n_actions, np.diff(self.indptr)
+        if (lengths.reshape(-1, a) != lengths[::a, None]).any():
+            return True
+        # Equal lengths: compare every row, entry by entry, with that of its state's action 0.
+        rows = np.repeat(np.arange(lengths.size), lengths)
+        shift = np.arange(self.nnz) - self.indptr[rows]
+        first = self.indptr[rows - rows % a] + shift
+        same = (self.indices == self.indices[first]) & (self.probs == self.probs[first])
+        return not bool(same.all())
+
+    def successors(self, state: int, action: int) -> tuple[IntArray, FloatArray]:
+        """Successor states and their probabilities, as stored."""
+        if not 0 <= state < self.n_states or not 0 <= action < self.n_actions:
+            raise InvalidArgumentError(
+                f"state and action must lie in [0, {self.n_states}) and [0, {self.n_actions}), "
+                f"got {state} and {action}"
+            )
+        row = state * self.n_actions + action
+        span = slice(self.indptr[row], self.indptr[row + 1])
+        return self.indices[span], self.probs[span]
+
+    @cached_property
+    def normalised_probs(self) -> FloatArray:
+        """(nnz) entries divided by their row's sum; off by at most two roundings each."""
+        from bisim_abstract._kernels.transport import normalise_rows_kernel
+
+        out = np.empty_like(self.probs)
+        normalise_rows_kernel(self.indptr, self.probs, out)
+        out.setflags(write=False)
+        return out
+
+    def kernel(self) -> csr_array:
+        """Normalised transition matrix, (n_states * n_actions, n_states), as SciPy CSR."""
+        from scipy.sparse import csr_array
+
+        shape = (self.n_states * self.n_actions, self.n_states)
+        return csr_array((self.normalised_probs, self.indices, self.indptr), shape=shape)
+
+    def reachable(self) -> IntArray:
+        """States that can be reached from the support of the start distribution, sorted."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import breadth_first_order
+
+        n, a = self.n_states, self.n_actions
+        # One more node, with an edge to every start state, makes it a single search.
+        starts = np.flatnonzero(self.start)
+        indptr = np.append(self.indptr[::a], self.nnz + starts.size)
+        indices = np.concatenate([self.indices, starts])
+        graph = csr_array((np.ones(indices.size, np.int8), indices, indptr), shape=(n + 1, n + 1))
+        order = breadth_first_order(graph, n, return_predecessors=False)
+        return np.sort(order[order < n]).astype(np.int64)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content: rows, rewards, start, ids, terminal state and estimate."""
+        digest = hashlib.sha256()
+        shape = [self.n_states, self.n_actions, self.nnz, self.terminal_state]
+        digest.update(json.dumps(["bisim_abstract.TabularMDP", 1, shape]).encode())
+        arrays = [self.indptr, self.indices, self.probs, self.rewards, self.start, self.state_ids]
+        if self.estimate is not None:
+            digest.update(json.dumps(self.estimate.header()).encode())
+            arrays += self.estimate.arrays()
+        for array in arrays:
+            # Adding 0.0 turns -0.0 into 0.0: equal numbers must not differ in their bytes.
+            plain = array + 0.0 if array.dtype == np.float64 else array
+            digest.update(plain.astype(plain.dtype.newbyteorder("<"), copy=False).tobytes())
+        return digest.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TabularMDP):
+            return NotImplemented
+        return self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __reduce__(self) -> tuple[Callable[..., TabularMDP], tuple[dict[str, Any]]]:
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields["metadata"] = dict(self.metadata)
+        return _rebuild, (fields,)
+
+    def __repr__(self) -> str:
+        parts = [counted(self.n_states, "state"), counted(self.n_actions, "action")]
+        parts.append(counted(self.nnz, "transition"))
+        if self.terminal_state is not None:
+            parts.append(f"terminal state {self.terminal_state}")
+        if self.estimate is not None:
+            parts.append("estimated from samples")
+        if "env" in self.metadata:
+            parts.append(f"from {self.metadata['env']}")
+        return f"TabularMDP({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("transitions", f"{self.nnz:,}, at most {self.max_support:,} of a state and action"),
+            ("rewards", f"from {self.rewards.min():.6g} to {self.rewards.max():.6g}"),
+        ]
+        if self.terminal_state is not None:
+            rows.append(("end of episodes", f"state {self.terminal_state:,}"))
+        if self.estimate is not None:
+            rows.append(("estimated", f"holds with probability {1.0 - self.estimate.alpha:g}"))
+        if "env" in self.metadata:
+            rows.append(("environment", str(self.metadata["env"])))
+        rows.append(("fingerprint", self.fingerprint[:12]))
+        title = f"{counted(self.n_states, 'state')}, {counted(self.n_actions, 'action')}"
+        return table_html(f"Model of {title}", rows)
+
+    # -- deriving --------------------------------------------------------------------------
+
+    def restrict(self, states: npt.ArrayLike) -> TabularMDP:
+        """The same MDP on a closed subset of states (no transition may leave it).
+
+        Args:
+            states: State indices, or a mask of states; the result numbers them in
+                increasing order.
+
+        Raises:
+            InvalidArgumentError: If a transition leaves the subset, or no start mass is in it.
+        """
+        given = np.asarray(states)
+        if given.dtype == bool and given.shape == (self.n_states,):
+            given = np.flatnonzero(given)
+        if given.size and given.dtype.kind not in "iu":
+            raise InvalidArgumentError(
+                f"states must be state indices or a mask of all states, got dtype {given.dtype}"
+            )
+        keep = np.unique(given).astype(np.int64)
+        if keep.size == 0 or keep[0] < 0 or keep[-1] >= self.n_states:
+            raise InvalidArgumentError(
+                f"states must be a non-empty set of indices in [0, {self.n_states})"
+            )
+        place = np.full(self.n_states, -1, np.int64)
+        place[keep] = np.arange(keep.size)
+        rows = (keep[:, None] * self.n_actions + np.arange(self.n_actions)).ravel()
+        sizes = np.diff(self.indptr)[rows]
+        indptr = np.concatenate([[0], np.cumsum(sizes)])
+        take = np.repeat(self.indptr[rows] - indptr[:-1], sizes) + np.arange(indptr[-1])
+        indices = place[self.indices[take]]
+        if indices.size and indices.min() < 0:
+            bad = int(np.searchsorted(indptr, int(np.argmin(indices)), side="right")) - 1
+            state, action = divmod(int(rows[bad]), self.n_actions)
+            raise InvalidArgumentError(
+                f"states is not closed: state {state}, action {action} leads outside it"
+            )
+        mass = float(self.start[keep].sum())
+        if mass <= 0.0:
+            raise InvalidArgumentError("states holds none of the start distribution")
+        whole = math.isclose(mass, 1.0, abs_tol=ROW_SUM_TOL)
+        terminal = self.terminal_state
+        if terminal is not None:
+            terminal = int(place[terminal]) if place[terminal] >= 0 else None
+        return TabularMDP(
+            indptr=indptr,
+            indices=indices,
+            probs=self.probs[take],
+            rewards=self.rewards[keep],
+            start=self.start[keep] if whole else self.start[keep] / mass,
+            state_ids=self.state_ids[keep],
+            terminal_state=terminal,
+            estimate=None if self.estimate is None else self.estimate.restrict(keep),
+            metadata=self.metadata,
+        )
+
+    def with_metadata(self, **entries: Any) -> TabularMDP:
+        """A copy with metadata entries added or replaced."""
+        # The arrays were checked and cannot change, so the copy may share them.
+        copied = object.__new__(TabularMDP)
+        metadata = MappingProxyType(checked_metadata({**self.metadata, **entries}))
+        copied.__dict__.update(self.__dict__, metadata=metadata)
+        return copied
+
+    # -- constructors ----------------------------------------------------------------------
+
+    @classmethod
+    def from_rows(
+        cls,
+        indptr: npt.ArrayLike,
+        indices: npt.ArrayLike,
+        probs: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        **options: Any,
+    ) -> TabularMDP:
+        """From compressed rows in any order: sorts them, adds up duplicates, drops zeros.
+
+        Args:
+            indptr: (n_states * n_actions + 1) row boundaries.
+            indices: (nnz) successor states.
+            probs: (nnz) probabilities.
+            rewards: (n_states, n_actions) expected rewards.
+            **options: start, state_ids, terminal_state, estimate, metadata.
+        """
+        R = frozen("rewards", rewards, np.float64)
+        if isinstance(indices, np.ndarray):  # anything else takes more as it is
+            check_memory(
+                ENTRY_BYTES * indices.size,
+                what=f"sorting {indices.size:,} transitions",
+                instead="pass fewer, for instance only reachable states",
+            )
+        ptr, index, prob = canonical_rows(*_as_rows(indptr, indices, probs, R.shape))
+        return cls(indptr=ptr, indices=index, probs=prob, rewards=R, **options)
+
+    @classmethod
+    def from_dense(
+        cls,
+        transitions: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        *,
+        order: str | None = None,
+        **options: Any,
+    ) -> TabularMDP:
+        """From dense arrays.
+
+        Args:
+            transitions: Probabilities, (n_states, n_actions, n_states) or
+                (n_actions, n_states, n_states). The shape tells which, unless there are as many
+                actions as states.
+            rewards: (n_states, n_actions), or (n_states) where they do not depend on actions.
+            order: "sas" for the first of these shapes, "ass" for the second; needed where the
+                shape fits both.
+            **options: start, state_ids, terminal_state, estimate, metadata.
+
+        Example:
+            >>> stay, move = np.eye(3), np.roll(np.eye(3), 1, axis=1)
+            >>> TabularMDP.from_dense([stay, move], [0.0, 0.0, 1.0])  # one matrix per action
+            TabularMDP(3 states, 2 actions, 6 transitions)
+        """
+        if isinstance(transitions, np.ndarray) and transitions.dtype.kind in "biuf":
+            _check_dense(transitions)  # anything else takes more as it is
+            given = transitions
+        else:
+            given = frozen("transitions", transitions, np.float64)
+        if dense_order(given.shape, order) == "ass":
+            given = given.transpose(1, 0, 2)
+        P = frozen("transitions", given, np.float64)
+        R = frozen("rewards", rewards, np.float64)
+        if R.ndim == 1 and R.shape == P.shape[:1]:
+            R = np.repeat(R[:, None], P.shape[1], axis=1)
+        if R.shape != P.shape[:2]:
+            raise InvalidMDPError(
+                f"rewards must have shape {P.shape[:2]} or {P.shape[:1]}, got {R.shape}"
+            )
+        flat = P.reshape(-1, P.shape[0])
+        rows, cols = np.nonzero(flat)
+        indptr = np.searchsorted(rows, np.arange(flat.shape[0] + 1))
+        return cls(indptr=indptr, indices=cols, probs=flat[rows, cols], rewards=R, **options)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Mapping[int, Any] | Sequence[Any],
+        *,
+        start: npt.ArrayLike | None = None,
+        terminal: str = "absorb",
+        metadata: Mapping[str, Any] | None = None,
+    ) -> TabularMDP:
+        """From a Gymnasium `P` table: `P[state][action] = [(prob, next, reward, done), ...]`.
+
+        Duplicate outcomes are merged: probabilities add up, rewards are averaged by them.
+
+        Args:
+            table: The table, with states and actions numbered from 0.
+            start: (n_states) start distribution over the table's states.
+            terminal: "absorb" sends every outcome marked done to one added absorbing state
+                that pays nothing; "table" follows the table literally and ignores the mark.
+            metadata: See the class.
+        """
+        from bisim_abstract._model.gym_table import rows_of_table
+
+        check_choice("terminal", terminal, ("absorb", "table"))
+        rows = rows_of_table(table, absorb=terminal == "absorb")
+        absorbing = len(table) if terminal == "absorb" else None
+        distribution = None
+        if start is not None:
+            distribution = frozen("start", start, np.float64)
+            check_distribution("start", distribution, len(table))
+            if absorbing is not None:
+                distribution = np.append(distribution, 0.0)
+        return cls(
+            **rows,
+            start=distribution,  # type: ignore[arg-type]
+            terminal_state=absorbing,
+            metadata=metadata or {},
+        )
+
+    @classmethod
+    def from_transitions(
+        cls,
+        states: TransitionsLike | npt.ArrayLike,
+        actions: npt.ArrayLike | None = None,
+        rewards: npt.ArrayLike | None = None,
+        next_states: npt.ArrayLike | None = None,
+        terminated: npt.ArrayLike | None = None,
+        **options: Any,
+    ) -> TabularMDP:
+        """The empirical MDP of sampled transitions: see `bisim_abstract.estimate_mdp`."""
+        from bisim_abstract._model.estimation import estimate_mdp
+
+        return estimate_mdp(states, actions, rewards, next_states, terminated, **options)
+
+    # -- files -----------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, compress: bool = True) -> None:
+        """Write one `.npz` file: arrays, JSON metadata and the fingerprint; never a pickle."""
+        from bisim_abstract._model.files import save_mdp
+
+        save_mdp(self, path, compress=compress)
+
+    @classmethod
+    def load(cls, path: str | Path) -> TabularMDP:
+        """Read a file written by `save`; content and fingerprint are checked.
+
+        Raises:
+            FileFormatError: If the file is damaged, changed, or of another kind.
+        """
+        from bisim_abstract._model.files import load_mdp
+
+        return load_mdp(path)
+
+
+def check_mdp(mdp: object, *, call: str = "") -> None:
+    """Raise unless it is a model, with what to do instead.
+
+    Args:
+        mdp: What was given as one.
+        call: The call as it should be, for those who swap its arguments.
+    """
+    if isinstance(mdp, TabularMDP):
+        return
+    kind = type(mdp)
+    if isinstance(mdp, str | Path):
+        remedy = (
+            "a file is read by bisim_abstract.read_model(path), and the id of an environment "
+            "becomes a model by bisim_abstract.wrappers.extract_mdp(env)"
+        )
+    elif hasattr(mdp, "unwrapped"):
+        remedy = "an environment becomes one by bisim_abstract.wrappers.extract_mdp(env)"
+    else:
+        order = "the model comes first, then the certificate or aggregation, gamma and policy"
+        remedy = f"the order is {call}" if call else order
+    raise InvalidArgumentError(f"mdp must be a TabularMDP, got {kind.__name__}; {remedy}")
+
+
+def canonical_rows(
+    indptr: IntArray, indices: IntArray, probs: FloatArray
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Sort compressed rows by successor, add up duplicates and drop zeros.
+
+    Duplicates are added in increasing order of size, so the result does not depend on the
+    order in which they are listed.
+    """
+    rows = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+    order = np.lexsort((probs, indices, rows))
+    rows, indices, probs = rows[order], indices[order], probs[order]
+    first = np.ones(rows.size, dtype=bool)
+    first[1:] = (rows[1:] != rows[:-1]) | (indices[1:] != indices[:-1])
+    begins = np.flatnonzero(first)
+    with np.errstate(over="ignore"):  # infinite sums are refused by name later
+        sums = np.add.reduceat(probs, begins) if begins.size else probs
+    kept = sums != 0.0
+    begins, sums = begins[kept], sums[kept]
+    ptr = np.searchsorted(rows[begins], np.arange(indptr.size))
+    return ptr.astype(np.int64), indices[begins], sums
+
+
+def _check_dense(transitions: npt.NDArray[Any]) -> None:
+    """Refuse a dense array if its copy, or its entries besides, would not fit."""
+    dense, count = 8 * transitions.size, 0
+    for _ in range(2):  # entries are counted only where the copy fits: there may be too many
+        check_memory(
+            dense + (DENSE_BYTES - 16) * count,
+            what=f"a model of {transitions.size:,} probabilities",
+            instead="pass rows to TabularMDP.from_rows, with possible transitions only",
+        )
+        count = int(np.count_nonzero(transitions))
+
+
+def _rebuild(fields: dict[str, Any]) -> TabularMDP:
+    return TabularMDP(**fields)
+
+
+def _whole(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidMDPError(f"{name} must be a whole number, got {value!r}") from None
+
+
+def _as_rows(
+    indptr: npt.ArrayLike, indices: npt.ArrayLike, probs: npt.ArrayLike, shape: tuple[int, ...]
+) -> tuple[IntArray, IntArray, FloatArray]:
+    ptr = frozen("indptr", indptr, np.int64)
+    index = frozen("indices", indices, np.int64)
+    prob = frozen("probs", probs, np.float64)
+    if len(shape) != 2:
+        raise InvalidMDPError(f"rewards must have shape (n_states, n_actions), got {shape}")
+    check_layout(ptr, index, prob, shape[0] * shape[1])
+    # Checked before duplicates are added up: a negative entry must not hide in a sum.
+    check_entries(ptr, index, prob, shape[0], shape[1])
+    return ptr, index, prob
+
+
+def _check_terminal(mdp: TabularMDP) -> None:
+    state = mdp.terminal_state
+    assert state is not None
+    if not 0 <= state < mdp.n_states:
+        raise InvalidMDPError(f"terminal_state must lie in [0, {mdp.n_states}), got {state}")
+    for action in range(mdp.n_actions):
+        successors, _ = mdp.successors(state, action)
+        reward = mdp.rewards[state, action]
+        if successors.tolist() != [state] or reward != 0.0:
+            raise InvalidMDPError(
+                f"terminal_state {state} must stay where it is and pay 0, but action {action} "
+                f"leads to {successors.tolist()} with reward {reward}"
+            )

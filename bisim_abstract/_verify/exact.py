@@ -1,0 +1,384 @@
+"""Exact mode of the verifier: every claim in whole numbers and fractions, nothing left open."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._verify.floats import (
+    above_float,
+    below_float,
+    violated,
+    wrong_centre,
+    wrong_correction,
+)
+from bisim_abstract._verify.read import Claims, FeatureClaims, Table
+
+Costs = tuple[Fraction, Fraction]
+
+
+class ExactTable:
+    """A table of claims as exact numbers.
+
+    Args:
+        table: The claims.
+        gamma: The discount.
+        levels: Levels that pairs of states read besides.
+        features: Features that they read.
+        mdp: The model, for pairs of states: if it is an estimate, the exact ends of reward
+            intervals are read from it; the table has them rounded outward.
+
+    Attributes:
+        limit: The diameter D that the rewards allow.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        gamma: float,
+        *,
+        levels: Sequence[ExactTable] = (),
+        features: FeatureClaims | None = None,
+        mdp: TabularMDP | None = None,
+    ) -> None:
+        self.table = table
+        self._gamma = Fraction(gamma)
+        self._levels = tuple(levels)
+        self._points = None if features is None else features.functions()
+        self._mdp = mdp
+        self._ends: dict[tuple[int, int], Costs] = {}
+        self._costs: dict[tuple[int, int], Costs] = {}
+        self._others: dict[tuple[int, int], Costs] = {}
+        span = Fraction(0)
+        for action in range(table.low.shape[1]):
+            tops, bottoms = self._extremes(action)
+            span = max(span, tops - bottoms)
+        self.limit = span / (1 - self._gamma)
+
+    def _extremes(self, action: int) -> Costs:
+        """The highest and the lowest reward of an action, exactly."""
+        table = self.table
+        if self._mdp is None or self._mdp.estimate is None:
+            return (
+                Fraction(float(table.high[:, action].max())),
+                Fraction(float(table.low[:, action].min())),
+            )
+        # Rounded ends first; all states whose rounded end may be the exact extreme.
+        low, high = table.low[:, action], table.high[:, action]
+        top = np.nextafter(np.nextafter(high.max(), -np.inf), -np.inf)
+        bottom = np.nextafter(np.nextafter(low.min(), np.inf), np.inf)
+        return (
+            max(self._interval(int(s), action)[1] for s in np.flatnonzero(high >= top)),
+            min(self._interval(int(s), action)[0] for s in np.flatnonzero(low <= bottom)),
+        )
+
+    def _interval(self, block: int, action: int) -> Costs:
+        """The reward interval of a block, exactly."""
+        key = (block, action)
+        if key not in self._ends:
+            if self._mdp is None or self._mdp.estimate is None:
+                table = self.table
+                ends = Fraction(float(table.low[key])), Fraction(float(table.high[key]))
+            else:
+                middle = Fraction(float(self._mdp.rewards[key]))
+                radius = Fraction(float(self._mdp.estimate.reward_radius[key]))
+                ends = middle - radius, middle + radius
+            self._ends[key] = ends
+        return self._ends[key]
+
+    def _apart(self, first: int, second: int, action: int) -> Costs:
+        """Gap and span of two reward intervals."""
+        (low, high), (low_, high_) = self._interval(first, action), self._interval(second, action)
+        one, two = high - low_, high_ - low
+        return max(Fraction(0), -one, -two), max(one, two)
+
+    def entry(self, first: int, second: int) -> Costs | None:
+        """The stored bounds of a pair of blocks, if there are any."""
+        table = self.table
+        key = min(first, second) * table.n + max(first, second)
+        at = int(np.searchsorted(table.keys, key))
+        if at < table.keys.size and table.keys[at] == key:
+            return Fraction(float(table.lower[at])), Fraction(float(table.upper[at]))
+        return None
+
+    def others(self, first: int, second: int) -> Costs:
+        """What a pair reads that has no entry of its own."""
+        table = self.table
+        if first == second and table.sizes[first] == 1:
+            return Fraction(0), Fraction(0)
+        if first > second:
+            first, second = second, first
+        if (first, second) not in self._others:
+            apart = [self._apart(first, second, a) for a in range(table.low.shape[1])]
+            below = max(x[0] for x in apart) if table.lower_start == "reward" else Fraction(0)
+            above = self.limit
+            if table.upper_start == "reward":
+                above = max(x[1] for x in apart) + self._gamma * self.limit
+            for level in self._levels:
+                labels = level.table.labels
+                found = level.entry(int(labels[first]), int(labels[second]))
+                if found is not None:
+                    below, above = max(below, found[0]), min(above, found[1])
+            if self._points is not None:
+                points, corrections = self._points
+                for x, y, c in zip(
+                    points[first].tolist(),
+                    points[second].tolist(),
+                    corrections.tolist(),
+                    strict=True,
+                ):
+                    below = max(below, abs(Fraction(x) - Fraction(y)) - Fraction(c))
+            self._others[first, second] = below, above
+        return self._others[first, second]
+
+    def cost(self, first: int, second: int) -> Costs:
+        """What a pair reads below and above."""
+        key = (first, second) if first <= second else (second, first)
+        if key not in self._costs:
+            below, above = self.others(*key)
+            found = self.entry(*key)
+            # A block of one is at distance 0 from itself; it has no entry.
+            if found is not None:
+                below, above = max(below, found[0]), min(above, found[1])
+            self._costs[key] = below, above
+        return self._costs[key]
+
+    def check(self, index: int) -> None:
+        """Both inequalities of one covered pair."""
+        table, gamma = self.table, self._gamma
+        first, second = table.pair(index)
+        claim = Fraction(float(table.lower[index])), Fraction(float(table.upper[index]))
+        below, above = self.others(first, second)
+        is_high_done = claim[1] >= above
+        if claim[0] <= below and is_high_done:
+            return
+        backup = Fraction(0) if claim[0] > below else claim[0]
+        for action in range(table.low.shape[1]):
+            gap, span = self._apart(first, second, action)
+            backup = max(backup, gap)
+            (x, p), (y, q) = table.row(first, action), table.row(second, action)
+            masses = [Fraction(v) for v in p], [Fraction(v) for v in q]
+            free = Fraction(float(table.radius[first, action]))
+            free += Fraction(float(table.radius[second, action]))
+            is_same = (x, p) == (y, q)
+            if is_same and free == 0 and table.level is None:  # staying put costs nothing
+                if not is_high_done and span > claim[1]:
+                    raise violated(table, "upper", index, below_float(span))
+                continue
+            costs = [[self.cost(i, j) for j in y] for i in x]
+            if backup < claim[0] and not is_same and free < 1:
+                least = partial_transport([[c[0] for c in line] for line in costs], *masses, free)
+                backup = max(backup, gap + gamma * least)
+            if not is_high_done:
+                kappa = max(c[1] for line in costs for c in line)
+                if table.is_estimate and free > 0:
+                    kappa = max(kappa, self.limit)
+                # No coupling costs more than the largest cost.
+                if span + gamma * kappa <= claim[1]:
+                    continue
+                least = Fraction(0)
+                if not (is_same and all(costs[i][i][1] == 0 for i in range(len(x)))):
+                    least = exact_transport([[c[1] for c in line] for line in costs], *masses)
+                least = min(kappa, least + free * kappa)
+                if span + gamma * least > claim[1]:
+                    raise violated(table, "upper", index, below_float(span + gamma * least))
+        if backup < claim[0]:
+            raise violated(table, "lower", index, above_float(backup))
+
+
+def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> None:
+    """The radius of a level must be enough for each of these rows of the model."""
+    for row in rows:
+        state, action = divmod(row, mdp.n_actions)
+        block = int(table.labels[state])
+        successors, probs = mdp.successors(state, action)
+        masses = [Fraction(p) for p in probs.tolist()]
+        total = sum(masses, Fraction(0))
+        lifted: dict[int, Fraction] = {}
+        for other, mass in zip(table.labels[successors].tolist(), masses, strict=True):
+            lifted[other] = lifted.get(other, Fraction(0)) + mass / total
+        blocks, entries = table.row(block, action)
+        centre_total = sum((Fraction(v) for v in entries), Fraction(0))
+        centre = {b: Fraction(v) / centre_total for b, v in zip(blocks, entries, strict=True)}
+        away = sum(
+            (max(Fraction(0), v - centre.get(b, Fraction(0))) for b, v in lifted.items()),
+            Fraction(0),
+        )
+        if mdp.estimate is None:
+            outside = lifted.keys() - centre.keys()
+            if outside:
+                raise wrong_centre(table, state, action, 1, float(min(outside)))
+        else:
+            away = min(Fraction(1), away + Fraction(float(mdp.estimate.row_radius[state, action])))
+        if away > Fraction(float(table.radius[block, action])):
+            raise wrong_centre(table, state, action, 2, below_float(away))
+
+
+def check_exact_features(claims: Claims, mdp: TabularMDP) -> None:
+    """Corrections of all features must be enough, by exact residuals."""
+    features = claims.features
+    if features is None:
+        return
+    gamma = Fraction(claims.gamma)
+    lines = [[Fraction(v) for v in line] for line in features.values.tolist()]
+    rewards = [[Fraction(v) for v in line] for line in mdp.rewards.tolist()]
+    rows = [_exact_row(mdp, row) for row in range(mdp.n_states * mdp.n_actions)]
+
+    def ahead(state: int, action: int, sign: int, line: list[Fraction]) -> Fraction:
+        row = rows[state * mdp.n_actions + action]
+        mean = sum((p * line[other] for other, p in row), Fraction(0))
+        return sign * rewards[state][action] + gamma * mean
+
+    for k, line in enumerate(lines):
+        signs = features.signs[k].tolist()
+        used = [(a, sign) for a, sign in enumerate(signs) if sign]
+        residual = []
+        for state in range(mdp.n_states):
+            found = [ahead(state, a, sign, line) for a, sign in used]
+            value = sum(found, Fraction(0)) / len(used) if features.kinds[k] else max(found)
+            residual.append(value - line[state])
+        spread = max(residual) - min(residual)
+        if mdp.estimate is not None:
+            width = gamma * (max(line) - min(line))
+            errors = [
+                [
+                    Fraction(float(mdp.estimate.reward_radius[state, a]))
+                    + width * Fraction(float(mdp.estimate.row_radius[state, a]))
+                    for a, _ in used
+                ]
+                for state in range(mdp.n_states)
+            ]
+            is_mean = bool(features.kinds[k])
+            spread += 2 * max(sum(x, Fraction(0)) / len(x) if is_mean else max(x) for x in errors)
+        have = Fraction(float(features.corrections[k])) * (1 - gamma)
+        if spread > have:
+            raise wrong_correction(f"feature {k}", float(features.corrections[k]), spread - have)
+    largest = Fraction(float(features.corrections.max(initial=0.0)))
+    for k, witness in enumerate(features.witnesses):
+        start = [Fraction(v) for v in witness.potential.tolist()]
+        potential = [
+            min(
+                u + max((abs(line[z] - line[i]) for line in lines), default=Fraction(0))
+                for i, u in zip(witness.support.tolist(), start, strict=True)
+            )
+            for z in range(mdp.n_states)
+        ]
+        residual = [
+            ahead(state, witness.action, witness.sign, potential) - Fraction(value)
+            for state, value in enumerate(witness.values.tolist())
+        ]
+        have = Fraction(witness.correction) - gamma * largest
+        spread = max(residual) - min(residual)
+        if spread > have:
+            raise wrong_correction(f"witness {k}", witness.correction, spread - have)
+
+
+def _exact_row(mdp: TabularMDP, row: int) -> list[tuple[int, Fraction]]:
+    successors, probs = mdp.successors(*divmod(row, mdp.n_actions))
+    masses = [Fraction(p) for p in probs.tolist()]
+    total = sum(masses, Fraction(0))
+    return [(s, mass / total) for s, mass in zip(successors.tolist(), masses, strict=True)]
+
+
+# -- transport ---------------------------------------------------------------------------------
+
+
+def partial_transport(
+    cost: list[list[Fraction]], a: list[Fraction], b: list[Fraction], free: Fraction
+) -> Fraction:
+    """The least cost of moving all but `free` of a/Σa to b/Σb, exactly; 0 <= free < 1.
+
+    One more row and one more column of that mass cost nothing. Where they meet, real rows and
+    columns carry more than they must, which costs no less.
+    """
+    if free == 0:
+        return exact_transport(cost, a, b)
+    wide = [[*line, Fraction(0)] for line in cost]
+    wide.append([Fraction(0)] * (len(b) + 1))
+    total_a, total_b = sum(a, Fraction(0)), sum(b, Fraction(0))
+    rows = [*(v / total_a for v in a), free]
+    cols = [*(v / total_b for v in b), free]
+    return exact_transport(wide, rows, cols) * (1 + free)
+
+
+def exact_transport(cost: list[list[Fraction]], a: list[Fraction], b: list[Fraction]) -> Fraction:
+    """The least cost of moving a/Σa to b/Σb, exactly; costs must not be negative.
+
+    Whole numbers throughout: masses are multiplied by the other side's sum and by a common
+    denominator, costs by theirs. Shortest augmenting paths start from one row after another;
+    they end because every path moves at least one unit. The answer proves itself before it is
+    returned: its potentials are feasible and reach the cost of its plan.
+    """
+    n, m = len(a), len(b)
+    sum_a, sum_b = sum(a, Fraction(0)), sum(b, Fraction(0))
+    mass_unit = math.lcm(*(v.denominator for v in (*a, *b)))
+    whole_a, whole_b = [int(v * mass_unit) for v in a], [int(v * mass_unit) for v in b]
+    total_a, total_b = sum(whole_a), sum(whole_b)
+    supply, demand = [v * total_b for v in whole_a], [v * total_a for v in whole_b]
+    cost_unit = math.lcm(*(v.denominator for line in cost for v in line))
+    c = [[v.numerator * (cost_unit // v.denominator) for v in line] for line in cost]
+    unit = cost_unit * mass_unit * mass_unit * sum_a * sum_b
+    if n == 1 or m == 1:
+        single = sum(
+            c[i][j] * (demand[j] if n == 1 else supply[i]) for i in range(n) for j in range(m)
+        )
+        return Fraction(single) / unit
+
+    y, z = [0] * n, [min(c[i][j] for i in range(n)) for j in range(m)]
+    plan = [[0] * m for _ in range(n)]
+    room = list(demand)
+    for source in range(n):
+        left = supply[source]
+        while left:
+            reach: list[int | None] = [None] * m
+            through, back = [source] * m, {source: -1}
+            settled: dict[int, int] = {}
+            frontier = {source: 0}
+            rows = {source: 0}
+            while True:
+                for row, here in frontier.items():
+                    for j in range(m):
+                        length = here + c[row][j] - y[row] - z[j]
+                        known = reach[j]
+                        if known is None or length < known:
+                            reach[j], through[j] = length, row
+                distance, j = min(
+                    (r, k) for k, r in enumerate(reach) if r is not None and k not in settled
+                )
+                settled[j] = distance
+                if room[j]:
+                    break
+                frontier = {i: distance for i in range(n) if i not in rows and plan[i][j]}
+                for i in frontier:
+                    back[i] = j
+                rows.update(frontier)
+            for i, here in rows.items():
+                y[i] += distance - here
+            for k, here in settled.items():
+                z[k] -= distance - here
+            # The path, from its end to the source: forward and backward cells in turn.
+            forward, backward, k = [], [], j
+            while True:
+                forward.append((through[k], k))
+                if through[k] == source:
+                    break
+                backward.append((through[k], back[through[k]]))
+                k = back[through[k]]
+            amount = min([left, room[j], *(plan[r][k] for r, k in backward)])
+            for r, k in forward:
+                plan[r][k] += amount
+            for r, k in backward:
+                plan[r][k] -= amount
+            left -= amount
+            room[j] -= amount
+    primal = sum(c[i][j] * plan[i][j] for i in range(n) for j in range(m))
+    dual = sum(map(operator.mul, y, supply)) + sum(map(operator.mul, z, demand))
+    is_feasible = all(y[i] + z[j] <= c[i][j] for i in range(n) for j in range(m))
+    if not is_feasible or primal != dual or any(room) or min(map(min, plan)) < 0:
+        raise AssertionError("an exact transport problem was not solved")
+    return Fraction(primal) / unit

@@ -1,0 +1,548 @@
+"""Float mode of the verifier: one-sided bounds, and how far rounding leaves claims open.
+
+A claim is rejected if it certainly is false, or if what could be proved falls short of it by
+more than rounding would explain. What remains is an open amount ε, by which `verify` widens.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bisim_abstract._base.parallel import map_chunks
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
+from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._verify.read import Claims, FeatureClaims, Table
+from bisim_abstract.errors import VerificationError
+
+CHUNK = 2**15  # states per unit of work; results do not depend on it
+CELLS = 2**17  # costs that are read at once
+CONFIRMED = 1e-9  # of the diameter: a bound that is open by more was not confirmed
+SMALLEST, LARGEST = 1e-270, 1e300  # sizes between which the float bounds mean something
+EPS = 2.0**-53
+UNDERFLOW = 1e-290  # above what is lost where products of small numbers become 0
+
+
+class Reader:
+    """Costs of pairs as floats: the tightest of start values, stored entries and features.
+
+    Start values are off by 8·EPS of themselves at most, or lie on the safe side of the exact
+    ones if asked to; features are rounded down; entries are as stored.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        gamma: float,
+        *,
+        levels: tuple[Table, ...] = (),
+        features: FeatureClaims | None = None,
+    ) -> None:
+        self.table = table
+        self._gamma = gamma
+        self._levels = levels
+        self._starts = {id(part): _row_starts(part) for part in (*levels, table)}
+        self._points = None if features is None else features.functions()
+        span = float((table.high.max(axis=0) - table.low.min(axis=0)).max())
+        self.diameter = span / (1.0 - gamma)
+
+    def read(
+        self, first: IntArray, second: IntArray, *, has_own: bool = True, is_safe: bool = False
+    ) -> tuple[FloatArray, FloatArray]:
+        """Costs of pairs below and above, with or without the entries of the table itself."""
+        from bisim_abstract._verify.kernels import feature_costs_kernel, start_costs_kernel
+
+        table = self.table
+        below, above = np.empty(first.size), np.empty(first.size)
+        start_costs_kernel(
+            first,
+            second,
+            table.low,
+            table.high,
+            table.sizes,
+            self._gamma,
+            self.diameter,
+            table.lower_start == "reward",
+            table.upper_start == "reward",
+            1.0 - 16.0 * EPS if is_safe else 1.0,
+            1.0 + 16.0 * EPS if is_safe else 1.0,
+            below,
+            above,
+        )
+        for level in self._levels:
+            self._merge(level, first, second, below, above, is_labelled=True)
+        if self._points is not None:
+            feature_costs_kernel(first, second, *self._points, below)
+        if has_own:
+            self._merge(table, first, second, below, above, is_labelled=False)
+        return below, above
+
+    def _merge(
+        self,
+        part: Table,
+        first: IntArray,
+        second: IntArray,
+        below: FloatArray,
+        above: FloatArray,
+        *,
+        is_labelled: bool,
+    ) -> None:
+        from bisim_abstract._verify.kernels import entry_costs_kernel
+
+        entry_costs_kernel(
+            first,
+            second,
+            part.labels,
+            is_labelled,
+            part.n,
+            self._starts[id(part)],
+            part.keys,
+            part.lower,
+            part.upper,
+            below,
+            above,
+        )
+
+
+def _row_starts(table: Table) -> IntArray:
+    """(n + 1) where the entries of each smaller block begin."""
+    return np.searchsorted(table.keys, np.arange(table.n + 1) * table.n).astype(np.int64)
+
+
+def check_limit(limit: Fraction) -> None:
+    """Reject what is too large for floats."""
+    if limit > LARGEST:
+        raise VerificationError(
+            f"the metric may reach {above_float(limit):.3g}, too large to be checked in float mode",
+            is_open=True,
+        )
+
+
+# -- inequalities ------------------------------------------------------------------------------
+
+
+def check_table(
+    reader: Reader, claims: Claims, limit: Fraction, radius: FloatArray, threads: int
+) -> Fraction:
+    """How far the inequalities of a table are open; a violated one ends the check.
+
+    Args:
+        reader: The table, and what its costs are read from.
+        claims: All that is claimed.
+        limit: The diameter of the metric, the measure of what is small.
+        radius: Radii of the rows, proven, so at least those stored.
+        threads: Number of threads.
+    """
+    table = reader.table
+    size = table.keys.size
+    if size == 0:
+        return Fraction(0)
+    first, second = np.divmod(table.keys, table.n)
+    low, high = np.empty((size, 2)), np.empty((size, 2))
+    below, above = reader.read(first, second, has_own=False, is_safe=True)
+    # What other components say already needs no backup.
+    is_low, is_high = table.lower <= below, table.upper >= above
+    low[:] = table.lower[:, None]
+    high[:] = table.upper[:, None]
+    low[:, 1], high[:, 1] = np.inf, 0.0
+    _bound_backups(reader, claims.gamma, first, second, is_low, is_high, radius, low, high, threads)
+    # What float costs and radii differ by from the exact ones, beyond what kernels count.
+    grain = 0.0
+    if radius is not table.radius:
+        most = float((radius - table.radius).max())
+        grain += 2.0 * reader.diameter * (2.0 * most + 16.0 * EPS)
+    if table.is_estimate:
+        ends = max(float(np.abs(table.low).max()), float(np.abs(table.high).max()))
+        grain += 32.0 * EPS * (ends / (1.0 - claims.gamma) + reader.diameter)
+    if claims.features is not None and table.level is None:
+        corrections = claims.features.functions()[1]
+        grain += 16.0 * EPS * (reader.diameter + 2.0 * float(corrections.max(initial=0.0)))
+    # Certainly false: the claim lies beyond what its backup can be. NaN counts as beyond.
+    for side, beyond, bound in (
+        ("lower", table.lower - low[:, 1] - grain, low[:, 1]),
+        ("upper", high[:, 1] - table.upper - grain, high[:, 1]),
+    ):
+        worst = int(beyond.argmax())  # the first NaN, if there is one
+        if not beyond[worst] <= 0.0:
+            raise violated(table, side, worst, float(bound[worst]))
+    # Open: rounding could explain it. By how much, and is that still small?
+    open_by = 0.0
+    for side, missing, bound in (
+        ("lower", table.lower - low[:, 0], low[:, 0]),
+        ("upper", high[:, 0] - table.upper, high[:, 0]),
+    ):
+        worst = int(missing.argmax())
+        if not missing[worst] <= CONFIRMED * max(float(limit), SMALLEST):
+            raise VerificationError(
+                f"{side} bound of {table.name(worst)} is "
+                f"{float(getattr(table, side)[worst])!r}, which could not be confirmed: its "
+                f"backup is only known to reach {float(bound[worst])!r}",
+                is_open=True,
+            )
+        if missing[worst] > 0.0:
+            open_by = max(open_by, float(np.nextafter(missing[worst], np.inf)))
+    return Fraction(open_by)
+
+
+def _bound_backups(
+    reader: Reader,
+    gamma: float,
+    first: IntArray,
+    second: IntArray,
+    is_low: BoolArray,
+    is_high: BoolArray,
+    radius: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    threads: int,
+) -> None:
+    """Fill in the bounds of all pairs with a claim that needs a backup, in groups."""
+    from bisim_abstract._verify.kernels import (
+        check_pairs_kernel,
+        list_cells_kernel,
+    )
+
+    table = reader.table
+    chosen = np.flatnonzero(~(is_low & is_high))
+    if chosen.size == 0:
+        return
+    is_plain = table.level is None
+    rows = (table.indptr, table.indices, table.probs)
+    s, t = first[chosen], second[chosen]
+    counts, none = np.empty(chosen.size, np.int64), np.empty(0, np.int64)
+    list_cells_kernel(s, t, *rows, radius, gamma, is_plain, counts, none, none)
+    # Groups of pairs with about as many costs each; they depend on the table alone.
+    after = np.cumsum(counts)
+    group = (after - counts) // CELLS
+    begins = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1, [chosen.size]])
+    # True rows of an estimated model may reach anything, at a cost of D at most.
+    beyond = reader.diameter if table.is_estimate else 0.0
+
+    def part(begin: int, end: int) -> None:
+        for k in range(begin, end):
+            own = slice(int(begins[k]), int(begins[k + 1]))
+            one, two, at = s[own], t[own], chosen[own]
+            cells = int(counts[own].sum())
+            from_, to = np.empty(cells, np.int64), np.empty(cells, np.int64)
+            list_cells_kernel(one, two, *rows, radius, gamma, is_plain, counts[own], from_, to)
+            below, above = reader.read(from_, to)
+            lows, highs = np.empty((at.size, 2)), np.empty((at.size, 2))
+            check_pairs_kernel(
+                one,
+                two,
+                below,
+                above,
+                table.lower[at],
+                table.upper[at],
+                is_low[at],
+                is_high[at],
+                *rows,
+                table.low,
+                table.high,
+                radius,
+                gamma,
+                beyond,
+                is_plain,
+                lows,
+                highs,
+            )
+            low[at], high[at] = lows, highs
+
+    map_chunks(part, begins.size - 1, threads=threads, chunk=1)
+
+
+def violated(table: Table, side: str, index: int, bound: float) -> VerificationError:
+    """An inequality that does not hold, with its pair."""
+    stored = float(getattr(table, side)[index])
+    relation = ("above", "at most") if side == "lower" else ("below", "at least")
+    return VerificationError(
+        f"{side} bound of {table.name(index)} is {stored!r}, {relation[0]} its backup, "
+        f"which is {relation[1]} {bound!r}"
+    )
+
+
+# -- block models ------------------------------------------------------------------------------
+
+
+def check_intervals(table: Table, mdp: TabularMDP) -> None:
+    """Reward intervals must hold the members' rewards, radii included; decided exactly.
+
+    With s = fl(R - r) and e its error, R - r = s + e is at least a float l exactly if s > l, or
+    s = l and e >= 0, as s is the float nearest to it.
+    """
+    rewards = mdp.rewards
+    low, high = table.low[table.labels], table.high[table.labels]
+    if mdp.estimate is None:
+        good = (low <= rewards) & (rewards <= high)
+    else:
+        error = mdp.estimate.reward_radius
+        good = np.ones(rewards.shape, bool)
+        for sign, bound in ((-1.0, low), (1.0, high)):
+            end = rewards + sign * error
+            part = end - rewards
+            rest = (rewards - (end - part)) + (sign * error - part)
+            good &= (sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0))
+    if not good.all():
+        state, action = (int(k) for k in np.unravel_index(int(np.argmin(good)), good.shape))
+        raise VerificationError(
+            f"level {table.level}: the reward interval of block {int(table.labels[state])}, "
+            f"action {action} leaves out the reward of its member {state}"
+        )
+
+
+def check_radii(table: Table, mdp: TabularMDP, threads: int) -> FloatArray:
+    """(n, n_actions) proven radii: those stored, or more where rounding leaves that open."""
+    from bisim_abstract._verify.kernels import largest_kernel, normal_rows_kernel, radius_kernel
+
+    masses = np.empty_like(table.probs)
+    normal_rows_kernel(table.indptr, table.probs, masses)
+    shape = mdp.rewards.shape
+    row_radius = np.zeros(shape) if mdp.estimate is None else np.array(mdp.estimate.row_radius)
+    needed = np.empty(shape)
+
+    def part(begin: int, end: int) -> tuple[int, int, float]:
+        return radius_kernel(
+            begin,
+            end,
+            table.labels,
+            mdp.indptr,
+            mdp.indices,
+            mdp.probs,
+            row_radius,
+            table.indptr,
+            table.indices,
+            table.probs,
+            masses,
+            table.radius,
+            table.is_estimate,
+            needed,
+        )
+
+    for row, why, bound in map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK):
+        if row >= 0:
+            raise wrong_centre(table, *divmod(int(row), mdp.n_actions), int(why), float(bound))
+    radius = np.array(table.radius)
+    largest_kernel(table.labels, needed, radius)
+    return table.radius if np.array_equal(radius, table.radius) else _frozen(radius)
+
+
+def _frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    values.setflags(write=False)
+    return values
+
+
+def wrong_centre(
+    table: Table, state: int, action: int, why: int, bound: float
+) -> VerificationError:
+    """A member whose row the centre does not stand for."""
+    block = int(table.labels[state])
+    what = f"level {table.level}: block {block}, action {action}"
+    if why == 1:
+        return VerificationError(
+            f"{what}: member {state} reaches block {int(bound)}, which the centre row does not"
+        )
+    return VerificationError(
+        f"{what}: radius is {float(table.radius[block, action])!r}, but member {state} is at "
+        f"least {bound!r} away from the centre"
+    )
+
+
+# -- features ----------------------------------------------------------------------------------
+
+
+def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: int) -> Fraction:
+    """How far the corrections of all features are open; one that is too small ends the check."""
+    features = claims.features
+    if features is None:
+        return Fraction(0)
+    keep = 1 - Fraction(claims.gamma)
+    open_by = Fraction(0)
+    for k in range(features.corrections.size):
+        values = features.values[k]
+        spread = _residual_span(
+            claims, mdp, values, values, features.signs[k], bool(features.kinds[k]), 0.0, threads
+        )
+        extra = estimation_error(
+            mdp, values, features.signs[k], claims.gamma, is_mean=bool(features.kinds[k])
+        )
+        have = Fraction(float(features.corrections[k])) * keep
+        open_by = max(
+            open_by,
+            _open_correction(
+                f"feature {k}", spread, extra, have, float(features.corrections[k]), limit
+            ),
+        )
+    largest = Fraction(float(features.corrections.max(initial=0.0)))
+    none = Fraction(0), Fraction(0)  # models that are estimates have no witnesses
+    points = features.values
+    for k, witness in enumerate(features.witnesses):
+        potential = np.full(mdp.n_states, np.inf)
+        size = float(np.abs(witness.potential).max())
+        farthest = 0.0
+        for state, value in zip(witness.support.tolist(), witness.potential.tolist(), strict=True):
+            away = np.zeros(mdp.n_states)
+            for line in points:
+                np.maximum(away, np.abs(line - line[state]), out=away)
+            farthest = max(farthest, float(away.max()))
+            np.minimum(potential, value + away, out=potential)
+        signs = np.where(np.arange(mdp.n_actions) == witness.action, witness.sign, 0)
+        # One difference, one sum.
+        rounding = 4.0 * EPS * (size + farthest)
+        spread = _residual_span(
+            claims,
+            mdp,
+            _frozen(potential),
+            witness.values,
+            _frozen(signs),
+            False,
+            rounding,
+            threads,
+        )
+        have = Fraction(witness.correction) - Fraction(claims.gamma) * largest
+        open_by = max(
+            open_by,
+            _open_correction(f"witness {k}", spread, none, have, witness.correction, limit),
+        )
+    return open_by
+
+
+def estimation_error(
+    mdp: TabularMDP, values: FloatArray, signs: IntArray, gamma: float, *, is_mean: bool
+) -> tuple[Fraction, Fraction]:
+    """By how much the true span of Φg - g may exceed that of the estimate: bounds on that.
+
+    Backups of the true model under one action differ by at most reward_radius +
+    γ·row_radius·span(g); their maximum by the largest of these, their mean by the mean; and the
+    span by at most twice that. The worst state is located in floats. With A actions, what each
+    state is compared by is off by at most (A + 6)·u of itself: span and scale by u each, two
+    products and a sum, a mean of A terms. So another state may be worse by a factor of at most
+    (1 + (A + 6)·u)/(1 - (A + 6)·u), for which 1 + (4A + 64)·u is counted, and by underflow.
+    """
+    if mdp.estimate is None:
+        return Fraction(0), Fraction(0)
+    span = Fraction(float(values.max())) - Fraction(float(values.min()))
+    used = np.flatnonzero(signs)
+    rewards, rows = mdp.estimate.reward_radius[:, used], mdp.estimate.row_radius[:, used]
+    scale = gamma * float(span)
+    errors = rewards + scale * rows
+    if not (errors < LARGEST / used.size).all():
+        raise VerificationError(
+            "features: radii are too large to be checked in float mode", is_open=True
+        )
+    state = int(np.argmax(errors.mean(axis=1) if is_mean else errors.max(axis=1)))
+    exact = [
+        Fraction(reward) + Fraction(gamma) * span * Fraction(row)
+        for reward, row in zip(rewards[state].tolist(), rows[state].tolist(), strict=True)
+    ]
+    most = sum(exact, Fraction(0)) / len(exact) if is_mean else max(exact)
+    return 2 * most, 2 * most * (1 + Fraction(4 * used.size + 64, 2**53)) + Fraction(UNDERFLOW)
+
+
+def _residual_span(
+    claims: Claims,
+    mdp: TabularMDP,
+    values: FloatArray,
+    base: FloatArray,
+    signs: IntArray,
+    is_mean: bool,
+    rounding: float,
+    threads: int,
+) -> tuple[Fraction, Fraction]:
+    """Bounds on the span of (max or mean of σR + γPv) - base; v itself is off by `rounding`.
+
+    Constants change no span, so they are taken off where that makes numbers small: from values,
+    and from rewards, where a maximum over actions allows one constant and a mean one for each.
+    """
+    from bisim_abstract._verify.kernels import residual_kernel
+
+    low, high = np.empty(mdp.n_states), np.empty(mdp.n_states)
+    shift = float(values.max() / 2.0 + values.min() / 2.0)
+    base_shift = float(base.max() / 2.0 + base.min() / 2.0)
+    offsets = signs * (mdp.rewards.max(axis=0) / 2.0 + mdp.rewards.min(axis=0) / 2.0)
+    if not is_mean:
+        offsets[:] = offsets[signs != 0].max()
+    widest = float(np.abs(values - shift).max())
+    sizes = (widest, np.abs(base - base_shift).max(), np.abs(mdp.rewards).max(), rounding)
+    if not (np.array(sizes) < LARGEST / mdp.n_actions).all():  # then nothing below overflows
+        raise VerificationError(
+            "features: values are too large to be checked in float mode", is_open=True
+        )
+
+    def part(begin: int, end: int) -> None:
+        residual_kernel(
+            begin,
+            end,
+            mdp.indptr,
+            mdp.indices,
+            mdp.probs,
+            mdp.rewards,
+            offsets,
+            values,
+            shift,
+            widest,
+            base,
+            base_shift,
+            signs,
+            is_mean,
+            claims.gamma,
+            low,
+            high,
+        )
+
+    map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK)
+    # The largest residual lies between the largest ends, the smallest between the smallest.
+    least = Fraction(float(low.max())) - Fraction(float(high.min()))
+    most = Fraction(float(high.max())) - Fraction(float(low.min()))
+    off = 2 * Fraction(rounding)
+    return least - off, most + off
+
+
+def _open_correction(
+    name: str,
+    spread: tuple[Fraction, Fraction],
+    extra: tuple[Fraction, Fraction],
+    have: Fraction,
+    stored: float,
+    limit: Fraction,
+) -> Fraction:
+    """How far a correction is open, if at all; `have` is what the span may be by it."""
+    least, most = (span + more for span, more in zip(spread, extra, strict=True))
+    if least > have:
+        raise wrong_correction(name, stored, least - have)
+    missing = most - have
+    if missing > Fraction(CONFIRMED) * max(limit, Fraction(SMALLEST)):
+        raise VerificationError(
+            f"correction of {name} is {stored!r}, which could not be confirmed: rounding leaves "
+            f"{below_float(missing):.3g} open",
+            is_open=True,
+        )
+    return max(missing, Fraction(0))
+
+
+def wrong_correction(name: str, stored: float, missing: Fraction) -> VerificationError:
+    """A function that is farther from being admissible than claimed."""
+    return VerificationError(
+        f"correction of {name} is {stored!r}, too small for its values: their residual has a span "
+        f"that is larger by {below_float(missing):.3g} than this allows"
+    )
+
+
+# -- rounding ----------------------------------------------------------------------------------
+
+
+def below_float(value: Fraction) -> float:
+    """The largest float that is not above `value`."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nextafter(math.inf, 0.0) if value > 0 else -math.inf
+    return number if Fraction(number) <= value else math.nextafter(number, -math.inf)
+
+
+def above_float(value: Fraction) -> float:
+    """The smallest float that is not below `value`."""
+    return 0.0 - below_float(-value)

@@ -1,0 +1,277 @@
+"""The verifier's check of proven values: one backup of every function, and what follows.
+
+Six functions over states are claimed (those of the bracket are constant on clusters). Each must
+satisfy v >= Bv (upper bounds) or v <= Bv (lower bounds) in every state, B being the backup of the
+best action, of the policy's action, or of all actions with equal weights. B is monotone and
+B(v + c) = Bv + γc for the *true* model: so if m is the most by which the value in question
+exceeds an upper bound v, B-values exceed v by at most γm, m <= γm, and m <= 0; mirrored below.
+
+For an estimated model B is bounded from the safe side: a true reward is within its radius r, and
+a true row has at most t of its mass elsewhere, where it gains or loses no more than the span
+of v.
+
+Boxes of rows, from which a bracket was made, are neither read nor needed: if a function that is
+constant on clusters satisfies its inequality for the worst row of a box, it satisfies it in
+every state, and that is what is checked.
+
+Loss, start loss and kept share must follow from these functions and the model's start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._verify.read import Claims, ValueClaims
+from bisim_abstract.errors import VerificationError
+
+EPS = 2.0**-53
+TINY = 1e-305  # above all that underflow may lose in a backup
+NOTHING = 1e-9  # of the optimal start value: a loss below this counts as none
+
+
+@dataclass(frozen=True)
+class Function:
+    """One claimed function over states.
+
+    Attributes:
+        name: What it is called in the certificate.
+        values: (n_states).
+        is_upper: Whether it must not be below its backup; else not above.
+        policy: (n_states) the action whose backup counts; None for the best one.
+        is_mixed: Whether all actions count alike.
+    """
+
+    name: str
+    values: FloatArray
+    is_upper: bool
+    policy: IntArray | None = None
+    is_mixed: bool = False
+
+
+def claimed_functions(claims: ValueClaims) -> Iterator[Function]:
+    """All six."""
+    labels = claims.labels
+    yield Function("optimal_upper", claims.optimal_upper, True)
+    yield Function("optimal_lower", claims.optimal_lower, False)
+    yield Function("policy_lower", claims.policy_lower, False, claims.policy[labels])
+    yield Function("random_upper", claims.random_upper, True, is_mixed=True)
+    yield Function("bracket upper", claims.bracket_upper[labels], True)
+    yield Function(
+        "bracket lower", claims.bracket_lower[labels], False, claims.bracket_policy[labels]
+    )
+
+
+# -- floats ------------------------------------------------------------------------------------
+
+
+def check_value(claims: Claims, mdp: TabularMDP) -> int:
+    """Check all that is claimed about values; the number of functions."""
+    value = claims.value
+    if value is None:
+        return 0
+    count = 0
+    masses = np.add.reduceat(mdp.probs, mdp.indptr[:-1])
+    for function in claimed_functions(value):
+        _check_function(function, mdp, masses, claims.gamma)
+        count += 1
+    _check_loss(value)
+    optimal = (
+        _start_bounds(mdp.start, value.optimal_lower)[0],
+        _start_bounds(mdp.start, value.optimal_upper)[1],
+    )
+    own = _start_bounds(mdp.start, value.policy_lower)[0]
+    random = _start_bounds(mdp.start, value.random_upper)[1]
+    lost = optimal[1] - own
+    if not lost <= value.start_loss:
+        raise _wrong("start_loss", value.start_loss, "at least", lost)
+    if value.kept <= 1.0 and _is_all_the_same(claims, mdp):
+        return count
+    span = (float(claims.states.high.max()) - float(claims.states.low.min())) / (1.0 - claims.gamma)
+    low = max(optimal[0], own)
+    size = min(max(low, -optimal[1], 0.0), span) * (1.0 - 8.0 * EPS)
+    if lost <= NOTHING * size or value.kept == -math.inf:
+        share = 1.0
+    else:
+        gain = (optimal[1] if own >= random else low) - random
+        share = (own - random) / gain if gain > 0.0 else -math.inf
+        # Two differences and a quotient round once each.
+        share -= 3.1 * EPS * abs(share) if math.isfinite(share) else 0.0
+    if not value.kept <= min(share, 1.0):
+        raise _wrong("kept", value.kept, "at most", share)
+    return count
+
+
+def _check_function(function: Function, mdp: TabularMDP, masses: FloatArray, gamma: float) -> None:
+    """One inequality in every state.
+
+    A mean of a row of k entries is a quotient of two sums, each off by k roundings of the sum
+    of its sizes; radii, rewards and a mean over actions add at most n_actions + 12. No size is
+    above |R| + r + 4·max|v|. So a backup is off by `slack` at most.
+    """
+    values, n_actions = function.values, mdp.n_actions
+    with np.errstate(under="ignore"):
+        sums = np.add.reduceat(mdp.probs * values[mdp.indices], mdp.indptr[:-1])
+        q = mdp.rewards + gamma * (sums / masses).reshape(mdp.rewards.shape)
+    size = float(np.abs(mdp.rewards).max()) + 4.0 * float(np.abs(values).max())
+    side = 1.0 if function.is_upper else -1.0
+    if mdp.estimate is not None:
+        span = float(values.max()) - float(values.min())
+        radius = mdp.estimate.reward_radius + gamma * mdp.estimate.row_radius * span
+        q = q + side * radius
+        size += float(mdp.estimate.reward_radius.max())
+    if function.is_mixed:
+        backup = q.sum(axis=1) / n_actions
+    elif function.policy is None:
+        backup = q.max(axis=1)
+    else:
+        backup = q[np.arange(values.size), function.policy]
+    terms = 2 * int(np.diff(mdp.indptr).max()) + 24 + (n_actions if function.is_mixed else 0)
+    slack = terms * EPS * size + (TINY if size > 0.0 else 0.0)
+    beyond = side * (backup - values)
+    worst = int(beyond.argmax())  # the first NaN, if there is one
+    if not beyond[worst] + slack <= 0.0:
+        raise _unproven(
+            function, worst, float(backup[worst]), is_open=bool(beyond[worst] - slack <= 0.0)
+        )
+
+
+def _is_all_the_same(claims: Claims, mdp: TabularMDP) -> bool:
+    """Whether all policies have the same values.
+
+    They do if rewards are equal everywhere, or if all actions do the same in every state (true
+    ones that are estimated may differ, unless there is only one).
+    """
+    if bool(claims.states.high.max() == claims.states.low.min()) or mdp.n_actions == 1:
+        return True
+    return mdp.estimate is None and not mdp.has_choice
+
+
+def _check_loss(value: ValueClaims) -> None:
+    """No state may lose more than is claimed; decided exactly.
+
+    With s = fl(u - l) and e its error, u - l = s + e is at most a float x exactly if s < x, or
+    s = x and e <= 0, as s is the float nearest to it.
+    """
+    upper, lower = value.optimal_upper, value.policy_lower
+    lost = upper - lower
+    part = lost - upper
+    rest = (upper - (lost - part)) - (lower + part)
+    good = (lost < value.loss) | ((lost == value.loss) & (rest <= 0.0))
+    if not good.all():
+        at = int(np.argmin(good))
+        raise VerificationError(
+            f"value: loss is {value.loss!r}, but state {at} may lose {float(lost[at])!r}"
+        )
+
+
+def _start_bounds(start: FloatArray, values: FloatArray) -> tuple[float, float]:
+    """Bounds on the mean over the start.
+
+    A product, two sums and a quotient round once each, a difference of two such means once
+    more: five units of EPS of the mean size, and one to spare.
+    """
+    used = np.flatnonzero(start)
+    weights, picked = start[used], values[used]
+    total = math.fsum(weights)
+    mean = math.fsum(weights * picked) / total
+    pad = 6.0 * EPS * math.fsum(weights * np.abs(picked)) / total
+    return mean - pad, mean + pad
+
+
+# -- fractions ---------------------------------------------------------------------------------
+
+
+def check_exact_value(claims: Claims, mdp: TabularMDP) -> int:
+    """The same with fractions, which leave nothing open."""
+    value = claims.value
+    if value is None:
+        return 0
+    count = 0
+    for function in claimed_functions(value):
+        _check_exact_function(function, mdp, Fraction(claims.gamma))
+        count += 1
+    upper, lower = _fractions(value.optimal_upper), _fractions(value.policy_lower)
+    lost, at = max((u - v, s) for s, (u, v) in enumerate(zip(upper, lower, strict=True)))
+    if lost > Fraction(value.loss):
+        raise VerificationError(
+            f"value: loss is {value.loss!r}, but state {at} may lose {float(lost)!r}"
+        )
+    weights = _fractions(mdp.start)
+    total = sum(weights, Fraction(0))
+
+    def mean(values: list[Fraction]) -> Fraction:
+        return sum((w * v for w, v in zip(weights, values, strict=True)), Fraction(0)) / total
+
+    best, own = mean(upper), mean(lower)
+    least = max(mean(_fractions(value.optimal_lower)), own)
+    random = mean(_fractions(value.random_upper))
+    if best - own > Fraction(value.start_loss):
+        raise _wrong("start_loss", value.start_loss, "at least", float(best - own))
+    if value.kept == -math.inf or (value.kept <= 1.0 and _is_all_the_same(claims, mdp)):
+        return count
+    highest, lowest = claims.states.high.max(), claims.states.low.min()
+    span = (Fraction(float(highest)) - Fraction(float(lowest))) / (1 - Fraction(claims.gamma))
+    size = min(max(least, -best, Fraction(0)), span)
+    if best - own <= Fraction(NOTHING) * size and value.kept <= 1.0:
+        return count
+    gain = (best if own >= random else least) - random
+    if gain <= 0 or Fraction(value.kept) > min(Fraction(1), (own - random) / gain):
+        bound = float((own - random) / gain) if gain > 0 else -math.inf
+        raise _wrong("kept", value.kept, "at most", bound)
+    return count
+
+
+def _check_exact_function(function: Function, mdp: TabularMDP, gamma: Fraction) -> None:
+    values = _fractions(function.values)
+    span = max(values) - min(values)
+    side = 1 if function.is_upper else -1
+    for state, own in enumerate(values):
+        if function.policy is None:
+            actions = list(range(mdp.n_actions))
+        else:
+            actions = [int(function.policy[state])]
+        found = []
+        for action in actions:
+            successors, probs = mdp.successors(state, action)
+            masses = _fractions(probs)
+            ahead = sum(
+                (p * values[s] for p, s in zip(masses, successors.tolist(), strict=True)),
+                Fraction(0),
+            ) / sum(masses, Fraction(0))
+            q = Fraction(float(mdp.rewards[state, action])) + gamma * ahead
+            if mdp.estimate is not None:
+                away = Fraction(float(mdp.estimate.row_radius[state, action])) * span
+                q += side * (
+                    Fraction(float(mdp.estimate.reward_radius[state, action])) + gamma * away
+                )
+            found.append(q)
+        backup = sum(found, Fraction(0)) / len(found) if function.is_mixed else max(found)
+        if side * (backup - own) > 0:
+            raise _unproven(function, state, float(backup), is_open=False)
+
+
+def _fractions(values: FloatArray) -> list[Fraction]:
+    return [Fraction(x) for x in values.tolist()]
+
+
+def _unproven(function: Function, state: int, backup: float, *, is_open: bool) -> VerificationError:
+    side = "below" if function.is_upper else "above"
+    how = "may be" if is_open else "is"
+    return VerificationError(
+        f"value: {function.name} of state {state} is {float(function.values[state])!r}, which "
+        f"{how} {side} its backup {backup!r}",
+        is_open=is_open,
+    )
+
+
+def _wrong(name: str, stored: float, relation: str, bound: float) -> VerificationError:
+    return VerificationError(
+        f"value: {name} is {stored!r}, but {relation} {bound!r} follows from the bounds"
+    )

@@ -1,0 +1,460 @@
+"""`verify`: whether the claims of a certificate are true, by code that made none of them.
+
+A certificate claims bounds, not how they were found. Its components are checked one by one, in
+an order in which each rests on those before:
+
+- Start values follow from the rewards alone.
+- A block level claims for all members x of C and y of C' that lower(C, C') <= d(x, y) <=
+  upper(C, C'). Read as a table f over pairs of states, start values included, it satisfies
+  f <= Tf (or f >= Tf) if its block inequalities hold, and then bounds d by itself.
+- A feature bounds d from below by itself, if its residual has the span that is claimed.
+- Pairs. With V⁻ <= d <= V⁺ what all of these say, h⁻ the larger of V⁻ and the stored lower
+  bounds, h⁺ the smaller of V⁺ and the stored upper bounds (0 for a state and itself), these
+  inequalities on covered pairs are enough:
+
+      lower <= T h⁻ unless lower <= V⁻,   and   upper >= T h⁺ unless upper >= V⁺.
+
+  For let m be the most by which h⁻ exceeds d. Where that is attained by V⁻, m <= 0; elsewhere
+  m = lower - d <= T h⁻ - d <= T(d + m) - d <= γm, so that m <= 0 again; and mirrored above.
+
+Widening. Suppose that inequalities are missed by at most ε. The same argument for one level
+gives m <= ε + γm, so that its entries are off by at most w = ε/(1 - γ): it is T, on pairs of
+states, that contracts, and the block operator (which moves by γ(1 + t + t') where radii are
+not 0) need not. A feature whose span is missed by ε is off by w, a witness by ε + γw <= w. So V⁻
+and V⁺ are off by w, and in the argument for pairs m <= max(w, ε + γm), that is m <= w: all
+components moved outward by one w enclose d, though they read each other as they are.
+
+What is claimed about values does not rest on any of this: `_verify_value` checks it by one
+backup of each of its functions.
+
+Float mode proves all this with one-sided bounds and widens by what rounding leaves open. Exact
+mode computes with whole numbers and fractions and leaves nothing open; where rounding is the only
+objection and the certificate is small, it decides. This module shares the model and the
+certificate with the code that makes bounds, and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bisim_abstract._base.checks import (
+    as_generator,
+    check_choice,
+    check_int,
+    check_memory_limit,
+)
+from bisim_abstract._base.html import table_html
+from bisim_abstract._base.parallel import thread_count
+from bisim_abstract._base.progress import compiling, shown
+from bisim_abstract._base.text import counted, seconds_text
+from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback, SeedLike
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._verify.exact import ExactTable, check_exact_features, check_exact_radii
+from bisim_abstract._verify.floats import (
+    Reader,
+    above_float,
+    check_features,
+    check_intervals,
+    check_limit,
+    check_radii,
+    check_table,
+    violated,
+)
+from bisim_abstract._verify.memory import (
+    BoundsCheck,
+    bounds_digest,
+    claims_digest,
+    known_bounds,
+    known_claims,
+    remember,
+)
+from bisim_abstract._verify.read import Claims, Table, read_claims
+from bisim_abstract._verify.scope import check_clusters
+from bisim_abstract._verify.value import check_exact_value, check_value
+from bisim_abstract.errors import InvalidArgumentError, VerificationError
+
+if TYPE_CHECKING:
+    from bisim_abstract._certificate.certificate import Certificate
+
+__all__ = ["Verification", "VerificationError", "verify"]
+
+PARTS = ("values", "blocks", "features", "pairs", "clusters")
+MODES = ("float", "exact", "sampled")
+COMPILING = 6  # seconds it takes to compile what this module needs, on an ordinary machine
+SMALL = 1_000_000  # steps, some seconds, up to which fractions decide what rounding leaves open
+PROBLEM_STEPS = 10  # what a transport problem takes per cost besides, in the same unit
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a check of a certificate found.
+
+    Attributes:
+        is_valid: Whether every claim that was checked holds.
+        verdict: "verified" if all claims were checked, "sampled" if the inequalities were
+            checked on a sample of the pairs only, or "rejected".
+        mode: "float", "exact" or "sampled": the one that decided.
+        problem: The first violated claim in one sentence; empty if there is none.
+        widening: How far the stored bounds must be moved outward to enclose the metric for
+            certain: what the rounding of this check asks for.
+        pairs_checked: Number of covered pairs, of states and of blocks, whose inequalities were
+            checked.
+        levels_checked: Number of block levels whose intervals, centres and radii were checked.
+        features_checked: Number of value features and witnesses that were checked.
+        values_checked: Number of functions that were checked of those which bound values.
+        seconds: How long it took, compiling apart.
+        compile_seconds: How long solvers were compiled for it, which happens once.
+    """
+
+    is_valid: bool
+    verdict: str
+    mode: str
+    problem: str
+    widening: float
+    pairs_checked: int
+    levels_checked: int = 0
+    features_checked: int = 0
+    values_checked: int = 0
+    seconds: float = field(default=0.0, compare=False)
+    compile_seconds: float = field(default=0.0, compare=False)
+
+    def raise_if_rejected(self) -> None:
+        """Do nothing if the certificate is valid.
+
+        Raises:
+            VerificationError: If the certificate was rejected; the message is the problem.
+        """
+        if not self.is_valid:
+            raise VerificationError(self.problem)
+
+    def _repr_html_(self) -> str:
+        checked = [
+            counted(number, word)
+            for number, word in (
+                (self.pairs_checked, "pair"),
+                (self.levels_checked, "block level"),
+                (self.features_checked, "feature"),
+                (self.values_checked, "bound"),
+            )
+            if number
+        ]
+        rows = [("problem", self.problem)] if self.problem else []
+        rows += [
+            ("checked", ", ".join(checked) or "nothing"),
+            ("arithmetic", self.mode),
+            ("widening", f"{self.widening:.2g}"),
+        ]
+        if self.seconds or self.compile_seconds:
+            rows.append(("took", seconds_text(self.seconds, self.compile_seconds)))
+        return table_html(f"Certificate {self.verdict}", rows)
+
+
+def verify(
+    mdp: TabularMDP,
+    certificate: Certificate,
+    *,
+    mode: str = "float",
+    sample: int = 200,
+    seed: SeedLike = 0,
+    threads: int | None = None,
+    memory_limit: int | None = None,
+    callback: ProgressCallback | None = None,
+    progress: bool = False,
+) -> Verification:
+    """Check every claim of a certificate against the model.
+
+    A certificate that is malformed in any way is rejected; it never raises an error. One that
+    is too large to be checked in the memory there is is neither rejected nor verified. What was
+    verified in full is remembered, so that `AbstractedEnv` need not check it again.
+
+    Args:
+        mdp: The model.
+        certificate: What is to be checked, which speaks of that model.
+        mode: "float" checks all claims, fast; "exact" checks all claims in rational arithmetic,
+            for small instances; "sampled" does so for a random sample of the pairs (and of the
+            rows behind block levels), and checks the rest of the claims as "float" does. Where
+            rounding alone speaks against a small certificate, "exact" decides.
+        sample: Number of pairs in "sampled" mode.
+        seed: Seed or generator of the sample.
+        threads: Number of threads in "float" mode; all cores by default. The result does not
+            depend on it.
+        memory_limit: Bytes that may be used; what is available by default.
+        callback: Called when a part begins, and if solvers must be compiled first.
+        progress: Show a line also where there is no terminal, as in a notebook.
+
+    Raises:
+        InvalidArgumentError: If the arguments are swapped, or the certificate is a path.
+        MemoryLimitError: If the check would not fit; it says nothing about the certificate.
+    """
+    check_mdp(mdp, call="verify(mdp, certificate)")
+    _check_kind(certificate)
+    check_choice("mode", mode, MODES)
+    sample = check_int("sample", sample, low=1)
+    options = _Options(mode, sample, as_generator(seed), thread_count(threads))
+    limit = check_memory_limit(memory_limit)
+    return _judged(mdp, certificate, options, limit, callback, progress)
+
+
+def verify_rest(mdp: TabularMDP, certificate: Certificate) -> Verification:
+    """`verify`, without what this process has found of the very same claims or bounds.
+
+    Thresholds of one certificate share their bounds; each has clusters and a value of its own.
+    """
+    options = _Options("float", 1, as_generator(0), thread_count(None), is_recalling=True)
+    return _judged(mdp, certificate, options, None, None, False)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How to check."""
+
+    mode: str
+    sample: int
+    rng: np.random.Generator
+    threads: int
+    is_recalling: bool = False
+
+
+def _judged(
+    mdp: TabularMDP,
+    certificate: Certificate,
+    options: _Options,
+    memory_limit: int | None,
+    callback: ProgressCallback | None,
+    progress: bool,
+) -> Verification:
+    begin = time.perf_counter()
+    # Values beyond all floats become infinite or NaN, which no comparison accepts.
+    with (
+        np.errstate(all="ignore"),
+        shown(callback, progress) as report,
+        compiling(report, about=COMPILING) as compiled,
+    ):
+        try:
+            claims = read_claims(certificate, mdp, memory_limit=memory_limit)
+        except VerificationError as reason:
+            return Verification(False, "rejected", options.mode, str(reason), 0.0, 0)
+        of_bounds = bounds_digest(mdp, claims)
+        digest = claims_digest(of_bounds, claims)
+        if options.is_recalling and digest in known_claims:
+            return known_claims[digest]
+        check = _Check(mdp, options, of_bounds, report)
+        found, is_open = check.judge(claims), check.is_open
+        if is_open and _exact_work(claims, mdp) <= SMALL:
+            check = _Check(mdp, replace(options, mode="exact"), of_bounds, report)
+            found, is_open = check.judge(claims), False
+    seconds = max(time.perf_counter() - begin - compiled.seconds, 0.0)
+    found = replace(found, seconds=seconds, compile_seconds=compiled.seconds)
+    if found.verdict == "verified":
+        remember(known_claims, digest, found)
+    if not is_open:
+        return found
+    return replace(found, problem=f'{found.problem}; mode "exact" would decide, slowly')
+
+
+def _check_kind(certificate: object) -> None:
+    """Refuse what was meant as something else; all other objects are judged by what they say."""
+    kind = type(certificate)  # `isinstance` would ask the object, which may do anything
+    if issubclass(kind, TabularMDP):
+        raise InvalidArgumentError(
+            "certificate must be a Certificate, got a TabularMDP; the order is "
+            "verify(mdp, certificate)"
+        )
+    if issubclass(kind, str | Path):
+        raise InvalidArgumentError(
+            f"certificate must be a Certificate, got {certificate!r}; if that is the path of one, "
+            "read it with Certificate.load(path)"
+        )
+
+
+class _Check:
+    """One run of the verifier, and how far it has come."""
+
+    def __init__(
+        self,
+        mdp: TabularMDP,
+        options: _Options,
+        of_bounds: bytes,
+        report: ProgressCallback | None,
+    ) -> None:
+        self.pairs = self.levels = self.features = self.values = 0
+        self.is_open = False  # whether rounding is all that speaks against it
+        self._mdp = mdp
+        self._options = options
+        self._mode = options.mode
+        self._digest = options.mode.encode() + of_bounds
+        self._threads = options.threads
+        self._report = report
+
+    def judge(self, claims: Claims) -> Verification:
+        """Check everything; what was found."""
+        problem, widening = "", Fraction(0)
+        try:
+            widening = self._run(claims)
+        except VerificationError as reason:
+            problem, self.is_open = str(reason), reason.is_open
+        verdict = "sampled" if self._mode == "sampled" else "verified"
+        return Verification(
+            is_valid=not problem,
+            verdict="rejected" if problem else verdict,
+            mode=self._mode,
+            problem=problem,
+            widening=above_float(widening),
+            pairs_checked=self.pairs,
+            levels_checked=self.levels,
+            features_checked=self.features,
+            values_checked=self.values,
+        )
+
+    def _tell(self, part: str) -> None:
+        """Say which part comes next."""
+        if self._report is not None:
+            self._report(Progress("verifying", PARTS.index(part), len(PARTS), part))
+
+    def _run(self, claims: Claims) -> Fraction:
+        """How far bounds must be widened."""
+        levels = [ExactTable(level, claims.gamma) for level in claims.levels]
+        states = ExactTable(
+            claims.states,
+            claims.gamma,
+            levels=levels,
+            features=claims.features,
+            mdp=self._mdp,
+        )
+        is_float = self._mode == "float"
+        for table in (*levels, states):
+            if is_float and table.table.keys.size:
+                check_limit(table.limit)
+            _check_largest(table)
+        self._tell("values")
+        check_values = check_exact_value if self._mode == "exact" else check_value
+        self.values = check_values(claims, self._mdp)
+        reader = Reader(claims.states, claims.gamma, levels=claims.levels, features=claims.features)
+        widening = self._check_bounds(claims, levels, states, reader) / (1 - Fraction(claims.gamma))
+        remark = ""
+        if claims.scope == "covered":  # what is claimed there are the clusters of bounds as stored
+            check_clusters(claims, Fraction(0), "", reader, states, self._threads)
+        if widening > 0:
+            remark = f" once widened by {above_float(widening)!r}, which rounding asks for"
+        self._tell("clusters")
+        try:
+            check_clusters(claims, widening, remark, reader, states, self._threads)
+        except VerificationError as reason:
+            # Wrong already as they stand? Then rounding is not to be blamed.
+            check_clusters(claims, Fraction(0), "", reader, states, self._threads)
+            raise VerificationError(str(reason), is_open=True) from reason
+        return widening
+
+    def _check_bounds(
+        self, claims: Claims, levels: list[ExactTable], states: ExactTable, reader: Reader
+    ) -> Fraction:
+        """Everything but clusters and values: by how much inequalities may be missed."""
+        known = known_bounds.get(self._digest) if self._options.is_recalling else None
+        if known is not None:
+            self.pairs, self.levels, self.features = known.pairs, known.levels, known.features
+            return known.open_by
+        is_float = self._mode == "float"
+        open_by = Fraction(0)
+        radii = []
+        for level in levels:
+            self._tell("blocks")
+            radii.append(self._check_model(level.table))
+            self.levels += 1
+        if is_float:
+            for level, radius in zip(levels, radii, strict=True):
+                self.pairs += level.table.keys.size
+                own = Reader(level.table, claims.gamma)
+                open_by = max(
+                    open_by, check_table(own, claims, states.limit, radius, self._threads)
+                )
+        self._tell("features")
+        open_by = max(open_by, self._check_features(claims, states.limit))
+        self._tell("pairs")
+        if is_float:
+            self.pairs += claims.states.keys.size
+            radius = claims.states.radius
+            open_by = max(open_by, check_table(reader, claims, states.limit, radius, self._threads))
+        else:
+            self._check_sample([*levels, states])
+        if self._mode != "sampled":
+            found = BoundsCheck(open_by, self.pairs, self.levels, self.features)
+            remember(known_bounds, self._digest, found)
+        return open_by
+
+    def _check_model(self, level: Table) -> FloatArray:
+        """The model part of a level: proven radii."""
+        mdp = self._mdp
+        check_intervals(level, mdp)
+        n_rows = mdp.n_states * mdp.n_actions
+        if self._mode == "exact":
+            check_exact_radii(level, mdp, range(n_rows))
+            return level.radius
+        radius = check_radii(level, mdp, self._threads)
+        if self._mode == "sampled":
+            rows = self._options.rng.choice(
+                n_rows, size=min(self._options.sample, n_rows), replace=False
+            )
+            check_exact_radii(level, mdp, np.sort(rows).tolist())
+        return radius
+
+    def _check_features(self, claims: Claims, limit: Fraction) -> Fraction:
+        """All features: how far they are open."""
+        if claims.features is None:
+            return Fraction(0)
+        self.features = claims.features.corrections.size + len(claims.features.witnesses)
+        if self._mode == "exact":
+            check_exact_features(claims, self._mdp)
+            return Fraction(0)
+        return check_features(claims, self._mdp, limit, self._threads)
+
+    def _check_sample(self, tables: list[ExactTable]) -> None:
+        """Inequalities of all tables in exact arithmetic, or of a sample."""
+        sizes = [table.table.keys.size for table in tables]
+        which = np.arange(sum(sizes))
+        if self._mode == "sampled" and self._options.sample < which.size:
+            which = np.sort(
+                self._options.rng.choice(which.size, size=self._options.sample, replace=False)
+            )
+        before = 0
+        for table, size in zip(tables, sizes, strict=True):
+            for index in which[(which >= before) & (which < before + size)].tolist():
+                self.pairs += 1
+                table.check(index - before)
+            before += size
+
+
+def _exact_work(claims: Claims, mdp: TabularMDP) -> int:
+    """How many steps with fractions exact mode would take, about, and rather too many.
+
+    A transport problem of l and m masses takes at most some (l + m)·l·m steps, a cost that it
+    reads one step per feature.
+    """
+    work, functions = (0 if claims.value is None else 6 * mdp.probs.size), 0
+    if claims.features is not None:
+        count, witnesses = claims.features.corrections.size, claims.features.witnesses
+        functions = count + len(witnesses)
+        work += functions * mdp.probs.size
+        work += sum(mdp.n_states * max(count, 1) * w.support.size for w in witnesses)
+    for table in (*claims.levels, claims.states):
+        lengths = np.diff(table.indptr).reshape(table.n, -1)
+        if table.level is not None:  # every row is compared with the centre of its block
+            work += mdp.probs.size + int(lengths[table.labels].sum())
+        first, second = np.divmod(table.keys, table.n)
+        one, two = lengths[first], lengths[second]
+        work += int((one * two * (one + two + functions + PROBLEM_STEPS)).sum())
+    return work
+
+
+def _check_largest(table: ExactTable) -> None:
+    """The largest lower bound M cannot pass T h⁻ <= L + γM if it is above L/(1 - γ) = D."""
+    lower = table.table.lower
+    if lower.size:
+        index = int(lower.argmax())
+        if Fraction(float(lower[index])) > table.limit:
+            raise violated(table.table, "lower", index, above_float(table.limit))

@@ -1,0 +1,282 @@
+"""Aggregated models, lifted policies, and what these lose: by hand, and against the metric."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bisim_abstract import (
+    Aggregation,
+    InvalidArgumentError,
+    TabularMDP,
+    aggregate,
+    evaluate_policy,
+    lift_policy,
+    value_iteration,
+    value_loss,
+)
+from bisim_abstract.parts import random_mdp, sparse_mdp
+from tests.support.oracles import optimal_values_exact, policy_values_exact
+from tests.support.worlds import dense
+
+
+def ending(seed: int, *, terminal: int | None = None, n: int = 9) -> tuple[TabularMDP, Any]:
+    """Three planted groups whose members are nearly alike and may end the episode."""
+    rng = np.random.default_rng(seed)
+    groups = np.arange(n) % 3
+    base_rows = rng.dirichlet(np.ones(4), size=(3, 2))  # three groups and the end
+    base_rewards = rng.uniform(-1.0, 1.0, (3, 2))
+    noise = rng.choice([0.0, 0.01, 0.1])
+    P = np.zeros((n + 1, 2, n + 1))
+    R = np.zeros((n + 1, 2))
+    for s in range(n):
+        R[s] = base_rewards[groups[s]] + noise * rng.random(2)
+        for a in range(2):
+            row = base_rows[groups[s], a] + noise * rng.random(4)
+            for g in range(3):
+                members = np.flatnonzero(groups == g)
+                P[s, a, members] = row[g] * rng.dirichlet(np.ones(members.size))
+            P[s, a, n] = row[3]
+            P[s, a] /= P[s, a].sum()
+    P[n, :, n] = 1.0
+    order = np.arange(n + 1)
+    if terminal is not None:  # put it elsewhere
+        order = np.insert(np.arange(n), terminal, n)
+    labels = np.append(groups, 7)[order]
+    return TabularMDP.from_dense(
+        P[order][:, :, order], R[order], terminal_state=n if terminal is None else terminal
+    ), labels
+
+
+def averaged(mdp: TabularMDP, labels: Any, weights: Any) -> tuple[Any, Any]:
+    """The definition: loops over states, in exact numbers."""
+    count = int(np.max(labels)) + 1
+    P = [[[Fraction(0)] * count for _ in range(mdp.n_actions)] for _ in range(count)]
+    R = [[Fraction(0)] * mdp.n_actions for _ in range(count)]
+    total = [Fraction(0)] * count
+    for s in range(mdp.n_states):
+        total[labels[s]] += Fraction(float(weights[s]))
+    for s in range(mdp.n_states):
+        share = Fraction(float(weights[s])) / total[labels[s]]
+        for a in range(mdp.n_actions):
+            R[labels[s]][a] += share * Fraction(float(mdp.rewards[s, a]))
+            successors, probs = mdp.successors(s, a)
+            mass = sum((Fraction(float(p)) for p in probs), Fraction(0))
+            for t, p in zip(successors, probs, strict=True):
+                P[labels[s]][a][labels[t]] += share * Fraction(float(p)) / mass
+    return P, R
+
+
+def by_definition(mdp: TabularMDP, found: Aggregation, raw: npt.ArrayLike) -> None:
+    P, R = (np.array(x, float) for x in averaged(mdp, found.labels, np.asarray(raw, float)))
+    np.testing.assert_allclose(dense(found.mdp), P, rtol=0.0, atol=1e-14)
+    np.testing.assert_allclose(found.mdp.rewards, R, rtol=0.0, atol=1e-14)
+
+
+# -- the aggregated model ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_and_rewards_are_averages(seed: int) -> None:
+    mdp, labels = ending(seed, terminal=4)
+    rng = np.random.default_rng(seed)
+    raw = rng.random(mdp.n_states)
+    found = aggregate(mdp, labels, weighting=raw)
+    assert found.weighting == "given"
+    by_definition(mdp, found, raw)
+    by_definition(mdp, aggregate(mdp, labels), np.ones(mdp.n_states))
+    assert found.mdp.terminal_state == 3
+    assert found.labels[4] == 3
+    np.testing.assert_allclose(np.bincount(found.labels, weights=found.weights), 1.0)
+
+
+def test_weights_matter() -> None:
+    mdp, labels = ending(0)
+    raw = np.where(np.arange(10) < 3, 1.0, 0.0)  # one member of each group counts
+    found = aggregate(mdp, labels, weighting=raw)
+    np.testing.assert_array_equal(found.mdp.rewards[:3], mdp.rewards[:3])
+    assert not np.allclose(found.mdp.rewards, aggregate(mdp, labels).mdp.rewards)
+
+
+def test_start_is_pushed_forward() -> None:
+    P = np.full((4, 1, 4), 0.25)
+    mdp = TabularMDP.from_dense(P, np.zeros(4), start=[0.5, 0.125, 0.25, 0.125])
+    found = aggregate(mdp, [5, 3, 5, 3])
+    assert found.mdp.start.tolist() == [0.75, 0.25]
+    assert found.labels.tolist() == [0, 1, 0, 1]
+    assert found.members(0).tolist() == [0, 2]
+    assert repr(found) == "Aggregation(4 states in 2 clusters, uniform weights)"
+
+
+def test_start_weights() -> None:
+    P = np.full((4, 1, 4), 0.25)
+    R = [1.0, 2.0, 3.0, 7.0]
+    mdp = TabularMDP.from_dense(P, R, start=[0.5, 0.0, 0.5, 0.0])
+    found = aggregate(mdp, [0, 0, 1, 1], weighting="start")
+    assert found.mdp.rewards.ravel().tolist() == [1.0, 3.0]
+    # Nothing starts in the second cluster: all members count alike.
+    found = aggregate(mdp, [0, 1, 0, 1], weighting="start")
+    assert found.mdp.rewards.ravel().tolist() == [2.0, 4.5]
+
+
+def test_visitation_is_that_of_the_uniform_policy() -> None:
+    gamma = 0.8
+    mdp, labels = ending(3)
+    walk = dense(mdp).mean(axis=1)
+    visits = np.linalg.solve(np.eye(10) - gamma * walk.T, mdp.start)
+    found = aggregate(mdp, labels, weighting="visitation", gamma=gamma)
+    by_definition(mdp, found, visits)
+    np.testing.assert_allclose(
+        found.weights, visits / np.bincount(found.labels, weights=visits)[found.labels], rtol=1e-10
+    )
+    with pytest.raises(InvalidArgumentError, match="gamma must be given"):
+        aggregate(mdp, labels, weighting="visitation")
+
+
+def test_where_nothing_is_visited_members_count_alike() -> None:
+    P = np.zeros((4, 1, 4))
+    P[[0, 1, 2, 3], 0, [1, 0, 3, 2]] = 1.0
+    mdp = TabularMDP.from_dense(P, [0.0, 1.0, 2.0, 4.0], start=[1.0, 0.0, 0.0, 0.0])
+    found = aggregate(mdp, [0, 0, 1, 1], weighting="visitation", gamma=0.5)
+    np.testing.assert_allclose(found.weights, [2 / 3, 1 / 3, 0.5, 0.5], rtol=1e-10)
+
+
+def test_the_end_is_never_averaged_with_live_states() -> None:
+    """Two live states share the end's cluster: one ends with 1/2, the other never."""
+    P = np.zeros((3, 1, 3))
+    P[0, 0, [0, 2]] = 0.5
+    P[1, 0, 1] = 1.0
+    P[2, 0, 2] = 1.0
+    mdp = TabularMDP.from_dense(P, [1.0, 3.0, 0.0], terminal_state=2)
+    found = aggregate(mdp, [0, 0, 0])
+    assert found.n_clusters == 1
+    assert found.mdp.terminal_state == 1
+    assert dense(found.mdp)[:, 0].tolist() == [[0.75, 0.25], [0.0, 1.0]]
+    assert found.mdp.rewards.ravel().tolist() == [2.0, 0.0]
+    assert found.labels.tolist() == [0, 0, 1]
+
+
+def test_an_end_of_its_own_becomes_the_end() -> None:
+    mdp, labels = ending(1)
+    found = aggregate(mdp, labels)
+    assert (found.n_clusters, found.mdp.n_states) == (3, 4)
+    only = TabularMDP.from_dense([[[1.0]]], [0.0], terminal_state=0)
+    assert aggregate(only, [5]).mdp.n_states == 1
+
+
+def test_single_states_give_the_model_itself() -> None:
+    mdp = sparse_mdp(20, seed=0)
+    found = aggregate(mdp, np.arange(20))
+    np.testing.assert_array_equal(found.mdp.rewards, mdp.rewards)
+    np.testing.assert_allclose(dense(found.mdp), dense(mdp), atol=1e-15)
+
+
+def test_equal_rewards_stay_what_they_are() -> None:
+    P = np.full((7, 1, 7), 1.0 / 7.0)
+    mdp = TabularMDP.from_dense(P, np.full(7, 0.1))
+    assert aggregate(mdp, np.zeros(7, np.int64)).mdp.rewards.tolist() == [[0.1]]
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e300])
+def test_weights_of_any_size(scale: float) -> None:
+    mdp = random_mdp(4, seed=0)
+    found = aggregate(mdp, [0, 0, 1, 1], weighting=np.full(4, scale))
+    np.testing.assert_array_equal(found.weights, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"labels": [0, 1]}, "labels must be one whole number per state"),
+        ({"weighting": "visits"}, "weighting must be one of 'uniform', 'start', 'visitation'"),
+        ({"weighting": [1.0, 1.0]}, "weighting must be a name or 4 finite numbers"),
+        ({"weighting": [1.0, -1.0, 1.0, 1.0]}, "finite numbers >= 0"),
+        ({"weighting": [1.0, math.nan, 1.0, 1.0]}, "finite numbers >= 0"),
+    ],
+)
+def test_bad_arguments_are_named(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        aggregate(random_mdp(4, seed=0), **{"labels": [0, 0, 1, 1], **kwargs})
+
+
+# -- lifting -----------------------------------------------------------------------------------
+
+
+def test_lifted_policies() -> None:
+    mdp, labels = ending(0, terminal=0)
+    found = aggregate(mdp, labels)
+    policy = np.array([1, 0, 1, 0])
+    lifted = lift_policy(found, policy)
+    assert lifted.tolist() == policy[found.labels].tolist()
+    mixed = np.random.default_rng(0).dirichlet(np.ones(2), 4)
+    assert lift_policy(found, mixed).shape == (10, 2)
+    np.testing.assert_array_equal(lift_policy(found, mixed)[3], mixed[found.labels[3]])
+    for bad in (policy[:2], policy * 1.0, mixed[:, :1]):
+        with pytest.raises(InvalidArgumentError, match="policy must be actions of shape"):
+            lift_policy(found, bad)
+    # At the end nobody acts: a table may do without it.
+    live = found.labels != found.mdp.terminal_state
+    assert lift_policy(found, policy[:3])[live].tolist() == lifted[live].tolist()
+    np.testing.assert_array_equal(lift_policy(found, mixed[:3])[live], mixed[found.labels[live]])
+    assert lift_policy(found, lambda cluster: 1)[live].tolist() == [1] * 9
+
+
+def test_swapped_arguments_are_told_the_order() -> None:
+    mdp, labels = ending(0)
+    found = aggregate(mdp, labels)
+    policy = np.zeros(mdp.n_states, int)
+    for call, order in (
+        (lambda: lift_policy(policy, found), r"lift_policy\(aggregation, policy\)"),  # type: ignore[arg-type]
+        (lambda: aggregate(labels, mdp), r"aggregate\(mdp, labels\)"),  # type: ignore[arg-type]
+        (lambda: value_loss(0.9, mdp, policy), r"value_loss\(mdp, gamma, policy\)"),  # type: ignore[arg-type]
+        (lambda: evaluate_policy(policy, 0.9, mdp), r"evaluate_policy\(mdp, gamma, policy\)"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"the order is {order}"):
+            call()
+
+
+# -- losses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_losses_are_enclosed(seed: int) -> None:
+    mdp = random_mdp(6, n_actions=2, seed=seed)
+    policy = np.random.default_rng(seed).integers(2, size=6)
+    best = optimal_values_exact(mdp, 0.9)
+    own = policy_values_exact(mdp, np.eye(2)[policy].tolist(), 0.9)
+    loss = [x - y for x, y in zip(best, own, strict=True)]
+    found = value_loss(mdp, 0.9, policy)
+    assert found.sup_lower <= max(loss) <= found.sup
+    assert found.mean_lower <= sum(loss, Fraction(0)) / 6 <= found.mean
+    total = sum((Fraction(float(p)) for p in mdp.start), Fraction(0))
+    start = sum((Fraction(float(p)) * x for p, x in zip(mdp.start, loss, strict=True)), Fraction(0))
+    assert found.start_lower <= start / total <= found.start
+    assert found.sup - found.sup_lower < 1e-6
+    assert max(found.mean, found.start) <= found.sup
+    random = policy_values_exact(mdp, [[0.5, 0.5]] * 6, 0.9)
+    gain = sum(
+        (Fraction(float(p)) * (x - y) for p, x, y in zip(mdp.start, best, random, strict=True)),
+        Fraction(0),
+    )
+    assert 0.0 <= float(1 - start / gain) - found.kept < 1e-6
+
+
+def test_the_share_is_a_bound_whatever_the_signs() -> None:
+    """Rewards below 0 and a policy worse than random: its share is below 0, and proven so."""
+    P = np.ones((1, 3, 1))
+    mdp = TabularMDP.from_dense(P, [[-1.0, -2.0, -6.0]])
+    for action, share in ((0, 1.0), (1, 0.5), (2, -1.5)):
+        found = value_loss(mdp, 0.5, [action])
+        assert share - 1e-9 <= found.kept <= share
+    assert value_loss(TabularMDP.from_dense([[[1.0]]], [-1.0]), 0.5, [0]).kept == 1.0
+
+
+def test_values_of_another_model_are_refused() -> None:
+    mdp = random_mdp(4, seed=0)
+    with pytest.raises(InvalidArgumentError, match="optimal must be the values"):
+        value_loss(mdp, 0.9, [0] * 4, optimal=value_iteration(mdp, 0.8))

@@ -1,0 +1,795 @@
+"""Proven values against exact arithmetic: random models, partitions, and worst true models."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bisim_abstract import InvalidArgumentError, ProvenValue, TabularMDP, estimate_mdp, prove_value
+from bisim_abstract._abstract.value import amount_text, share_text, start_means
+from bisim_abstract._abstract.value_proof import GroundValues, backup, bounded
+from bisim_abstract._model.estimation import Estimate
+from bisim_abstract.parts import ValueBracket, grouped_mdp, random_mdp, value_bracket
+from tests.support.oracles import lifted_exact
+from tests.support.worlds import BY_HAND, Known
+
+Ints = npt.NDArray[np.int64]
+Row = dict[int, Fraction]
+Values = Sequence[Fraction]
+
+GAMMAS = (0.0, 0.5, 0.9, 0.99)
+KERNELS = ("dense", "sparse", "deterministic", "skewed")
+REWARDS = ("plain", "negative", "offset", "tiny", "zero", "few", "huge")
+MOST_ROUNDS = 300  # of tightening; an endless loop fails instead of hanging
+
+# -- exact truth -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A model whose numbers are fractions; each row is divided by its exact sum."""
+
+    rewards: list[list[Fraction]]
+    rows: list[list[Row]]
+    gamma: Fraction
+
+    @classmethod
+    def of(cls, mdp: TabularMDP, gamma: float) -> Exact:
+        same = range(mdp.n_states)
+        return cls(
+            [[Fraction(r) for r in line] for line in mdp.rewards.tolist()],
+            [[lifted_exact(mdp, same, s, a) for a in range(mdp.n_actions)] for s in same],
+            Fraction(gamma),
+        )
+
+    def q(self, values: Values, s: int, a: int) -> Fraction:
+        ahead = sum((p * values[t] for t, p in self.rows[s][a].items()), Fraction(0))
+        return self.rewards[s][a] + self.gamma * ahead
+
+    def values_of(self, weights: Sequence[Sequence[Fraction]]) -> list[Fraction]:
+        """Values of a policy of action probabilities, by elimination in whole numbers."""
+        n = len(self.rewards)
+        system = []
+        for s in range(n):
+            line = [Fraction(int(s == t)) for t in range(n)] + [Fraction(0)]
+            for a, weight in enumerate(weights[s]):
+                if weight:
+                    line[n] += weight * self.rewards[s][a]
+                    for t, p in self.rows[s][a].items():
+                        line[t] -= self.gamma * weight * p
+            system.append(line)
+        return solved(system)
+
+    def of_actions(self, actions: Sequence[int]) -> list[Fraction]:
+        count = len(self.rewards[0])
+        return self.values_of([[Fraction(int(a == b)) for b in range(count)] for a in actions])
+
+    def at_random(self) -> list[Fraction]:
+        count = len(self.rewards[0])
+        return self.values_of([[Fraction(1, count)] * count] * len(self.rewards))
+
+    def optimal(self, first: Sequence[int]) -> list[Fraction]:
+        """By policy iteration; it ends where no action is better, exactly."""
+        choice = list(first)
+        while True:
+            values = self.of_actions(choice)
+            better = self.greedy(values, choice)
+            if better == choice:
+                return values
+            choice = better
+
+    def greedy(self, values: Values, choice: Sequence[int] | None = None) -> list[int]:
+        """The best actions by values, those chosen already where they are among the best."""
+        best = []
+        for s, line in enumerate(self.rewards):
+            q = [self.q(values, s, a) for a in range(len(line))]
+            is_best = choice is not None and q[choice[s]] == max(q)
+            best.append(choice[s] if choice is not None and is_best else q.index(max(q)))
+        return best
+
+
+def solved(system: list[list[Fraction]]) -> list[Fraction]:
+    """Solve a system [A | b] whose diagonal dominates, fraction-free."""
+    n = len(system)
+    lines = []
+    for line in system:
+        unit = 1
+        for x in line:
+            unit = max(unit, x.denominator) if unit % x.denominator == 0 else unit * x.denominator
+        lines.append([int(x * unit) for x in line])
+    before = 1
+    for k in range(n):
+        pivot = lines[k][k]
+        assert pivot != 0
+        for i in range(n):
+            if i != k:
+                factor = lines[i][k]
+                lines[i] = [
+                    (pivot * x - factor * y) // before
+                    for x, y in zip(lines[i], lines[k], strict=True)
+                ]
+        before = pivot
+    return [Fraction(lines[k][n], lines[k][k]) for k in range(n)]
+
+
+def mean(start: npt.NDArray[np.float64], values: Values) -> Fraction:
+    weights = [Fraction(w) for w in start.tolist()]
+    return sum((w * v for w, v in zip(weights, values, strict=True)), Fraction(0)) / sum(weights)
+
+
+def fractions(values: npt.NDArray[np.float64]) -> list[Fraction]:
+    return [Fraction(x) for x in values.tolist()]
+
+
+def check_inequality(
+    mdp: TabularMDP,
+    model: Exact,
+    values: npt.NDArray[np.float64],
+    side: int,
+    policy: Sequence[int] | str,
+) -> None:
+    """One backup of one function, with the radii of an estimate."""
+    v = fractions(values)
+    span = max(v) - min(v)
+    for s in range(mdp.n_states):
+        found = []
+        for a in range(mdp.n_actions):
+            q = model.q(v, s, a)
+            if mdp.estimate is not None:
+                radius = Fraction(float(mdp.estimate.row_radius[s, a])) * span
+                reward = Fraction(float(mdp.estimate.reward_radius[s, a]))
+                q += side * (reward + model.gamma * radius)
+            found.append(q)
+        if policy == "best":
+            whole = max(found)
+        elif policy == "mean":
+            whole = sum(found, Fraction(0)) / len(found)
+        else:
+            whole = found[int(policy[s])]
+        assert side * (v[s] - whole) >= 0, (s, float(v[s]), float(whole))
+
+
+def check_inequalities(mdp: TabularMDP, gamma: float, value: ProvenValue) -> None:
+    model, labels = Exact.of(mdp, gamma), value.labels
+    check_inequality(mdp, model, value.optimal_upper, 1, "best")
+    check_inequality(mdp, model, value.optimal_lower, -1, "best")
+    check_inequality(mdp, model, value.policy_lower, -1, value.policy[labels].tolist())
+    check_inequality(mdp, model, value.random_upper, 1, "mean")
+    check_bracket_inequalities(mdp, gamma, labels, value.bracket)
+
+
+def check_bracket_inequalities(
+    mdp: TabularMDP, gamma: float, labels: Ints, bracket: ValueBracket
+) -> None:
+    model = Exact.of(mdp, gamma)
+    check_inequality(mdp, model, bracket.upper[labels], 1, "best")
+    check_inequality(mdp, model, bracket.lower[labels], -1, bracket.policy[labels].tolist())
+
+
+def check_true_model(mdp: TabularMDP, model: Exact, value: ProvenValue) -> Truth:
+    """All bounds against the exact values of a model, which may be the stored one or a true one."""
+    labels = value.labels.tolist()
+    best = model.optimal(model.greedy(fractions(value.optimal_lower)))
+    own = model.of_actions(value.policy[labels].tolist())
+    random = model.at_random()
+    robust = model.of_actions(value.bracket.policy[labels].tolist())
+    for s, cluster in enumerate(labels):
+        assert value.optimal_lower[s] <= best[s] <= value.optimal_upper[s]
+        assert value.policy_lower[s] <= own[s]
+        assert random[s] <= value.random_upper[s]
+        assert best[s] <= value.bracket.upper[cluster]
+        assert value.bracket.lower[cluster] <= robust[s]
+        assert best[s] - own[s] <= Fraction(value.loss)
+    tops = tuple(mean(mdp.start, v) for v in (best, own, random))
+    assert tops[0] - tops[1] <= Fraction(value.start_loss)
+    truth = Truth(max(b - o for b, o in zip(best, own, strict=True)), *tops)
+    check_share(mdp, model, value, truth)
+    return truth
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The exact loss of the worst state, and start values."""
+
+    loss: Fraction
+    best: Fraction
+    own: Fraction
+    random: Fraction
+
+
+def check_share(mdp: TabularMDP, model: Exact, value: ProvenValue, truth: Truth) -> None:
+    if value.kept == -np.inf:
+        return
+    assert value.kept <= 1.0
+    lost, gain = truth.best - truth.own, truth.best - truth.random
+    if lost <= Fraction(1, 10**9) * min(abs(truth.best), largest_span(mdp, model.gamma)):
+        return  # nothing is lost, by definition
+    assert gain > 0
+    assert Fraction(value.kept) <= (truth.own - truth.random) / gain
+
+
+def largest_span(mdp: TabularMDP, gamma: Fraction) -> Fraction:
+    """All that values could differ by, whichever true model it is."""
+    rewards = fractions(mdp.rewards.ravel())
+    radii = [Fraction(0)] * len(rewards)
+    if mdp.estimate is not None:
+        radii = fractions(mdp.estimate.reward_radius.ravel())
+    high = max(r + away for r, away in zip(rewards, radii, strict=True))
+    low = min(r - away for r, away in zip(rewards, radii, strict=True))
+    return (high - low) / (1 - gamma)
+
+
+# -- random models -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    mdp: TabularMDP
+    gamma: float
+    labels: Ints
+    is_plain: bool  # whether rounding is far below what is lost
+
+
+def random_case(seed: int, *, max_states: int = 6) -> Case:
+    """A small model of any kind, a discount and a partition."""
+    rng = np.random.default_rng([77, seed])
+    n = int(rng.integers(1, max_states + 1))
+    n_actions = int(rng.integers(1, 4))
+    kernel, reward = str(rng.choice(KERNELS)), str(rng.choice(REWARDS))
+    P = np.zeros((n, n_actions, n))
+    for s in range(n):
+        for a in range(n_actions):
+            P[s, a] = random_row(rng, n, kernel)
+    R = rng.random((n, n_actions))
+    if reward == "negative":
+        R = -R
+    elif reward == "offset":
+        R += 10.0 ** rng.integers(1, 13) * rng.choice([-1.0, 1.0])
+    elif reward == "tiny":
+        R *= 10.0 ** -float(rng.choice([12, 100, 300, 307, 312]))
+    elif reward == "zero":
+        R[:] = 0.0
+    elif reward == "few":
+        R = rng.choice([0.0, 0.0, 1.0, -1.0], size=R.shape)
+    elif reward == "huge":
+        R *= 10.0 ** float(rng.choice([9, 100, 290]))
+    terminal = None
+    if n > 1 and rng.random() < 0.5:
+        terminal = int(rng.integers(n))
+        P[terminal], R[terminal] = np.eye(n)[terminal], 0.0
+    weights = np.eye(n)[rng.integers(n)] if rng.random() < 0.5 else rng.dirichlet(np.ones(n))
+    mdp = TabularMDP.from_dense(P, R, order="sas", terminal_state=terminal, start=weights)
+    labels = rng.integers(0, int(rng.integers(1, n + 1)), n)
+    return Case(
+        mdp, float(rng.choice(GAMMAS)), labels.astype(np.int64), reward in ("plain", "negative")
+    )
+
+
+def random_row(rng: np.random.Generator, n: int, kernel: str) -> npt.NDArray[np.float64]:
+    row = np.zeros(n)
+    if kernel == "dense":
+        return np.asarray(rng.dirichlet(np.ones(n)))
+    if kernel == "skewed":
+        row[rng.integers(n)] = 1.0
+        row[rng.integers(n)] += float(rng.choice([1e-10, 1e-20, 1e-300]))
+        return np.asarray(row / row.sum())
+    support = rng.permutation(n)[: 1 if kernel == "deterministic" else int(rng.integers(1, 4))]
+    row[support] = rng.dirichlet(np.ones(support.size))
+    return row
+
+
+@pytest.fixture(autouse=True)
+def _no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tightening that leads nowhere fails instead of hanging."""
+    limit_tightening(monkeypatch)
+
+
+def limit_tightening(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = GroundValues.tighten
+
+    def counted(self: GroundValues, tol: float, guess: npt.NDArray[np.float64]) -> Any:
+        calls = self.__dict__["calls"] = self.__dict__.get("calls", 0) + 1
+        assert calls <= MOST_ROUNDS, "tightening does not come to an end"
+        return plain(self, tol, guess)
+
+    monkeypatch.setattr(GroundValues, "tighten", counted)
+
+
+# -- bounds of known models ----------------------------------------------------------------------
+
+
+def check_stored_model(case: Case, *, by: str = "start") -> None:
+    value = prove_value(case.mdp, case.labels, case.gamma, by=by)
+    check_inequalities(case.mdp, case.gamma, value)
+    truth = check_true_model(case.mdp, Exact.of(case.mdp, case.gamma), value)
+    if case.is_plain:
+        size = float(np.abs(case.mdp.rewards).max()) / (1.0 - case.gamma)
+        assert value.loss <= 1.1 * float(truth.loss) + 1e-9 * size
+        assert value.start_loss <= value.loss
+
+
+@pytest.mark.parametrize("first", range(0, 1_000, 50))
+def test_random_models(first: int) -> None:
+    for seed in range(first, first + 50):
+        check_stored_model(random_case(seed), by="worst" if seed % 4 == 0 else "start")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1_000, 11_000, 1_000))
+def test_many_random_models(first: int) -> None:
+    for seed in range(first, first + 1_000):
+        check_stored_model(random_case(seed), by="worst" if seed % 4 == 0 else "start")
+
+
+@pytest.mark.parametrize("known", BY_HAND, ids=lambda k: f"{k.name}-{k.gamma}")
+def test_worlds_solved_by_hand(known: Known) -> None:
+    value = prove_value(known.mdp, known.labels, known.gamma)
+    size = float(np.abs(known.mdp.rewards).max()) / (1.0 - known.gamma)
+    for s, exact in enumerate(known.values):
+        assert value.optimal_lower[s] <= exact <= value.optimal_upper[s]
+        assert value.optimal_upper[s] - value.optimal_lower[s] <= 1e-9 * size
+    assert value.loss <= 1e-9 * size
+    check_inequalities(known.mdp, known.gamma, value)
+
+
+def test_the_policy_can_be_worse_than_random() -> None:
+    # States 0 and 1 disagree: either steady action ruins one of them, and 0 is the start.
+    P = np.zeros((3, 2, 3))
+    P[:, :, 2] = 1.0
+    mdp = TabularMDP.from_dense(
+        P, [[1.0, 0.0], [0.0, 9.0], [0.0, 0.0]], terminal_state=2, start=[1.0, 0.0, 0.0]
+    )
+    value = prove_value(mdp, [0, 0, 1], 0.9, by="worst")
+    assert value.policy.tolist()[0] == 1
+    assert value.kept == pytest.approx(-1.0, abs=1e-9)
+    assert value.kept <= -1.0
+    assert value.start_loss == pytest.approx(1.0, abs=1e-9)
+    assert value.loss == pytest.approx(1.0, abs=1e-9)
+    # Judged by the start, the robust policy is better: it serves the start, and ruins state 1.
+    other = prove_value(mdp, [0, 0, 1], 0.9, by="start")
+    assert (other.policy.tolist()[0], other.kept) == (0, 1.0)
+    assert other.loss == pytest.approx(9.0, abs=1e-9)
+
+
+def test_the_better_of_two_policies_is_handed_out() -> None:
+    # Averages favour action 0 (mean 5.5), the worst member favours action 1 (4 in both).
+    P = np.zeros((3, 2, 3))
+    P[:, :, 2] = 1.0
+    rewards = [[0.0, 4.0], [11.0, 4.0], [0.0, 0.0]]
+    for state, action, lost in ((0, 1, 0.0), (1, 0, 0.0)):
+        mdp = TabularMDP.from_dense(P, rewards, terminal_state=2, start=np.eye(3)[state])
+        value = prove_value(mdp, [0, 0, 1], 0.9, by="start")
+        assert value.policy.tolist()[0] == action
+        assert value.start_loss == pytest.approx(lost, abs=1e-9)
+        assert value.kept == 1.0
+        assert prove_value(mdp, [0, 0, 1], 0.9, by="worst").loss == pytest.approx(4.0, abs=1e-9)
+
+
+def test_the_end_is_no_cluster() -> None:
+    P = np.zeros((4, 1, 4))
+    P[[0, 1, 2, 3], 0, [1, 3, 3, 3]] = 1.0
+    mdp = TabularMDP.from_dense(P, [1.0, 1.0, 1.0, 0.0], terminal_state=3)
+    value = prove_value(mdp, [0, 0, 0, 0], 0.5)
+    assert value.labels.tolist() == [0, 0, 0, 1]
+    assert value.policy.size == value.bracket.upper.size == 2
+    # The end is worth nothing, and is known to be.
+    assert abs(value.bracket.upper[1]) + abs(value.bracket.lower[1]) <= 1e-12
+    assert value.bracket.lower[0] == pytest.approx(1.0, abs=1e-9)
+    assert value.bracket.upper[0] == pytest.approx(2.0, abs=1e-9)
+    unmarked = replace(mdp, terminal_state=None)
+    assert prove_value(unmarked, [0, 0, 0, 0], 0.5).labels.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 0.999])
+@pytest.mark.parametrize("offset", [0.0, 1.0, -1e6, 1e12])
+def test_a_constant_hides_nothing(gamma: float, offset: float) -> None:
+    """What is kept does not change if all rewards get a constant, as long as floats have room."""
+    mdp = random_mdp(6, 2, seed=3)
+    shifted = replace(mdp, rewards=mdp.rewards + offset)
+    plain = prove_value(mdp, [0, 0, 0, 1, 1, 1], gamma)
+    value = prove_value(shifted, [0, 0, 0, 1, 1, 1], gamma)
+    check_inequalities(shifted, gamma, value)
+    check_true_model(shifted, Exact.of(shifted, gamma), value)
+    assert plain.kept < 1.0
+    noise = 1e-11 * (1.0 + abs(offset)) / (1.0 - gamma) ** 2
+    if noise < 0.1:
+        assert value.kept == pytest.approx(plain.kept, abs=10.0 * noise)
+        assert value.loss == pytest.approx(plain.loss, abs=10.0 * noise)
+
+
+@pytest.mark.parametrize("spread", [1e-9, 1e-10, 1e-11, 1e-12, 1e-14])
+def test_ends_where_rounding_decides(spread: float) -> None:
+    """Differences near the rounding error of a large constant: no bound gets any closer."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        P = rng.dirichlet(np.ones(4), size=(4, 2))
+        mdp = TabularMDP.from_dense(P, 1.0 + spread * rng.random((4, 2)))
+        value = prove_value(mdp, rng.integers(0, 2, 4), 0.9)
+        check_true_model(mdp, Exact.of(mdp, 0.9), value)
+
+
+NOTHING_TO_LOSE = {
+    "no rewards": TabularMDP.from_dense(np.eye(3)[[1, 2, 0]][:, None, :], np.zeros((3, 1))),
+    "no rewards, an end": TabularMDP.from_dense(
+        np.eye(3)[[2, 2, 2]][:, None, :], np.zeros((3, 1)), terminal_state=2
+    ),
+    "one state": TabularMDP.from_dense(np.ones((1, 2, 1)), [[1.0, 1.0]]),
+    "one class": TabularMDP.from_dense(np.full((3, 2, 3), 1 / 3), np.ones((3, 2))),
+    "one action": TabularMDP.from_dense(np.full((3, 1, 3), 1 / 3), [1.0, 2.0, 4.0]),
+    "one action, start value 0": TabularMDP.from_dense(
+        np.eye(3)[[2, 2, 2]][:, None, :], [1.0, -1.0, 0.0], terminal_state=2
+    ),
+    "one action, late reward": TabularMDP.from_dense(
+        np.eye(100)[[*range(1, 100), 99]][:, None, :],
+        np.eye(100)[98],
+        terminal_state=99,
+        start=np.eye(100)[0],
+    ),
+    "all actions alike": TabularMDP.from_dense(
+        np.repeat(np.full((3, 1, 3), 1 / 3), 2, axis=1), [[1.0, 1.0], [2.0, 2.0], [-3.0, -3.0]]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_LOSE)
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 0.99])
+def test_nothing_to_lose(name: str, gamma: float) -> None:
+    mdp = NOTHING_TO_LOSE[name]
+    value = prove_value(mdp, np.zeros(mdp.n_states, np.int64), gamma)
+    assert value.kept == 1.0
+    assert value.loss <= 1e-8
+    if not mdp.rewards.any():
+        assert value.loss == value.start_loss == 0.0
+
+
+def test_a_proof_is_of_its_own_model_and_discount() -> None:
+    mdp, other = random_mdp(5, 2, seed=0), random_mdp(5, 2, seed=1)
+    with pytest.raises(InvalidArgumentError):
+        prove_value(mdp, np.arange(5), 0.9, ground=GroundValues(mdp, 0.5))
+    with pytest.raises(InvalidArgumentError):
+        prove_value(mdp, np.arange(5), 0.9, ground=GroundValues(other, 0.9))
+
+
+def test_shared_ground_values_are_only_tightened() -> None:
+    mdp, groups = grouped_mdp(30, 3, noise=0.05, seed=1)
+    ground = GroundValues(mdp, 0.9)
+    gaps = []
+    for labels in (np.zeros(30, np.int64), groups, np.arange(30)):
+        shared = prove_value(mdp, labels, 0.9, ground=ground)
+        alone = prove_value(mdp, labels, 0.9)
+        assert shared.loss == pytest.approx(alone.loss, rel=0.11, abs=1e-9)
+        gaps.append(ground.gap)
+    assert gaps == sorted(gaps, reverse=True)
+
+
+# -- one function at a time ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_values_can_be_moved_until_they_are_bounds(seed: int) -> None:
+    case = random_case(2_000 + seed)
+    mdp = with_radii(case.mdp, seed) if seed % 2 else case.mdp
+    rng = np.random.default_rng(seed)
+    model, n = Exact.of(mdp, case.gamma), mdp.n_states
+    size = float(np.abs(mdp.rewards).max()) / (1.0 - case.gamma)
+    mixture = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
+    choice = rng.integers(0, mdp.n_actions, n)
+    for spread in (0.0, 1.0):
+        values = size * (rng.random() + spread * rng.standard_normal(n))
+        for sign in (1.0, -1.0):
+            for policy, name in ((None, "best"), (choice, choice.tolist()), (mixture, "mean")):
+                found = bounded(mdp, case.gamma, values, sign, policy)
+                check_inequality(mdp, model, found, int(sign), name)
+                # Moved by one number, and by no more than needed.
+                assert np.ptp(found - values) <= 1e-12 * size
+                left = sign * (found - backup(mdp, case.gamma, found, sign, policy))
+                assert left.min() <= 1e-8 * size + 1e-300
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_start_means_enclose(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 40))
+    start = rng.dirichlet(np.ones(n))
+    start[rng.random(n) < 0.3] = 0.0
+    start[0] += 1.0 - start.sum() + 1e-10 * rng.standard_normal()
+    values = rng.standard_normal(n) * 10.0 ** rng.uniform(-20, 20, n)
+    low, high = start_means(start, values)
+    assert Fraction(low) <= mean(start, fractions(values)) <= Fraction(high)
+
+
+@pytest.mark.parametrize("text", ["share", "amount"])
+def test_numbers_for_people_are_rounded_to_the_safe_side(text: str) -> None:
+    rng = np.random.default_rng(5)
+    some = (10.0 ** rng.uniform(-12, 12, 300)).tolist()
+    for x in [*some, 1e-310, 1e-300, 1e300, 1.0, 0.9996]:
+        if text == "amount":
+            assert float(amount_text(x)) >= x * (1.0 - 1e-12)
+            assert float(amount_text(x)) <= x * 1.011
+        elif x < 1.0:
+            for share in (x, min(1.0 - x, 1.0 - 1e-15)):
+                text_ = share_text(share)
+                assert text_ != "100%"
+                if text_.startswith("at least "):
+                    told = float(text_.removeprefix("at least ").removesuffix("%")) / 100.0
+                    assert share - 0.0011 <= told <= share + 1e-12
+                else:
+                    assert share < 0.001
+            assert "100" not in share_text(-x)
+    assert share_text(1.0) == "100%"
+
+
+# -- brackets ------------------------------------------------------------------------------------
+
+
+def plain_bracket(mdp: TabularMDP, labels: Ints, gamma: float, sides: int) -> list[float]:
+    """Interval value iteration in loops: the best (1) or worst (-1) row of each box by filling."""
+    count = int(labels.max()) + 1
+    values = [0.0] * count
+    boxes = {}
+    for c in range(count):
+        members = np.flatnonzero(labels == c).tolist()
+        for a in range(mdp.n_actions):
+            rows = [lifted_exact(mdp, labels.tolist(), s, a) for s in members]
+            keys = sorted(set().union(*rows))
+            least = {k: float(min(row.get(k, Fraction(0)) for row in rows)) for k in keys}
+            most = {k: float(max(row.get(k, Fraction(0)) for row in rows)) for k in keys}
+            paid = [float(mdp.rewards[s, a]) for s in members]
+            boxes[c, a] = (max(paid) if sides > 0 else min(paid), least, most)
+    for _ in range(2_000):
+        new = []
+        for c in range(count):
+            q = []
+            for a in range(mdp.n_actions):
+                reward, least, most = boxes[c, a]
+                room, total = 1.0 - sum(least.values()), 0.0
+                for k in sorted(least, key=lambda k: -sides * values[k]):
+                    extra = min(room, most[k] - least[k])
+                    room -= extra
+                    total += (least[k] + extra) * values[k]
+                q.append(reward + gamma * total)
+            new.append(max(q))
+        moved = max(abs(x - y) for x, y in zip(new, values, strict=True))
+        values = new
+        if moved <= 1e-13:
+            break
+    return values
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_bracket_is_that_of_interval_value_iteration(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 7))
+    P = np.array([[random_row(rng, n, "sparse") for _ in range(2)] for _ in range(n)])
+    mdp = TabularMDP.from_dense(P, rng.standard_normal((n, 2)), order="sas")
+    gamma = (0.0, 0.5, 0.9)[seed % 3]
+    _, labels = np.unique(rng.integers(0, 3, n), return_inverse=True)
+    order = np.argsort(np.unique(labels, return_index=True)[1])
+    labels = np.argsort(order)[labels]  # by first appearance, as clusters are numbered
+    bracket = value_bracket(mdp, labels, gamma)
+    np.testing.assert_allclose(bracket.upper, plain_bracket(mdp, labels, gamma, 1), atol=1e-9)
+    np.testing.assert_allclose(bracket.lower, plain_bracket(mdp, labels, gamma, -1), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_bracket_of_single_states_is_tight(seed: int) -> None:
+    case = random_case(3_000 + seed)
+    n = case.mdp.n_states
+    bracket = value_bracket(case.mdp, np.arange(n), case.gamma)
+    size = float(np.abs(case.mdp.rewards).max()) / (1.0 - case.gamma)
+    assert (bracket.upper - bracket.lower).max() <= 1e-8 * size + 1e-290
+
+
+# -- estimated models ----------------------------------------------------------------------------
+
+
+def with_radii(mdp: TabularMDP, seed: int, *, scale: float | None = None) -> TabularMDP:
+    """The same as an estimate with radii from nothing to everything; the end is known."""
+    rng = np.random.default_rng([5, seed])
+    shape = mdp.rewards.shape
+    size = float(np.abs(mdp.rewards).max()) if scale is None else scale
+    row = np.minimum(10.0 ** rng.uniform(-5, 0.5, shape), 1.0) * (rng.random(shape) < 0.7)
+    reward = size * 10.0 ** rng.uniform(-6, 0, shape) * (rng.random(shape) < 0.7)
+    if mdp.terminal_state is not None:
+        row[mdp.terminal_state] = reward[mdp.terminal_state] = 0.0
+    estimate = Estimate(
+        counts=np.ones(shape, np.int64),
+        reward_radius=reward,
+        row_radius=row,
+        alpha=0.05,
+        reward_range=(-1.0, 1.0),
+        support_bound=mdp.n_states,
+    )
+    return replace(mdp, estimate=estimate)
+
+
+def with_equal_radii(mdp: TabularMDP, radius: float) -> TabularMDP:
+    """The same as an estimate whose rewards and rows all have one radius."""
+    shape = mdp.rewards.shape
+    estimate = Estimate(
+        counts=np.ones(shape, np.int64),
+        reward_radius=np.full(shape, radius),
+        row_radius=np.full(shape, radius),
+        alpha=0.05,
+        reward_range=(-1.0, 1.0),
+        support_bound=mdp.n_states,
+    )
+    return replace(mdp, estimate=estimate)
+
+
+def worst_model(mdp: TabularMDP, gamma: float, values: Values, side: int) -> Exact:
+    """The true model within the radii whose one backup of `values` is the highest or lowest."""
+    plain, estimate = Exact.of(mdp, gamma), mdp.estimate
+    assert estimate is not None
+    target = max(range(mdp.n_states), key=lambda s: side * values[s])
+    rewards, rows = [], []
+    for s in range(mdp.n_states):
+        rewards.append(
+            [
+                r + side * Fraction(float(radius))
+                for r, radius in zip(plain.rewards[s], estimate.reward_radius[s], strict=True)
+            ]
+        )
+        line = []
+        for a in range(mdp.n_actions):
+            row = dict(plain.rows[s][a])
+            left = Fraction(float(estimate.row_radius[s, a]))
+            for t in sorted(row, key=lambda t: side * values[t]):
+                moved = min(left, row[t]) if t != target else Fraction(0)
+                row[t] -= moved
+                left -= moved
+                row[target] = row.get(target, Fraction(0)) + moved
+            assert sum(row.values()) == 1
+            line.append(row)
+        rows.append(line)
+    return Exact(rewards, rows, plain.gamma)
+
+
+def random_model(mdp: TabularMDP, gamma: float, seed: int) -> Exact:
+    """Some true model within the radii."""
+    rng = np.random.default_rng(seed)
+    n = mdp.n_states
+    up = worst_model(mdp, gamma, fractions(rng.random(n)), 1)
+    down = worst_model(mdp, gamma, fractions(rng.random(n)), -1)
+    rewards, rows = [], []
+    for s in range(n):
+        pick = rng.integers(0, 2, mdp.n_actions).tolist()
+        rewards.append([(up, down)[k].rewards[s][a] for a, k in enumerate(pick)])
+        rows.append([(down, up)[k].rows[s][a] for a, k in enumerate(pick)])
+    return Exact(rewards, rows, Fraction(gamma))
+
+
+def check_estimate(mdp: TabularMDP, gamma: float, labels: Ints, seed: int) -> ProvenValue:
+    value = prove_value(mdp, labels, gamma)
+    check_inequalities(mdp, gamma, value)
+    check_true_model(mdp, Exact.of(mdp, gamma), value)
+    check_true_model(mdp, random_model(mdp, gamma, seed), value)
+    for values in (value.optimal_upper, value.policy_lower, value.random_upper):
+        for side in (1, -1):
+            check_true_model(mdp, worst_model(mdp, gamma, fractions(values), side), value)
+    return value
+
+
+@pytest.mark.parametrize("first", range(0, 80, 10))
+def test_estimates_hold_for_the_worst_true_model(first: int) -> None:
+    for seed in range(first, first + 10):
+        case = random_case(4_000 + seed, max_states=4)
+        check_estimate(with_radii(case.mdp, seed), case.gamma, case.labels, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1_000, 2_000, 100))
+def test_many_estimates_hold_for_the_worst_true_model(first: int) -> None:
+    for seed in range(first, first + 100):
+        case = random_case(4_000 + seed, max_states=5)
+        check_estimate(with_radii(case.mdp, seed), case.gamma, case.labels, seed)
+
+
+def test_the_radii_of_an_estimate_are_what_bounds_pay_for() -> None:
+    """Two states, solved by hand: each radius is paid for once, and no more than once."""
+    mdp = TabularMDP.from_dense(np.eye(2)[[1, 1]][:, None, :], [1.0, 0.0], start=[1.0, 0.0])
+    gamma, r, t = 0.5, 0.25, 0.125
+    radii = {"reward_radius": np.array([[r], [0.0]]), "row_radius": np.array([[t], [0.0]])}
+    estimate = Estimate(
+        counts=np.ones((2, 1), np.int64),
+        **radii,
+        alpha=0.05,
+        reward_range=(0.0, 2.0),
+        support_bound=2,
+    )
+    value = prove_value(replace(mdp, estimate=estimate), [0, 1], gamma)
+    # State 1 is worth 0, state 0 at most v = 1 + r + γ·t·v, and at least v = 1 - r - γ·t·v.
+    high, low = (1.0 + r) / (1.0 - gamma * t), (1.0 - r) / (1.0 + gamma * t)
+    # Estimates are solved for to about 1e-4 of what values could differ by.
+    np.testing.assert_allclose(value.optimal_upper, [high, 0.0], atol=1e-3)
+    np.testing.assert_allclose(value.random_upper, [high, 0.0], atol=1e-3)
+    np.testing.assert_allclose(value.optimal_lower, [low, 0.0], atol=1e-3)
+    np.testing.assert_allclose(value.policy_lower, [low, 0.0], atol=1e-3)
+    np.testing.assert_allclose(value.bracket.upper, [high, 0.0], atol=1e-3)
+    np.testing.assert_allclose(value.bracket.lower, [low, 0.0], atol=1e-3)
+    assert value.loss == pytest.approx(high - low, abs=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e290])
+@pytest.mark.parametrize("radius", [0.05, 0.5, 1.0])
+def test_a_bracket_is_never_worse_than_a_constant(radius: float, scale: float) -> None:
+    """No value is above the highest reward paid for ever: a constant, whose span is 0."""
+    mdp = TabularMDP.from_dense(np.eye(2)[:, None, :], [scale, 0.0])
+    shape = (2, 1)
+    estimate = Estimate(
+        counts=np.ones(shape, np.int64),
+        reward_radius=np.zeros(shape),
+        row_radius=np.full(shape, radius),
+        alpha=0.05,
+        reward_range=(0.0, scale),
+        support_bound=2,
+    )
+    bracket = value_bracket(replace(mdp, estimate=estimate), [0, 1], 0.99)
+    assert np.isfinite(bracket.upper).all()
+    assert bracket.upper.max() <= 100.0 * scale * (1.0 + 1e-6)
+    assert bracket.lower.min() >= -1e-6 * scale
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sampled_models(seed: int) -> None:
+    """From samples to bounds on the model that was sampled."""
+    rng = np.random.default_rng(seed)
+    n, steps = 4, int(10.0 ** rng.uniform(1.0, 5.0))
+    P = np.array([[random_row(rng, n, "sparse") for _ in range(2)] for _ in range(n)])
+    R = rng.random((n, 2))
+    s, a = rng.integers(0, n, steps), rng.integers(0, 2, steps)
+    t = (rng.random((steps, 1)) > np.cumsum(P[s, a], axis=1)).sum(axis=1).clip(max=n - 1)
+    paid = (rng.random(steps) < R[s, a]).astype(float)
+    ended = t == n - 1 if seed % 2 else None
+    mdp = estimate_mdp(
+        s, a, paid, t, ended, n_states=n, n_actions=2, reward_range=(0.0, 1.0), alpha=1e-6
+    )
+    if ended is not None:
+        P = np.concatenate([P, np.zeros((n, 2, 1))], axis=2)
+        P[:, :, n], P[:, :, n - 1] = P[:, :, n - 1], 0.0
+        P = np.concatenate([P, np.broadcast_to(np.eye(n + 1)[n], (1, 2, n + 1))])
+        R = np.concatenate([R, np.zeros((1, 2))])
+    true = Exact.of(TabularMDP.from_dense(P, R), 0.9)
+    labels = rng.integers(0, 2, mdp.n_states).astype(np.int64)
+    value = prove_value(mdp, labels, 0.9)
+    check_inequalities(mdp, 0.9, value)
+    check_true_model(mdp, true, value)
+
+
+# -- the objects ---------------------------------------------------------------------------------
+
+
+def test_objects_are_frozen_and_checked() -> None:
+    value = prove_value(random_mdp(5, 2, seed=0), [0, 0, 1, 1, 1], 0.9)
+    for name in ("optimal_upper", "optimal_lower", "policy_lower", "random_upper", "labels"):
+        assert not getattr(value, name).flags.writeable
+    copied = pickle.loads(pickle.dumps(value))
+    for name in ProvenValue.__dataclass_fields__:
+        if name != "bracket":
+            assert np.array_equal(getattr(copied, name), getattr(value, name))
+    assert value.lifted_policy.tolist() == value.policy[[0, 0, 1, 1, 1]].tolist()
+    for wrong in (
+        {"kept": np.nan},
+        {"kept": True},
+        {"loss": np.inf},
+        {"loss": np.nan},
+        {"start_loss": -1.0},
+        {"start_loss": 2.0 * value.loss + 1.0},
+        {"optimal_upper": value.optimal_upper[:-1]},
+        {"policy": value.policy[:-1]},
+        {"labels": value.labels + 1},
+        {"bracket": None},
+    ):
+        with pytest.raises(InvalidArgumentError):
+            replace(value, **wrong)
+    with pytest.raises(InvalidArgumentError):
+        replace(value.bracket, upper=value.bracket.upper[:-1])
+    with pytest.raises(InvalidArgumentError, match="by must be"):
+        prove_value(random_mdp(5, 2, seed=0), [0, 0, 1, 1, 1], 0.9, by="best")

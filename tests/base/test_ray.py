@@ -1,0 +1,496 @@
+"""Sweeps on a Ray cluster: the bits of a local run, whatever happens to workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bisim_abstract import (
+    Certificate,
+    InvalidArgumentError,
+    RayBackend,
+    TabularMDP,
+    certify,
+    estimate_mdp,
+    verify,
+)
+from bisim_abstract._base import ray as ray_backend
+from bisim_abstract._base.parallel import Array, Data, Job, LocalBackend, Sweep, Work
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract.encoders import sample_transitions
+from bisim_abstract.errors import MemoryLimitError, MissingDependency
+from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp, value_features
+from bisim_abstract.wrappers import RoomsGridEnv
+from tests.support import ROOT
+
+
+def parts(certificate: Certificate) -> dict[str, Any]:
+    """Everything that is claimed, as bytes."""
+    found: dict[str, Any] = {
+        name: getattr(certificate, name).tobytes()
+        for name in ("keys", "lower", "upper", "labels_lower", "labels_upper")
+    }
+    found |= {"tau": certificate.tau, "stop": certificate.stop}
+    for k, level in enumerate(certificate.levels):
+        for name in ("keys", "lower", "upper"):
+            found[f"level {k} {name}"] = getattr(level, name).tobytes()
+        found[f"level {k} labels"] = level.model.labels.tobytes()
+    if certificate.features is not None:
+        found["features"] = certificate.features.values.tobytes()
+        found["corrections"] = certificate.features.corrections.tobytes()
+    return found
+
+
+def estimated() -> TabularMDP:
+    mdp, _ = grouped_mdp(12, 3, noise=0.0, seed=0)
+    data = sample_transitions(mdp, 40_000, seed=0)
+    return estimate_mdp(
+        data.states,
+        data.actions,
+        data.rewards,
+        data.next_states,
+        n_states=12,
+        n_actions=mdp.n_actions,
+        alpha=0.1,
+        reward_range=(float(mdp.rewards.min()), float(mdp.rewards.max())),
+    )
+
+
+# -- without a cluster -------------------------------------------------------------------------
+
+
+def test_ray_is_not_imported_by_default() -> None:
+    code = (
+        "import sys\n"
+        "from bisim_abstract import certify\n"
+        "from bisim_abstract.parts import random_mdp\n"
+        "certify(random_mdp(5, seed=0), 0.9)\n"
+        "print('ray' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_bad_backends() -> None:
+    mdp = random_mdp(3, seed=0)
+    with pytest.raises(InvalidArgumentError, match="backend must be one of 'local', 'ray'"):
+        certify(mdp, 0.9, backend="spark")
+    with pytest.raises(InvalidArgumentError, match="address goes with backend 'ray'"):
+        certify(mdp, 0.9, address="auto")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependency, match=r"bisim-abstract\[ray\]"):
+        certify(random_mdp(3, seed=0), 0.9, backend="ray")
+
+
+# -- with one ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayBackend]:
+    with RayBackend(num_cpus=2) as backend:
+        yield backend
+
+
+MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "rooms": (lambda: RoomsGridEnv().to_mdp(), {}),
+    "noisy rooms": (lambda: RoomsGridEnv(side=15, room_size=5, noise=0.1).to_mdp(), {}),
+    "groups": (lambda: grouped_mdp(60, 5, noise=0.05, seed=1)[0], {"max_pairs": 500}),
+    "covered": (
+        lambda: sparse_mdp(300, seed=2),
+        {"scope": "covered", "tau": 0.5, "max_rounds": 4, "neighbours": 30},
+    ),
+    "estimate": (estimated, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(MODELS))
+def test_certificates_are_the_same(name: str, cluster: RayBackend) -> None:
+    make, options = MODELS[name]
+    mdp = make()
+    local = certify(mdp, 0.9, **options)
+    remote = certify(mdp, 0.9, backend=cluster, **options)
+    assert parts(local) == parts(remote)
+    assert verify(mdp, remote).is_valid
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lookup_bytes", [0, 2**30])
+def test_many_shards_give_the_bits_of_one_thread(cluster: RayBackend, lookup_bytes: int) -> None:
+    mdp = sparse_mdp(200, seed=3)
+    small = RayBackend(shard_bytes=1)  # joins the cluster that runs; a chunk is a shard
+    tables = []
+    for backend in (LocalBackend(1), cluster, small):
+        arms = Arms(mdp, 0.9, backend=backend, lookup_bytes=lookup_bytes)
+        arms.cover_all()
+        for _ in range(3):
+            arms.sweep()
+        tables.append((arms.lower.tobytes(), arms.upper.tobytes(), arms.backups))
+    assert tables[0] == tables[1] == tables[2]
+    small.close()  # leaves the cluster alone
+    assert cluster.cpus == 2
+
+
+@pytest.mark.slow
+def test_features_are_the_same(cluster: RayBackend) -> None:
+    mdp = sparse_mdp(10_000, seed=4)
+    local, remote = value_features(mdp, 0.9), value_features(mdp, 0.9, backend=cluster)
+    assert local.values.tobytes() == remote.values.tobytes()
+    assert local.corrections.tobytes() == remote.corrections.tobytes()
+
+
+def dies(marks: str, work: Work, *args: Any) -> Any:
+    """Work whose worker is killed in the middle, as often as there are marks to take."""
+    begin, end, out = args[-3:]
+    if begin > 0:
+        for path in sorted(Path(marks).iterdir()):
+            path.unlink(missing_ok=True)
+            out[begin:end] = 7.0  # half done, and wrong
+            os.kill(os.getpid(), signal.SIGKILL)
+    return work(*args)
+
+
+class Deadly(RayBackend):
+    """A cluster whose workers die."""
+
+    marks = ""
+
+    def prepare(self, job: Job) -> Sweep:
+        return super().prepare(
+            dataclasses.replace(job, work=functools.partial(dies, self.marks, job.work))
+        )
+
+
+@pytest.mark.slow
+def test_killed_workers_change_nothing(cluster: RayBackend, tmp_path: Path) -> None:
+    mdp = sparse_mdp(300, seed=2)
+    options: dict[str, Any] = {"scope": "covered", "tau": 0.5, "max_rounds": 3, "neighbours": 60}
+    for k in range(3):
+        (tmp_path / str(k)).touch()
+    backend = Deadly()
+    backend.marks = str(tmp_path)
+    remote = certify(mdp, 0.9, backend=backend, **options)
+    assert list(tmp_path.iterdir()) == []  # all three deaths took place
+    assert parts(remote) == parts(certify(mdp, 0.9, **options))
+    assert verify(mdp, remote).is_valid
+
+
+def fails(common: Data, part: Any, fresh: Data, begin: int, end: int, out: Array) -> None:
+    raise InvalidArgumentError(f"no good at {begin}")
+
+
+@pytest.mark.slow
+def test_errors_of_workers_are_raised_here(cluster: RayBackend) -> None:
+    sweep = cluster.prepare(Job(fails, {}, 10, 5))
+    with pytest.raises(InvalidArgumentError, match="no good at"):
+        sweep({}, np.empty(10))
+
+
+def notes(folder: str, common: Data, part: Any, fresh: Data, begin: int, *args: Any) -> None:
+    (Path(folder) / str(begin)).touch()
+    args[-1][begin : args[0]] = 1.0
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_cancels_nothing_and_leaves_little(
+    cluster: RayBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `ray.cancel` races with results on their way, and then aborts the whole process.
+    monkeypatch.delattr("ray.cancel")
+    backend = RayBackend(shard_bytes=1)
+    sweep = backend.prepare(Job(functools.partial(notes, str(tmp_path)), {}, 100, 1))
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    backend.listener = stop
+    out = np.zeros(100)
+    with pytest.raises(KeyboardInterrupt):
+        sweep({}, out)
+    time.sleep(1)  # what was handed out runs out
+    assert len(list(tmp_path.iterdir())) <= ray_backend.AHEAD_PER_CPU * backend.cpus
+    backend.listener = None
+    sweep({}, out)
+    assert out.tolist() == [1.0] * 100
+
+
+def dies_for_good(folder: str, common: Data, *args: Any) -> None:
+    """Work that ends its worker, as often as there is a mark to take."""
+    (Path(folder) / str(os.getpid())).touch()
+    marks = sorted(Path(folder).glob("mark*"))
+    if marks:
+        marks[0].unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    args[-1][:] = 1.0
+
+
+@pytest.mark.slow
+def test_ray_itself_retries_more_often_than_shards_are_handed_out(
+    cluster: RayBackend, tmp_path: Path
+) -> None:
+    for k in range(ray_backend.HAND_OUTS + 1):
+        (tmp_path / f"mark{k}").touch()
+    out = np.zeros(10)
+    work = functools.partial(dies_for_good, str(tmp_path))
+    cluster.prepare(Job(work, {}, 10, 10))({}, out)
+    assert out.tolist() == [1.0] * 10
+    assert len(list(tmp_path.iterdir())) == ray_backend.HAND_OUTS + 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deaths", [1, 9])
+def test_what_ray_gives_up_is_handed_out_again_but_not_for_ever(
+    cluster: RayBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    monkeypatch.setattr(ray_backend, "RETRIES", 0)
+    backend = RayBackend()
+    for k in range(deaths):
+        (tmp_path / f"mark{k}").touch()
+    out = np.zeros(10)
+    sweep = backend.prepare(Job(functools.partial(dies_for_good, str(tmp_path)), {}, 10, 10))
+    if deaths == 1:
+        sweep({}, out)
+        assert out.tolist() == [1.0] * 10
+        return
+    with pytest.raises(ConnectionError, match=r"lost by the Ray cluster 3 times.*backend 'local'"):
+        sweep({}, out)
+    assert len(list(tmp_path.glob("mark*"))) == deaths - ray_backend.HAND_OUTS
+
+
+def adds(common: Data, part: Any, fresh: Data, begin: int, end: int, out: Array) -> None:
+    out[begin:end] = common["x"][begin:end] + part[: end - begin] + fresh["y"][begin:end]
+
+
+class Owner:
+    """A process that puts data into the store; they are lost with it."""
+
+    def put(self, value: Any) -> list[Any]:
+        import ray
+
+        return [ray.put(value)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [[1], [0, 1, 2]])
+def test_lost_data_are_put_again(
+    cluster: RayBackend, monkeypatch: pytest.MonkeyPatch, which: list[int]
+) -> None:
+    import ray
+
+    n = 100_000
+    x = np.arange(n, dtype=float)
+    put = ray.put
+    owner: Any = ray.remote(num_cpus=0)(Owner).remote()
+    stored: list[Any] = []
+
+    def note(value: Any) -> Any:
+        is_lost = len(stored) in which
+        stored.append(ray.get(owner.put.remote(value))[0] if is_lost else put(value))
+        return stored[-1]
+
+    monkeypatch.setattr(ray, "put", note)
+    sweep = cluster.prepare(Job(adds, {"x": x}, n, n // 2, lambda begin, end: 2.0 * x[begin:end]))
+    assert len(stored) == 3  # what is common, and two parts
+    ray.kill(owner)
+    end, left = time.monotonic() + 120.0, list(which)
+    while left:  # the store lets go of them when it has missed their owner
+        assert time.monotonic() < end
+        try:
+            ray.get(stored[left[0]])
+            time.sleep(0.05)
+        except ray.exceptions.ObjectLostError:
+            left.pop(0)
+    found = []
+    for more in (1 + len(which), 1):  # what is new, and what was lost, once
+        before, out = len(stored), np.empty(n)
+        sweep({"y": 4.0 * x}, out)
+        assert len(stored) == before + more
+        found.append(out.tobytes())
+    assert found == [(7.0 * x).tobytes()] * 2
+
+
+@pytest.mark.slow
+def test_workers_of_another_version_are_refused(
+    cluster: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_backend, "__version__", "0.0.1")
+    with pytest.raises(ConnectionError, match=r"but 0\.0\.1 asks it; install the same version"):
+        certify(sparse_mdp(100, seed=0), 0.9, backend=cluster, scope="covered", max_rounds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_work", [True, False])
+def test_what_workers_cannot_import(
+    cluster: RayBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_work: bool
+) -> None:
+    import ray
+
+    (tmp_path / "only_here.py").write_text("def work(*args):\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    work = importlib.import_module("only_here").work
+    if not is_work:  # as if this package were missing there
+        monkeypatch.setattr(cluster, "_task", ray.remote(work))
+    sweep = cluster.prepare(Job(work if is_work else adds, {}, 10, 10))
+    with pytest.raises(ConnectionError, match=r"cannot load.*same packages on every node"):
+        sweep({}, np.empty(10))
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_refused_with_its_size(cluster: RayBackend) -> None:
+    # A view of one zero that claims a terabyte: nothing is allocated to ask.
+    huge = np.broadcast_to(np.zeros(1), (2**37,))
+    with pytest.raises(MemoryLimitError, match=r"1\.1 TB of the object store.*max_pairs"):
+        cluster.prepare(Job(fails, {"huge": huge}, 10, 5))
+
+
+@pytest.mark.slow
+def test_progress_of_shards_is_told(cluster: RayBackend) -> None:
+    seen: list[tuple[int, int]] = []
+    cluster.listener = lambda done, total: seen.append((done, total))
+    arms = Arms(sparse_mdp(200, seed=3), 0.9, backend=cluster)
+    arms.cover_all()
+    arms.sweep(upper=False)
+    cluster.listener = None
+    total = seen[0][1]
+    assert [done for done, _ in seen] == list(range(1, total + 1))
+
+
+@pytest.mark.slow
+def test_a_cluster_of_its_own_by_name(tmp_path: Path) -> None:
+    """`backend="ray"` and the command line start a cluster, use it, and end it."""
+    code = (
+        "import json, sys, ray\n"
+        "from bisim_abstract import certify\n"
+        "from bisim_abstract.parts import grouped_mdp\n"
+        "mdp, _ = grouped_mdp(60, 5, noise=0.05, seed=1)\n"
+        "mdp.save('m.npz')\n"
+        "stages = []\n"
+        "found = certify(mdp, 0.9, tau='auto', backend='ray', threads=2, callback=lambda p: "
+        "stages.append(p.stage))\n"
+        "found.save('api.npz')\n"
+        "print(json.dumps([ray.is_initialized(), 'shards' in stages]))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = functools.partial(
+        subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    done = run([sys.executable, "-c", code])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [False, True]
+    words = ["certify", "m.npz", "--tau", "auto", "-o", "cli.npz", "--json"]
+    words += ["--backend", "ray", "--threads", "2"]
+    done = run([sys.executable, "-m", "bisim_abstract", *words])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["certified"]
+    api, cli = (Certificate.load(tmp_path / name) for name in ("api.npz", "cli.npz"))
+    local = certify(grouped_mdp(60, 5, noise=0.05, seed=1)[0], 0.9, tau="auto")
+    assert parts(api) == parts(cli) == parts(local)
+
+
+def speaks_http(line: socket.socket) -> None:
+    line.recv(100)
+    line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+ANSWERS: dict[str, tuple[Callable[[socket.socket], Any], str]] = {
+    "http": (speaks_http, "is not a Ray cluster"),
+    "silent": (lambda line: line.recv(100) and line.recv(100), "timed out"),
+    "gone": (lambda line: line.recv(100), "is not a Ray cluster"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", ["", "ray://"])
+@pytest.mark.parametrize("name", list(ANSWERS))
+def test_an_address_of_something_else(
+    name: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_backend, "PATIENCE", 1.0)
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delattr(ray, "init")  # never gets there
+    answer, words = ANSWERS[name]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            line, _ = server.accept()
+            with line:
+                answer(line)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"{address}.*{words}"):
+            RayBackend(address=address)
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_token_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(**options: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster") from RuntimeError(
+            "Last connection error:\nray.exceptions.AuthenticationError: RPC error"
+        )
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(ConnectionError, match=r"auto could not be reached.*RAY_AUTH_MODE=token"):
+        RayBackend(address="auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--address", "auto"]])
+def test_the_address_of_the_environment(words: list[str], tmp_path: Path) -> None:
+    random_mdp(4, seed=0).save(tmp_path / "m.npz")
+    done = subprocess.run(
+        [sys.executable, "-m", "bisim_abstract", "certify", "m.npz", "--backend", "ray", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "no Ray cluster answers at 127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_address_where_nobody_is(tmp_path: Path) -> None:
+    random_mdp(4, seed=0).save(tmp_path / "m.npz")
+    words = ["certify", "m.npz", "--backend", "ray", "--address", "127.0.0.1:1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bisim_abstract", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("bisim-abstract: ")]
+    assert len(lines) == 1
+    assert "127.0.0.1:1" in lines[0]

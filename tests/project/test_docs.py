@@ -1,0 +1,291 @@
+"""The documentation: its code runs and prints what it says, its links and names are right."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from tests.support import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+EXPECTED = {
+    "api.md",
+    "certificate-format.md",
+    "cli.md",
+    "extending.md",
+    "index.md",
+    "mathematics.md",
+    "tutorial.md",
+}
+HOSTS = {"arxiv.org", "doi.org", "github.com", "gymnasium.farama.org"}
+PACKAGES = ("bisim_abstract", "bisim_abstract.wrappers", "bisim_abstract.encoders")
+
+# Runs the blocks of a page one after another in one namespace; what each of them prints is
+# written to a file of its own, so that nothing it prints can be taken for a mark of ours.
+RUNNER = """
+import contextlib, json, sys
+page, blocks = json.load(open(sys.argv[1]))
+space = {"__name__": "__main__"}
+for k, (line, code) in enumerate(blocks):
+    # Blank lines before it make tracebacks name the line of the page.
+    compiled = compile("\\n" * line + code, page, "exec")
+    with open(f"{sys.argv[1]}.{k}", "w") as out, contextlib.redirect_stdout(out):
+        exec(compiled, space)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and the line before its first one."""
+
+    language: str
+    text: str
+    line: int
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str) -> list[Block]:
+    found: list[Block] = []
+    language, begin, inside = "", 0, False
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if not line.startswith("```"):
+            continue
+        if inside:
+            code = "\n".join(lines[begin:number]) + "\n"
+            found.append(Block(language, code, begin))
+        else:
+            language, begin = line[3:].strip(), number + 1
+        inside = not inside
+    assert not inside, "a fenced block has no end"
+    return found
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def examples(text: str) -> Iterator[tuple[Block, str | None]]:
+    """Python blocks, each with the output that is shown right after it, if there is any."""
+    found = blocks(text)
+    for block, following in zip_longest(found, found[1:]):
+        if block.language == "python":
+            is_shown = following is not None and following.language == "text"
+            yield block, following.text if is_shown else None
+
+
+def matches(shown: list[str], printed: list[str]) -> bool:
+    """Whether lines are as shown, `...` standing for any number of them."""
+    if not shown:
+        return not printed
+    if shown[0].strip() == "...":
+        return any(matches(shown[1:], printed[k:]) for k in range(len(printed) + 1))
+    return bool(printed) and shown[0] == printed[0] and matches(shown[1:], printed[1:])
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def slugs(text: str) -> set[str]:
+    """Anchors of a page, as GitHub makes them from headings."""
+    found: dict[str, int] = {}
+    anchors = set(re.findall(r'<a id="([^"]+)"', text))
+    for title in re.findall(r"^#{1,6} +(.+?) *#*$", without_blocks(text), flags=re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        count = found.get(slug, 0)
+        found[slug] = count + 1
+        anchors.add(f"{slug}-{count}" if count else slug)
+    return anchors
+
+
+def links(text: str) -> list[str]:
+    return re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", without_blocks(text))
+
+
+def pictures(text: str) -> list[str]:
+    plain = without_blocks(text)
+    tags = re.findall(r'<img[^>]*src="(.*?)"', plain)
+    return [*re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", plain), *tags]
+
+
+def test_every_page_is_there() -> None:
+    assert set(PAGES) >= EXPECTED
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_runs_and_prints_what_is_shown(name: str, tmp_path: Path) -> None:
+    assert "Taxi-v3" in gym.registry, "the pages are written for the pinned Gymnasium"
+    pairs = list(examples(read(name)))
+    if not pairs:
+        return
+    work, notes = tmp_path / "work", tmp_path / "blocks.json"
+    work.mkdir()
+    code = [(block.line, block.text) for block, _ in pairs]
+    notes.write_text(json.dumps([str(DOCS / name), code]), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, str(notes)],
+        cwd=work,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for k, (block, shown) in enumerate(pairs):
+        if shown is None:
+            continue
+        printed = Path(f"{notes}.{k}").read_text(encoding="utf-8")
+        assert matches(lines_of(shown), lines_of(printed)), (
+            f"the block at {name}:{block.line} prints\n\n{printed}\nbut the page shows\n\n{shown}"
+        )
+
+
+SHELL = """
+set -eu
+bisim-abstract() { "$PYTHON" -m bisim_abstract "$@"; }
+"""
+
+
+@pytest.mark.parametrize("page", [*(DOCS / name for name in PAGES), ROOT / "README.md"], ids=str)
+def test_commands_run(page: Path, tmp_path: Path) -> None:
+    """All `sh` blocks of a page, one after another in one directory.
+
+    What sets up an environment of its own is looked at and not done: targets of make must exist,
+    and so must what pip is told to install.
+    """
+    script = ""
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.language != "sh":
+            continue
+        if block.text.startswith("make "):
+            for line in block.text.splitlines():
+                target = line.partition("#")[0].split()[1:]
+                command = ["make", "--dry-run", *target]
+                assert not subprocess.call(command, cwd=ROOT, stdout=subprocess.DEVNULL), line
+        elif block.text.startswith("pip install "):
+            words = set(re.findall(r"[\w.\-\[\]]+", block.text))
+            assert words <= {"pip", "install", "-c", "constraints.txt", "torch", "-e", "."}
+        else:
+            script += block.text
+    if not script:
+        return
+    done = subprocess.run(
+        ["bash", "-c", SHELL + script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    text = read(name)
+    for target in links(text):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = DOCS / path if path else DOCS / name
+        assert there.exists(), f"{name} links to {target}"
+        if anchor:
+            assert anchor in slugs(there.read_text(encoding="utf-8")), f"{name} links to {target}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pictures_exist(name: str) -> None:
+    for target in pictures(read(name)):
+        assert (DOCS / target).is_file(), f"{name} shows {target}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_unknown_hosts(name: str) -> None:
+    hosts = set(re.findall(r"https?://([\w.-]+)", read(name)))
+    assert hosts <= HOSTS
+    assert not re.search(r"index-url|(?<![\w.])/(tmp|home|work|root)/", read(name))
+
+
+@pytest.mark.parametrize("name", sorted(set(PAGES) - {"api.md"}))
+def test_index_names_every_page_and_lines_are_short(name: str) -> None:
+    assert name == "index.md" or f"({name}" in read("index.md")
+    # Tables and formulas have no lines to break, and output is what it is.
+    text = re.sub(r"^```(text|math)$.*?^```$", "", read(name), flags=re.DOTALL | re.MULTILINE)
+    long = [line for line in text.splitlines() if len(line) > 100]
+    assert not [line for line in long if not line.startswith("|")]
+
+
+def test_reference_is_fresh() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/api.py", "--check"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_reference_has_every_public_name(package: str) -> None:
+    anchors = slugs(read("api.md"))
+    for name in importlib.import_module(package).__all__:
+        assert name.lower() in anchors
+        assert f"### `{name}`\n" in read("api.md")
+
+
+def test_certificate_format_names_every_part() -> None:
+    from bisim_abstract._abstract.value import BOUNDS, NUMBERS
+    from bisim_abstract._certificate import certificate
+    from bisim_abstract._model import files
+
+    text = read("certificate-format.md")
+    parts = (*certificate.INTEGERS, *certificate.REALS, *certificate.SCALARS, *files.ARRAYS)
+    for part in (*parts, "header", "digest", "levels", "run", "format", "version"):
+        assert f"`{part}`" in text
+    for part in certificate.MODEL_ARRAYS:
+        assert f"`level0.{part}`" in text
+    for part in certificate.LEVEL_ARRAYS:
+        assert f"`level0.pair_{part}`" in text
+    for part in certificate.FEATURE_ARRAYS:
+        assert f"`features.{part}`" in text
+    for part in ("policy", *BOUNDS):
+        assert f"`value.{part}`" in text
+    for part in certificate.BRACKET_ARRAYS:
+        assert f"`bracket.{part}`" in text
+    for part in (*NUMBERS, "value"):
+        assert f"`{part}`" in text
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "is_same"),
+    [
+        (["a"], ["a"], True),
+        (["a"], ["a", "b"], False),
+        (["a", "..."], ["a", "b", "c"], True),
+        (["...", "c"], ["a", "b", "c"], True),
+        (["a", "...", "c"], ["a", "c"], True),
+        (["a", "...", "c"], ["a", "b"], False),
+        ([], ["a"], False),
+    ],
+)
+def test_shown_lines_are_compared(shown: list[str], printed: list[str], is_same: bool) -> None:
+    assert matches(shown, printed) is is_same

@@ -1,0 +1,89 @@
+"""The rooms: every import points down, read from the code itself."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tests.support import ROOT, house
+
+GRAPH = house.read_all()
+MODULES = house.find_modules()
+FOLDERS = sorted(path.name for path in (ROOT / "bisim_abstract").iterdir() if path.is_dir())
+
+
+def test_all_modules_are_found() -> None:
+    some = {"", "_model.mdp", "_kernels.transport", "wrappers.rooms", "encoders.base"}
+    assert some <= set(MODULES)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES), ids=lambda name: name or "bisim_abstract")
+def test_imports_point_down(module: str) -> None:
+    assert house.violations(module, GRAPH[module]) == []
+
+
+@pytest.mark.parametrize("room", [name for name in FOLDERS if not name.startswith("__")])
+def test_every_folder_is_a_room_with_a_rule(room: str) -> None:
+    assert room in house.ROOMS
+    text = importlib.import_module(f"bisim_abstract.{room}").__doc__
+    assert text is not None
+    summary, blank, *rule = text.splitlines()
+    assert summary.endswith(".")
+    assert blank == ""
+    assert rule
+
+
+def test_late_makers_are_the_only_arrow_up() -> None:
+    late = importlib.import_module("bisim_abstract._base.late")
+    assert set(late.MAKERS.values()) <= {f"bisim_abstract.{name}" for name in MODULES}
+    users = [name for name, found in GRAPH.items() if "_base.late" in found.own]
+    assert users == ["_certificate.certificate"]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("errors", "from bisim_abstract._model.mdp import TabularMDP"),
+        ("_model.mdp", "def f():\n    from bisim_abstract._exact.metric import MetricBounds"),
+        ("_model.mdp", "import bisim_abstract.wrappers.rooms"),
+        ("_model.mdp", "from bisim_abstract import wrappers"),
+        ("_model.mdp", "from .._exact import metric"),
+        ("_model.mdp", "from ..encoders import base"),
+        ("_model.mdp", "import importlib\nimportlib.import_module('bisim_abstract._exact.metric')"),
+        ("_exact.metric", "from bisim_abstract import TabularMDP"),
+        ("_exact.metric", "if TYPE_CHECKING:\n    from bisim_abstract._bounds.arms import Arms"),
+        ("_kernels.transport", "from bisim_abstract.errors import BisimError"),
+        ("_kernels.transport", "from bisim_abstract._base.memory import check_memory"),
+        ("_kernels.transport", "import scipy"),
+        ("_verify.floats", "from bisim_abstract._bounds.arms import Arms"),
+        ("_verify.floats", "from bisim_abstract._kernels.transport import spread_kernel"),
+        ("wrappers.rooms", "from bisim_abstract.encoders import base"),
+        ("wrappers.rooms", "from bisim_abstract import TabularMDP"),
+        ("wrappers.rooms", "from bisim_abstract._prove.certify import certify"),
+        ("encoders.base", "from bisim_abstract.wrappers.rooms import RoomsGridEnv"),
+        ("encoders.base", "from bisim_abstract._exact.planning import value_iteration"),
+        ("_unheard.of", ""),
+        ("_model.mdp", "from bisim_abstract._unheard.of import name"),
+    ],
+)
+def test_wrong_imports_are_noticed(module: str, source: str) -> None:
+    assert house.violations(module, house.read_imports(module, source, MODULES)) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("_exact.metric", "from bisim_abstract._model.mdp import TabularMDP\nimport scipy"),
+        ("_model.mdp", "from bisim_abstract import errors"),
+        ("_model.mdp", "from ..errors import BisimError"),
+        ("_verify.floats", "if TYPE_CHECKING:\n    from bisim_abstract._bounds.arms import Arms"),
+        ("wrappers.rooms", "from bisim_abstract._verify.verify import verify"),
+        ("wrappers.rooms", "from bisim_abstract.wrappers.tabular import extract_mdp"),
+        ("encoders.base", "import torch\nfrom bisim_abstract._model.mdp import TabularMDP"),
+        ("_app.cli", "from bisim_abstract.encoders import base\nimport bisim_abstract.wrappers"),
+        ("_kernels.refine", "import numpy\nfrom bisim_abstract._base.jit import kernel"),
+    ],
+)
+def test_right_imports_are_not(module: str, source: str) -> None:
+    assert house.violations(module, house.read_imports(module, source, MODULES)) == []

@@ -1,0 +1,84 @@
+"""The built wheel: what it holds, and that it works outside the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built by way of the source distribution, as a release is."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    run("git", "clone", "--quiet", ROOT, source / "clone", cwd=source)
+    run(sys.executable, "-m", "build", "--outdir", out, source / "clone", cwd=source)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_wheel_holds_each_module_once_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert len(names) == len(set(names))
+    code = {name for name in names if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in code} == {"bisim_abstract"}
+    expected = {
+        f"bisim_abstract/{path.relative_to(ROOT / 'bisim_abstract')}"
+        for path in (ROOT / "bisim_abstract").rglob("*.py")
+    }
+    for package in ("wrappers", "encoders"):
+        expected |= {f"bisim_abstract/{package}/{p.name}" for p in (ROOT / package).glob("*.py")}
+    page = ("page.html", "report.css", "report.js")
+    assets = {f"bisim_abstract/_app/page/{name}" for name in page}
+    assert code == expected | assets | {"bisim_abstract/py.typed"}
+
+
+def test_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target",
+        tmp_path / "site", wheel, cwd=tmp_path)  # fmt: skip
+    assert not (tmp_path / "site" / "wrappers").exists()
+    assert not (tmp_path / "site" / "encoders").exists()
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r});"
+        "import bisim_abstract, bisim_abstract.encoders, gymnasium;"
+        "from bisim_abstract.wrappers import extract_mdp, RoomsGridEnv;"
+        "env = gymnasium.make('bisim_abstract/RoomsGrid-v0', side=4, room_size=2);"
+        "assert isinstance(env.unwrapped, RoomsGridEnv);"
+        "mdp = extract_mdp(env);"
+        "metric = bisim_abstract.bisimulation_metric(mdp, 0.9);"
+        "bisim_abstract.write_report('r.html', mdp, bisim_abstract.certify(mdp, 0.9));"
+        "print(bisim_abstract.__file__, metric.is_converged)"
+    )
+    where, converged = run(sys.executable, "-P", "-c", code, cwd=tmp_path).split()
+    assert Path(where).is_relative_to(tmp_path)
+    assert converged == "True"
+    assert "Bisimulation certificate" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_read_only_install_without_a_home_works(wheel: Path, tmp_path: Path) -> None:
+    """Compiled code cannot be cached anywhere, and nothing fails for it."""
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target",
+        tmp_path / "site", wheel, cwd=tmp_path)  # fmt: skip
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r});"
+        # Root may write anywhere, so numba is told that no place will do.
+        "import numba.core.caching as c; c.CacheImpl._locator_classes = [];"
+        "import bisim_abstract.parts as b;"
+        "print(b.solve_transport([[1.0, 2.0]], [1.0], [0.5, 0.5]).value)"
+    )
+    assert run(sys.executable, "-P", "-c", code, cwd=tmp_path).strip() == "1.5"

@@ -1,0 +1,195 @@
+"""Scripts, and the README's example, run as a reader would run them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from tests.support import ROOT
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_demo_goes_the_whole_way(tmp_path: Path) -> None:
+    out = run("scripts/demo.py", "--quick", "--out", str(tmp_path / "demo"))
+    assert re.search(r"^clusters +25 instead of 2,500 states$", out, flags=re.MULTILINE)
+    assert re.search(r"^kept +at least 99\.\d% of the start value", out, flags=re.MULTILINE)
+    assert re.search(r"^lost +0\.0\d+ at most, in any state$", out, flags=re.MULTILINE)
+    for stage in ("extract", "train", "certify", "verify", "compare", "learn", "report"):
+        assert re.search(rf"^{stage} ", out, flags=re.MULTILINE), stage
+    *_, path, verdict = out.strip().splitlines()
+    assert Path(path.removeprefix("report: ").rsplit(" (", 1)[0]).is_file()
+    assert verdict.startswith("CERTIFIED: 25 clusters of 2,500 states keep at least 99.")
+    assert verdict.endswith(" (verified)")
+
+
+def test_demo_empties_no_directory_of_others(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "precious").write_text("mine")
+    done = subprocess.run(
+        [sys.executable, "scripts/demo.py", "--quick", "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_newcomer_is_timed_with_nothing_compiled() -> None:
+    """Every figure is there; limits are for quiet machines, and missing one is no failure here."""
+    done = subprocess.run(
+        [sys.executable, "scripts/newcomer.py", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 10
+    assert all(seconds > 0.0 for seconds in found.values())
+    # Compiled it is quicker, and the notice has come.
+    assert found["ten lines, compiled before"] < found["  certify, compiling included"]
+    assert "compiling solvers, once, about " in done.stderr
+
+
+@pytest.mark.slow
+def test_benchmarks_run_at_small_sizes() -> None:
+    out = run("scripts/bench.py", "--quick")
+    for title in (
+        "Exact transport",
+        "One full exact sweep",
+        "Exact metric",
+        "Bisimulation classes",
+    ):
+        assert title in out
+    assert "Taxi" in out
+
+
+def test_benchmarks_refuse_unknown_names() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/bench.py", "speed"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "there are reseeding, arms, scaling, transport, sweep, metric, classes" in done.stderr
+
+
+def test_readme_examples_print_what_they_say(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    codes = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    shown = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
+    assert "Taxi-v3" in gym.registry, "the example is written for the pinned Gymnasium"
+    for code, lines in zip(codes, shown, strict=True):
+        out = run("-c", f"import os; os.chdir({str(tmp_path)!r})\n{code}")
+        for line in lines.splitlines():
+            if line.strip() != "...":
+                assert line in out
+    assert (tmp_path / "certificate.npz").exists()
+
+
+def test_all_pairs_at_small_sizes() -> None:
+    out = run("scripts/all_pairs.py", "--quick")
+    assert re.search(r"RoomsGrid 2,500, noise 0.02 +│ +2,500 │ +25 │ +yes │ +99.9%", out)
+    assert re.search(r" 10,000 │ +100 │ +100 \(yes\)", out)
+    assert " no " not in out
+    assert "abstains" in out
+
+
+def test_default_choices_are_worth_having() -> None:
+    """The script fails if a row keeps less than was asked for, or a proof contradicts the truth."""
+    out = run("scripts/values.py", "--quick", "--markdown")
+    rows = {line.split(" | ")[0][2:]: line.split(" | ") for line in out.splitlines()[2:]}
+    assert len(rows) == 8
+    assert int(rows["Taxi"][3].split()[0]) <= 346
+    assert rows["Taxi"][3].endswith(" and the end")
+    cliff = rows["CliffWalking"]
+    assert int(cliff[3].split()[0]) <= 7
+    assert cliff[4] == "100%"
+    assert float(cliff[5]) < 1e-9
+    for row in rows.values():
+        assert float(row[5]) >= float(row[6])
+
+
+def test_proven_losses_are_close_to_true_ones() -> None:
+    """Those of the rooms and of Taxi: the script fails if one is above its limit."""
+    out = run("scripts/values.py", "losses")
+    assert out.count("its rooms") == 3
+
+
+@pytest.mark.slow
+def test_encoders_at_small_budgets() -> None:
+    out = run("scripts/encoders.py", "--quick")
+    # Merges without support end the script; so does a certificate that is not verified.
+    assert re.search(r"rewards +│ +- │ +100.0% │.* certified, 25 clusters", out)
+    assert re.search(r"random +│ +- │.* abstains", out)
+    assert out.count("abstains, 500 supported") == 15
+    assert "NO" not in out
+
+
+@pytest.mark.slow
+def test_agents_learn_on_abstractions(tmp_path: Path) -> None:
+    out = run("scripts/agents.py", "--quick", "--out", str(tmp_path))
+    for name in ("PPO", "DQN", "A2C", "FrozenLake", "CliffWalking", "DoorKey"):
+        assert name in out
+    assert (tmp_path / "rooms.png").stat().st_size > 10_000
+    assert (tmp_path / "taxi.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_experiments_write_tables_and_a_page(tmp_path: Path) -> None:
+    out = run(
+        "scripts/reproduce.py",
+        *("lower_bounds", "closure", "--quick"),
+        *("--out", str(tmp_path / "results"), "--docs", str(tmp_path)),
+    )
+    assert "THEOREM VIOLATED" not in out
+    assert "Claims of the abstract" in out
+    page = (tmp_path / "paper.md").read_text(encoding="utf-8")
+    assert "none failed" in page
+    for name in re.findall(r"\]\((images/[^)]+)\)", page):
+        assert (tmp_path / name).stat().st_size > 5_000
+    assert (tmp_path / "results" / "summary_claims.csv").exists()
+    assert (tmp_path / "results" / "closure_claims.csv").exists()
+
+
+def test_unknown_experiments_are_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/reproduce.py", "alchemy"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no experiment 'alchemy'; there are audit, scaling" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_bits() -> None:
+    out = run("scripts/cluster.py", "--quick")
+    assert out.count(" yes ") == 3
+    assert "NO" not in out
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "README.md"])
+def test_nothing_names_a_package_host(name: str) -> None:
+    assert not re.search(r"index-url|https?://(?!github)", (ROOT / name).read_text())
