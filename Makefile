@@ -21,15 +21,17 @@ PIP_INSTALL := -m pip install --quiet --progress-bar off -c constraints.txt
 # Tests run in as many processes as there are cores; each of them uses one thread.
 WORKERS ?= auto
 
-.PHONY: help setup demo newcomer test test-slow test-pythons check bench clean
+.PHONY: help setup demo newcomer test test-slow test-pythons check bench docs house clean
 
 help:
 	@echo "make demo       set up, and the whole chain on a gridworld: train, certify, verify, learn, report"
 	@echo "make test       set up, check lint and types, run the tests"
-	@echo "make test-slow  agents, browser, Ray, wheel and other-version tests (needs Chromium)"
+	@echo "make test-slow  agents, browser, Ray, wheel, other-version tests and the site (needs Chromium)"
 	@echo "make test-pythons  the core on the other versions of Python that are installed"
 	@echo "make newcomer   what a newcomer waits for, in a fresh clone with nothing compiled"
 	@echo "make bench      benchmarks against POT, SciPy and stormpy"
+	@echo "make docs       the documentation as a site, in site/"
+	@echo "make house      draw the rooms of the package anew, in docs/images"
 	@echo "make clean      remove everything that was built"
 
 setup: $(VENV)/.core
@@ -64,6 +66,11 @@ $(VENV)/.bench: $(VENV)/.core
 	@$(BIN)/python $(PIP_INSTALL) -e '.[bench]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.core
+	@echo "adding the site's tools to $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[docs]'
+	@touch $@
+
 # Solvers are compiled before anybody waits for them, in as many processes as there are cores.
 KERNELS := $(wildcard bisim_abstract/_kernels/*.py) bisim_abstract/_verify/kernels.py bisim_abstract/_base/jit.py
 $(VENV)/.compiled: $(VENV)/.core $(KERNELS)
@@ -87,7 +94,7 @@ $(VENV)/.slow: $(VENV)/.dev
 	@$(BIN)/python $(PIP_INSTALL) -e '.[agents,ray]'
 	@touch $@
 
-test-slow: $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
+test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
 	$(BIN)/pytest -n $(WORKERS) -m slow
 	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
 
@@ -114,9 +121,16 @@ no-python-%:
 newcomer: $(VENV)/.core
 	@$(BIN)/python scripts/newcomer.py --clone --demo
 
+# Strict: a link, an anchor or a docstring that does not resolve is an error.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
+house: $(VENV)/.core
+	$(BIN)/python scripts/house.py
+
 bench: $(VENV)/.bench
 	$(BIN)/python scripts/bench.py
 
 clean:
-	rm -rf .venv* .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv* .cache build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

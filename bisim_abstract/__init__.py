@@ -6,8 +6,8 @@ In the order in which one meets them:
 - `TabularMDP`, the immutable model that everything reads; `bisim_abstract.wrappers.extract_mdp`
   makes one of an environment, `read_model` of a file, `estimate_mdp` of experience.
 - `certify`, bounds on the bisimulation metric of all pairs of states and the clusters that follow,
-  as a `Certificate` (with its `Verdict`, `Frontier` and `ProvenValue`); `verify` checks one by
-  code that did not make it.
+  as a `Certificate` (with its `Verdict`, `Frontier` and `ProvenValue`), by the method `Blocks` or
+  `Covering`, with the `Resources` it may use; `verify` checks one by code that did not make it.
 - `aggregate`, the model over clusters; `lift_policy`, its policies on the states; `value_loss`,
   what these lose; `prove_value`, what planning on any partition keeps, proven.
   `bisim_abstract.wrappers.AbstractedEnv` is all of this as an environment for agents, and
@@ -49,7 +49,9 @@ __all__ = [
     "Aggregation",
     "BisimError",
     "BisimulationClasses",
+    "Blocks",
     "Certificate",
+    "Covering",
     "Curve",
     "EmbeddingQuality",
     "Frontier",
@@ -60,6 +62,7 @@ __all__ = [
     "ProvenValue",
     "QLearning",
     "RayBackend",
+    "Resources",
     "StateMap",
     "TabularMDP",
     "ValueLoss",
@@ -105,6 +108,7 @@ if TYPE_CHECKING:
     from bisim_abstract._app.report import write_report
     from bisim_abstract._app.state_map import StateMap, state_map
     from bisim_abstract._base.ray import RayBackend
+    from bisim_abstract._base.resources import Resources
     from bisim_abstract._certificate.certificate import Certificate
     from bisim_abstract._certificate.frontier import Frontier
     from bisim_abstract._certificate.verdict import Verdict
@@ -117,7 +121,9 @@ if TYPE_CHECKING:
     from bisim_abstract._model.estimation import estimate_mdp
     from bisim_abstract._model.files import read_model
     from bisim_abstract._model.mdp import TabularMDP
+    from bisim_abstract._prove.blocks import Blocks
     from bisim_abstract._prove.certify import certify
+    from bisim_abstract._prove.covering import Covering
     from bisim_abstract._verify.verify import Verification, verify
     from bisim_abstract.errors import BisimError, InvalidArgumentError, NotCertifiedError
 else:
@@ -151,7 +157,10 @@ else:
         "_model.estimation": ("estimate_mdp",),
         "_model.files": ("read_model",),
         "_model.mdp": ("TabularMDP",),
+        "_base.resources": ("Resources",),
+        "_prove.blocks": ("Blocks",),
         "_prove.certify": ("certify",),
+        "_prove.covering": ("Covering",),
         "_verify.verify": ("Verification", "verify"),
         "errors": ("BisimError", "InvalidArgumentError", "NotCertifiedError"),
     }

@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract import Certificate, TabularMDP, certify, verify
+from bisim_abstract import Blocks, Certificate, TabularMDP, certify, verify
 from bisim_abstract._base.types import IntArray, Progress
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
@@ -119,7 +119,7 @@ def run_cases(*, is_quick: bool) -> None:
         table.add_column(header, justify="left" if k in (0, 8) else "right", no_wrap=k == 0)
     for case in cases(is_quick=is_quick):
         begin = time.perf_counter()
-        found = certify(case.mdp, GAMMA, tau=case.tau, blocks=case.blocks)
+        found = certify(case.mdp, GAMMA, tau=case.tau, method=Blocks(partition=case.blocks))
         made = time.perf_counter()
         verify(case.mdp, found).raise_if_rejected()
         done = time.perf_counter()

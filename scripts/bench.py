@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +24,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract import TabularMDP, bisimulation_classes, bisimulation_metric, certify
+from bisim_abstract import (
+    Covering,
+    Resources,
+    TabularMDP,
+    bisimulation_classes,
+    bisimulation_metric,
+    certify,
+)
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._exact.pairs import StochasticPairs
 from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, sparse_mdp
@@ -109,7 +117,8 @@ def bench_transport(options: Options) -> None:
         count = 200 if options.quick else (20_000 if m <= 8 else 400_000 // m**2 + 20)
         cost, a, b = problems(count, m, rng)
         solve_transport(cost[:2], a[:2], b[:2])
-        ours = best(lambda: solve_transport(cost, a, b, threads=1), options.repeats) / count * 1e6  # noqa: B023
+        solve = partial(solve_transport, cost, a, b, resources=Resources(threads=1))
+        ours = best(solve, options.repeats) / count * 1e6
         row = [f"{m} x {m}", f"{ours:.2f}"]
         if emd is not None:
             some = min(count, 3_000)
@@ -174,7 +183,7 @@ def bench_sweep(options: Options) -> None:
     rows = []
     ours = {}
     for threads in (1, 2):
-        solver = StochasticPairs(mdp, gamma, threads, None, None)
+        solver = StochasticPairs(mdp, gamma, Resources(threads=threads), None)
         solver._sweep()
         ours[threads] = best(solver._sweep, options.repeats)
         rows.append([f"ours, {threads} thread(s)", f"{ours[threads]:.3f}",
@@ -337,7 +346,7 @@ def bench_arms(options: Options) -> None:
     mdp = extract_mdp(rooms, checks=0)
     rows = []
     for threads in (1, 2):
-        arms = Arms(mdp, 0.9, upper_start="constant", threads=threads)
+        arms = Arms(mdp, 0.9, upper_start="constant", resources=Resources(threads=threads))
         states = np.repeat(np.arange(mdp.n_states), neighbours)
         others = np.random.default_rng(0).integers(mdp.n_states, size=states.size)
         arms.cover(states, others)
@@ -363,12 +372,12 @@ def bench_scaling(options: Options) -> None:
     rows, times = [], []
     for n in sizes:
         mdp = sparse_mdp(n, 3, support=4, seed=0)
-        few = Arms(mdp, 0.9, threads=1)
+        few = Arms(mdp, 0.9, resources=Resources(threads=1))
         states = np.repeat(np.arange(n), 8)
         few.cover(states, np.random.default_rng(0).integers(n, size=states.size))
         few.sweep()
         sparse = best(few.sweep, options.repeats)
-        solver = StochasticPairs(mdp, 0.9, 1, None, None)
+        solver = StochasticPairs(mdp, 0.9, Resources(threads=1), None)
         repeats = options.repeats if n <= 400 else 1
         full = 2.0 * best(solver.residual, repeats)  # both arms, like the other
         times.append((n, full, sparse))
@@ -402,11 +411,15 @@ def bench_reseeding(options: Options) -> None:
                 dim=6,
                 seed=seed,
             )
-            made = certify(
-                mdp, 0.7, scope="covered", neighbours=3, partners=partners, dim=6, index="LSH6",
-                max_rounds=60,
-                upper_start="constant", seed=seed, embedding=points if frozen else None, tol=1e-9,
-            )  # fmt: skip
+            method = Covering(
+                neighbours=3,
+                partners=partners,
+                dim=6,
+                index="LSH6",
+                upper_start="constant",
+                embedding=points if frozen else None,
+            )
+            made = certify(mdp, 0.7, method=method, max_rounds=60, seed=seed, tol=1e-9)
             coverage.append(made.coverage)
             middle = 0.5 * float(made.upper.max())
             equal += np.array_equal(*made.partitions(middle))

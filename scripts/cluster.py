@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract import RayBackend, certify
+from bisim_abstract import RayBackend, Resources, certify
 from bisim_abstract._base.parallel import Backend, LocalBackend, thread_count
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract.parts import sparse_mdp, value_features
@@ -33,7 +33,7 @@ def certified(side: int, room_size: int) -> Task:
     mdp = RoomsGridEnv(side=side, room_size=room_size).to_mdp()
 
     def task(backend: Backend) -> tuple[np.ndarray[Any, Any], ...]:
-        found = certify(mdp, GAMMA, tau="auto", backend=backend)
+        found = certify(mdp, GAMMA, tau="auto", resources=Resources(backend=backend))
         levels = [array for x in found.levels for array in (x.keys, x.lower, x.upper)]
         return (found.keys, found.lower, found.upper, found.labels_upper, *levels)
 
@@ -45,7 +45,7 @@ def swept(n: int) -> Task:
     mdp = sparse_mdp(n, seed=0)
 
     def task(backend: Backend) -> tuple[np.ndarray[Any, Any], ...]:
-        arms = Arms(mdp, GAMMA, backend=backend)
+        arms = Arms(mdp, GAMMA, resources=Resources(backend=backend))
         arms.cover_all()
         arms.sweep()
         return arms.lower, arms.upper
@@ -57,7 +57,9 @@ def featured(side: int) -> Task:
     """Ten sweeps of eight value features."""
     mdp = RoomsGridEnv(side=side, room_size=side // 10).to_mdp()
     return lambda backend: (
-        value_features(mdp, GAMMA, count=8, max_iter=10, backend=backend).values,
+        value_features(
+            mdp, GAMMA, count=8, max_iter=10, resources=Resources(backend=backend)
+        ).values,
     )
 
 

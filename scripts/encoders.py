@@ -18,12 +18,19 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from bisim_abstract._linkage.forests import (spanning_forest)
 from rich.console import Console
 from rich.table import Table
 
-from bisim_abstract import MetricBounds, bisimulation_metric, certify, evaluate_embedding, verify
+from bisim_abstract import (
+    Blocks,
+    MetricBounds,
+    bisimulation_metric,
+    certify,
+    evaluate_embedding,
+    verify,
+)
 from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._linkage.forests import spanning_forest
 from bisim_abstract.encoders import (
     ActionMaxEncoder,
     DBCEncoder,
@@ -107,7 +114,7 @@ def compare_rooms(options: Options) -> None:
         s, t = retrieve_pairs(points, k=10, seed=options.seed)
         quality = evaluate_embedding(truth, encoder, seed=options.seed)
         goal: dict[str, Any] = {"tau": "auto", "embedding": points, "seed": options.seed}
-        found = certify(mdp, GAMMA, propose=["embedding"], **goal)
+        found = certify(mdp, GAMMA, method=Blocks(propose=["embedding"]), **goal)
         verify(mdp, found).raise_if_rejected()
         count = found.n_clusters if found.is_certified else 0
         helped = certify(mdp, GAMMA, **goal)

@@ -20,15 +20,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from paper.common import (
-    VERDICTS,
-    Options,
-    Result,
-    ResultTable,
-    claim_table,
-    show,
-    write_tables,
-)
+from paper.engine import VERDICTS, Options, Result, claim_table, show, write_tables
 from paper.page import write_page
 
 EXPERIMENTS = (
@@ -91,10 +83,21 @@ def summarise(console: Console, results: list[Result], options: Options, seconds
     if abstract:
         console.print(claim_table(abstract, title="Claims of the abstract"))
     counts = {x: sum(claim.verdict == x for claim in claims) for x in VERDICTS}
-    rows = [(r.name, len(r.claims), len(r.broken()), round(r.seconds, 1)) for r in results]
-    columns = ("experiment", "claims", "theorems broken", "seconds")
-    table = ResultTable("summary", "", columns, list(rows))
-    write_tables(Result("summary", "", tables=[table], claims=abstract), options.out)
+    summary = Result("summary", "", options, claims=abstract)
+    summary.add_table(
+        "summary",
+        "",
+        [
+            {
+                "experiment": x.name,
+                "claims": len(x.claims),
+                "theorems broken": len(x.broken()),
+                "seconds": round(x.seconds, 1),
+            }
+            for x in results
+        ],
+    )
+    write_tables(summary, options.out)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     console.print(f"{len(claims)} claims: {listed}; {seconds:.0f} s; results in {options.out}")
     broken = [x for result in results for x in result.broken()]

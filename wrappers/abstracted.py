@@ -20,6 +20,7 @@ from bisim_abstract._abstract.deploy import GroundAgent
 from bisim_abstract._abstract.value import ProvenValue
 from bisim_abstract._base.checks import check_choice, check_int, check_real
 from bisim_abstract._base.html import table_html
+from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import IntArray, SeedLike
 from bisim_abstract._bounds.links import undecided
@@ -101,6 +102,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             that, bounds and values are taken as they are; clusters follow from them.
         seed: Seed of enumeration, for environments without a table.
         max_states: Limit for enumeration.
+        memory_limit: Bytes that verifying may take; what is available by default.
         mdp: The environment's model, if it is at hand: it must be the certificate's. Where an
             environment has no table and would have to be enumerated, the model is compared with
             some hundred real steps of a copy instead; you vouch for what these do not reach. It
@@ -142,6 +144,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         verify: bool = True,
         seed: int = 0,
         max_states: int = 100_000,
+        memory_limit: int | None = None,
         mdp: TabularMDP | None = None,
     ) -> None:
         _check_kinds(env, certificate, mdp)
@@ -160,7 +163,9 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             verify=verify,
             seed=seed,
             max_states=max_states,
+            memory_limit=memory_limit,
         )
+        self._resources = Resources(memory_limit=memory_limit)
         self.dynamics = check_choice("dynamics", dynamics, DYNAMICS)
         if require is not None:
             check_choice("require", require, ("all",))
@@ -209,7 +214,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if certificate.value is None:
             certificate = certificate.with_value(self.mdp)
         if verify:
-            found = verify_rest(self.mdp, certificate)
+            found = verify_rest(self.mdp, certificate, resources=self._resources)
             if not found.is_valid:
                 raise NotCertifiedError(
                     f"the certificate does not hold at tau = {self.tau:g}: {found.problem}; make "

@@ -20,6 +20,7 @@ from bisim_abstract._base.arrays import frozen
 from bisim_abstract._base.checks import check_choice, check_gamma
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.labels import as_labels
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._exact.planning import Values, evaluate_policy, value_iteration
@@ -40,7 +41,6 @@ __all__ = [
     "value_loss",
 ]
 
-EPS = 2.0**-53
 LEFT = 1e-12  # discounted mass of a walk that is not followed any further
 WEIGHTINGS = ("uniform", "start", "visitation")
 

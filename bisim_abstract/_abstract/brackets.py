@@ -37,6 +37,7 @@ from bisim_abstract._abstract.value import ValueBracket
 from bisim_abstract._base.checks import check_gamma
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.linear import solve_sparse
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._exact.planning import DIRECT_LIMIT
 from bisim_abstract._model.estimation import reward_intervals
@@ -44,7 +45,6 @@ from bisim_abstract._model.mdp import TabularMDP, check_mdp
 
 __all__ = ["value_bracket"]
 
-EPS = 2.0**-53
 ROUNDS = 60  # of policy iteration; the bounds hold after any number
 SWEEPS = 20  # with a fixed choice, where solving for it would take too long
 MARGIN = 4.0  # times the rounding error of a backup: room for whoever checks it

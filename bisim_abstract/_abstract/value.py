@@ -24,15 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from bisim_abstract._base.arrays import kept as kept_array
+from bisim_abstract._base.arrays import as_frozen
 from bisim_abstract._base.html import table_html
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["ProvenValue", "ValueBracket"]
 
-EPS = 2.0**-53
 # Of the optimal start value: what is lost below this is noise, and counts as nothing.
 NOTHING = 1e-9
 
@@ -55,8 +55,8 @@ class ValueBracket:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         for name in ("lower", "upper"):
-            set_field(self, name, kept_array(name, getattr(self, name), np.float64))
-        set_field(self, "policy", kept_array("policy", self.policy, np.int64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
+        set_field(self, "policy", as_frozen("policy", self.policy, np.int64))
         shapes = {self.lower.shape, self.upper.shape, self.policy.shape}
         if len(shapes) != 1 or self.lower.ndim != 1 or self.lower.size == 0:
             raise InvalidArgumentError(
@@ -119,9 +119,9 @@ class ProvenValue:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         for name in ("policy", "labels"):
-            set_field(self, name, kept_array(name, getattr(self, name), np.int64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.int64))
         for name in BOUNDS:
-            set_field(self, name, kept_array(name, getattr(self, name), np.float64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
         for name in NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float | np.floating):

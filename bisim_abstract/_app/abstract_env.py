@@ -11,7 +11,7 @@ from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._certificate.certificate import KEEP
 from bisim_abstract._prove.certify import certify
-from bisim_abstract._prove.run import INTERRUPTED
+from bisim_abstract._prove.driver import INTERRUPTED
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from bisim_abstract._version import __version__
 if TYPE_CHECKING:
     from bisim_abstract._app.runs import Begun, Config, Done, Training
     from bisim_abstract._app.sources import Source
+    from bisim_abstract._base.resources import Resources
     from bisim_abstract._base.types import Progress, ProgressCallback
     from bisim_abstract._certificate.certificate import Certificate
 
@@ -335,26 +336,22 @@ def _train(options: argparse.Namespace, out: Out) -> int:
 
 def _certify(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._base.text import seconds_text
-    from bisim_abstract._prove.certify import certify
-    from bisim_abstract._prove.run import INTERRUPTED
+    from bisim_abstract._prove.driver import INTERRUPTED, prove
+    from bisim_abstract._prove.options import Options
 
     _check_target(options.out, source=options.source)
     if options.checkpoint is not None:
         _check_target(options.checkpoint, source=options.source)
     mdp = _source(options).model(callback=out.callback)
     begin = time.perf_counter()
-    found = certify(
+    asked = Options.named(_goal(options) | {"seed": options.seed})
+    found = prove(
         mdp,
         options.gamma,
-        embedding=_encoder(options, mdp.n_states),
-        seed=options.seed,
-        threads=options.threads,
-        backend=options.backend,
-        address=options.address,
-        memory_limit=options.memory_limit,
+        asked.with_embedding(_encoder(options, mdp.n_states)),
+        resources=_resources(options),
         checkpoint=options.checkpoint,
         callback=out.callback,
-        **_goal(options),
     )
     is_stopped = found.stop.startswith(INTERRUPTED)
     target = options.out
@@ -389,8 +386,7 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
         mode=options.mode,
         sample=options.sample,
         seed=options.seed,
-        threads=options.threads,
-        memory_limit=options.memory_limit,
+        resources=_resources(options),
         callback=out.callback,
     )
     compiled = found.compile_seconds
@@ -430,7 +426,7 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._base.npz import write_npz
     from bisim_abstract._certificate.certificate import Certificate
     from bisim_abstract._exact.planning import value_iteration
-    from bisim_abstract._prove.certify import check_tau
+    from bisim_abstract._prove.options import check_tau
     from bisim_abstract.errors import InvalidArgumentError
 
     if options.out is not None:
@@ -499,7 +495,7 @@ def _report(options: argparse.Namespace, out: Out) -> int:
     if certificate.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError(f"{options.certificate} is of another model")
     encoder = _encoder(options, mdp.n_states)
-    found = verify(mdp, certificate, threads=options.threads, callback=out.callback)
+    found = verify(mdp, certificate, resources=_resources(options), callback=out.callback)
     rows = []
     if certificate.tau is not None and found.is_valid:
         rows = compare_abstractions(mdp, certificate, embedding=encoder, seed=options.seed)
@@ -530,10 +526,7 @@ def _run(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract.errors import InvalidArgumentError
 
     common: dict[str, Any] = {
-        "threads": options.threads,
-        "backend": options.backend,
-        "address": options.address,
-        "memory_limit": options.memory_limit,
+        "resources": _resources(options),
         "callback": out.callback,
         "before": out.begun,
         "after": out.done,
@@ -742,8 +735,8 @@ def _config(options: argparse.Namespace) -> Config:
 
 def _goal(options: argparse.Namespace) -> dict[str, Any]:
     """Arguments of `certify` that were given."""
-    from bisim_abstract._app.runs import check_goal
     from bisim_abstract._base.checks import check_real
+    from bisim_abstract._prove.options import Options
 
     tau = options.tau
     propose = None if options.propose is None else options.propose.split(",")
@@ -761,8 +754,16 @@ def _goal(options: argparse.Namespace) -> dict[str, Any]:
         "max_backups": options.max_backups,
     }
     goal = {name: value for name, value in given.items() if value is not None}
-    check_goal(goal)
+    Options.named(goal)  # refuses bad ones before any work
     return goal
+
+
+def _resources(options: argparse.Namespace) -> Resources:
+    """What the command may use; commands without workers have no words for them."""
+    from bisim_abstract._base.resources import Resources
+
+    names = ("threads", "backend", "address", "memory_limit")
+    return Resources(**{name: getattr(options, name) for name in names if hasattr(options, name)})
 
 
 def _encoder(options: argparse.Namespace, n_states: int) -> Any:
@@ -792,7 +793,7 @@ def _abstraction(
         raise InvalidArgumentError(
             f"--gamma {options.gamma} differs from the certificate's, {certificate.gamma:g}"
         )
-    found = verify(mdp, certificate, threads=options.threads, callback=out.callback)
+    found = verify(mdp, certificate, resources=_resources(options), callback=out.callback)
     found.raise_if_rejected()
     tau = certificate.tau if options.tau is None else options.tau
     if tau is None:
@@ -908,6 +909,7 @@ def _parser() -> _Parser:
     command.add_argument("--tau", type=float, help="threshold (the certificate's own)")
     command.add_argument("-o", "--out", metavar="FILE", help="write policy and value bounds (.npz)")
     _add_common(command)
+    _add_memory_limit(command)
 
     command = add("report", _report, "write the HTML report of a certificate")
     _add_source(command)
@@ -916,6 +918,7 @@ def _parser() -> _Parser:
     _add_learn(command, default=0)
     _add_out(command, "FILE", "report.html")
     _add_common(command)
+    _add_memory_limit(command)
 
     command = add("run", _run, "all of these, in one directory that can be resumed")
     _add_source(command, is_optional=True)

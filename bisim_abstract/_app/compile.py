@@ -41,7 +41,7 @@ BEGUN = "compiling"  # what a process says when it has something to compile
 SECONDS = {1: 25, 2: 15, 3: 13, 4: 8}  # by number of processes, on an ordinary machine
 KERNELS = (
     *(f"_kernels.{name}" for name in ("transport", "refine", "features", "lookup", "pairgraph")),
-    "_verify_kernels",
+    "_verify.kernels",
 )
 
 

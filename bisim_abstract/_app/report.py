@@ -1,8 +1,8 @@
 """`write_report`: a certificate as one HTML file that opens offline and can be explored.
 
-Words and tables are written here; what is drawn (`_report_data`) travels as JSON inside the
-page, and the page's own script draws it. Everything that comes from outside is escaped, and the
-page forbids itself every request.
+Words and tables are written here; figures (`figures`, `maps`) travel as JSON inside the page,
+and the page's own script draws them. Everything that comes from outside is escaped, and the page
+forbids itself every request.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import html
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -20,41 +22,21 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._app import figures, maps
 from bisim_abstract._app.palette import style_sheet
-from bisim_abstract._app.report_data import (
-    Drawn,
-    Json,
-    check_places,
-    choose_drawn,
-    draw_curves,
-    draw_forest,
-    draw_frontier,
-    draw_map,
-    draw_steps,
-    draw_tree,
-    draw_widths,
-    first_tau,
-    is_small,
-    joined_at,
-    kept_intervals,
-    restrict,
-    scatter,
-    tau_range,
-    trace_values,
-)
-from bisim_abstract._app.state_map import StateMap, state_map, two_widest
+from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.atomic import replacing
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.text import clusters_text, counted
+from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._certificate.certificate import Certificate
-from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
+from bisim_abstract._certificate.frontier import MAX_VALUED, Frontier, FrontierPoint
 from bisim_abstract._certificate.nearest import NearPair
-from bisim_abstract._certificate.verdict import Verdict, judge
+from bisim_abstract._certificate.verdict import judge
 from bisim_abstract._compare.learning import Curve
 from bisim_abstract._compare.losses import AbstractionLoss
-from bisim_abstract._linkage.thresholds import CertifiedInterval, middle
+from bisim_abstract._linkage.thresholds import CertifiedInterval, best_interval, middle
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._propose.embedding import Embedding, as_points
 from bisim_abstract._verify.verify import Verification
@@ -63,11 +45,20 @@ from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["write_report"]
 
+MAX_DRAWN = 20_000  # states on the page
+POSITIONS = 20_000  # along the axis of thresholds: twice as many steps are known exactly
+MAX_INTERVALS = 2_000  # certified intervals on the page
+MAX_PAIRS = 20_000  # pairs behind each histogram
+MAX_LEAVES = 60  # more would not fit on a screen
 MAX_RECORD = 300  # rows of the record
 MAX_TEXT = 2_000  # characters of one of its values
-NEAREST = 5  # pairs of states that are shown where little is merged
+NEAREST = 5  # pairs of states that are explained where little is merged
 MAX_COSTS = 8_000_000  # pairs of successors that are compared for that, some seconds
 MARKS = {"useful": "✓", "poor": "!", "open": "✗"}  # of verdicts
+LOSSES = ("largest loss", "mean loss", "loss at start", "value kept", "certified bound")
+NEAR = ("distance", "by action", "from reward", "from future", "successors")
+
+Row = tuple[str, Sequence[tuple[str, float | None]], bool]  # head, cells with bars, certified
 
 
 def write_report(
@@ -125,6 +116,25 @@ def write_report(
         ...     written.stat().st_size > 10_000
         True
     """
+    _check_arguments(mdp, certificate, commands)
+    points = None if embedding is None else as_points(embedding, mdp.n_states)
+    if places is None:
+        places = state_map(mdp, embedding=points)
+        if not places.is_grid:
+            points = None  # the map shows them already
+    maps.check_places(places, mdp.n_states)
+    parts = (verification, places, points, tuple(comparison), tuple(curves))
+    with shown(callback, progress, on_terminal=False) as report:
+        page = _Page(certificate, mdp, *parts, report)
+    text = page.render(_title(title, mdp), record, tuple(str(line) for line in commands))
+    target = Path(path)
+    with replacing(target) as file:
+        # A lone surrogate in somebody's metadata is no reason to fail.
+        file.write(text.encode("utf-8", "replace"))
+    return target
+
+
+def _check_arguments(mdp: TabularMDP, certificate: Certificate, commands: Sequence[str]) -> None:
     call = "write_report(path, mdp, certificate)"
     check_mdp(mdp, call=call)
     if not isinstance(certificate, Certificate):
@@ -135,21 +145,6 @@ def write_report(
         raise InvalidArgumentError("the certificate is of another model")
     if isinstance(commands, str):
         raise InvalidArgumentError(f"commands must be a list of command lines, got {commands!r}")
-    points = None if embedding is None else as_points(embedding, mdp.n_states)
-    if places is None:
-        places = state_map(mdp, embedding=points)
-        if not places.is_grid:
-            points = None  # the map shows them already
-    check_places(places, mdp.n_states)
-    parts = (verification, places, points, tuple(comparison), tuple(curves))
-    with shown(callback, progress, on_terminal=False) as report:
-        page = _Page(certificate, mdp, *parts, report)
-    text = page.render(_title(title, mdp), record, tuple(str(line) for line in commands))
-    target = Path(path)
-    with replacing(target) as file:
-        # A lone surrogate in somebody's metadata is no reason to fail.
-        file.write(text.encode("utf-8", "replace"))
-    return target
 
 
 class _Page:
@@ -166,32 +161,43 @@ class _Page:
         curves: tuple[Curve, ...],
         report: ProgressCallback | None,
     ) -> None:
-        certificate = _by_bounds(certificate)
-        self.certificate, self.mdp, self.verification = certificate, mdp, verification
-        self.verdict: Verdict = judge(certificate, verification)
-        self.places, self.points = places, points
-        self.comparison, self.curves = comparison, curves
-        self.drawn: Drawn = choose_drawn(places, mdp.n_states)
-        self.intervals: list[CertifiedInterval] = certificate.certified_thresholds()
-        self.tau = first_tau(certificate, self.intervals)
-        self.frontier: Frontier = trace_values(certificate, mdp, self.intervals, report)
+        self.certificate = certificate = _by_bounds(certificate)
+        self.mdp, self.verification = mdp, verification
+        self.verdict = judge(certificate, verification)
+        self.comparison, self.curves = comparison, figures.curve_lines(curves)
         end = certificate.terminal_state
+        self.places = maps.places_figure(places, end, most=MAX_DRAWN)
+        self.cloud = None
+        if points is not None:
+            self.cloud = maps.embedding_figure(points.astype(np.float64))
+        profile = figures.profile_figure(certificate, positions=POSITIONS)
+        self.intervals = profile.intervals
+        self.tau = _first_tau(certificate, profile.intervals)
+        listed = figures.widest_intervals(profile.intervals, self.tau, MAX_INTERVALS)
+        self.profile = replace(profile, intervals=listed)
+        self.frontier = _trace_values(certificate, mdp, profile.intervals, report)
         self.n_lower, self.n_upper = (
             int(forest.count_live(self.tau, end)) for forest in certificate.forests
         )
+
+    @cached_property
+    def tree(self) -> figures.TreeFigure | None:
+        """Certified merges, if there are any that fit."""
+        states = self.places.states
+        tree = figures.tree_figure(self.certificate, max_leaves=MAX_LEAVES, states=states)
+        return tree if 2 <= tree.interval.n_clusters <= MAX_LEAVES else None
 
     # -- the page --------------------------------------------------------------------------
 
     def render(self, title: str, record: Mapping[str, Any] | None, commands: Sequence[str]) -> str:
         """The whole file."""
-        tree = draw_tree(self.certificate, self.intervals, self.drawn)
         check, checked = self.check()
         tiles = list(self.tiles())
         return Template(_asset("page.html")).substitute(
             title=_text(title),
             style=style_sheet() + _asset("report.css"),
             script=_asset("report.js"),
-            data=embed(self.data(tree)),
+            data=embed(self.data()),
             about=_text(self.about(title)),
             level=self.verdict.level,
             mark=MARKS[self.verdict.level],
@@ -203,59 +209,43 @@ class _Page:
             leading=_tiles(self.leading()),
             columns="4" if len(tiles) <= 8 else "5",  # two rows, both nearly full
             tiles=_tiles(tiles),
-            caption=_text(self.caption()),
+            caption=_text(self.places.caption),
             profile=_text(self.profile_note()),
             frontier=_text(self.frontier_note()),
             little=self.little(),
             coverage=_text(self.coverage()),
-            merges=self.merges(tree),
+            merges=self.merges(),
             comparison=self.table(),
             pair=self.pair(),
-            meaning="".join(f"<p>{_text(line)}</p>" for line in self.meaning()),
+            reservations="".join(f"<p>{_text(line)}</p>" for line in self.reservations()),
             remedies=self.remedies(),
             commands=_commands(commands),
             record=self.record(record),
             version=_text(__version__),
         )
 
-    def data(self, tree: Json | None) -> Json:
+    def data(self) -> Any:
         """What the page's script reads."""
-        certificate, drawn = self.certificate, self.drawn
-        intervals = kept_intervals(self.intervals, self.tau)
-        ends = np.array([end for i in intervals for end in (i.low, i.high)], dtype=np.float64)
-        is_whole = drawn.states.size == certificate.n_states
-        arms = {}
-        for name, forest in zip(("lower", "upper"), certificate.forests, strict=True):
-            # The forest of all states gives the counts too.
-            steps = None if is_whole else draw_steps(forest, ends)
-            arms[name] = {
-                "forest": draw_forest(restrict(forest, drawn.states)),
-                "steps": steps,
-                "joined": joined_at(forest, certificate.terminal_state),
-            }
-        cloud = None
-        if self.points is not None:
-            x, y = two_widest(np.asarray(self.points, dtype=np.float64))
-            cloud = scatter(x[drawn.states], -y[drawn.states])
-        return {
-            "n_states": certificate.n_states,
+        certificate, states, cloud = self.certificate, self.places.states, self.cloud
+        rng = np.random.default_rng(0)
+        forests = [maps.page_forest(forest, states) for forest in certificate.forests]
+        data = {
             "n_live": certificate.n_live,
             "end": certificate.terminal_state,
             "scope": certificate.scope,
             "tau": self.tau,
-            "range": tau_range(certificate.forests, self.tau),
-            "arms": arms,
-            "intervals": [
-                [i.low, None if math.isinf(i.high) else i.high, i.n_clusters] for i in intervals
-            ],
-            "intervals_complete": len(intervals) == len(self.intervals),
-            "frontier": draw_frontier(certificate, self.frontier),
-            "map": draw_map(self.places, drawn, self.mdp.state_ids),
-            "widths": draw_widths(certificate),
-            "tree": tree,
-            "curves": draw_curves(self.curves),
-            "embedding": cloud,
+            "forests": dict(zip(("lower", "upper"), forests, strict=True)),
+            "profile": self.profile,
+            "frontier": figures.frontier_figure(certificate, self.frontier),
+            "map": maps.page_places(self.places, self.mdp.state_ids),
+            "widths": figures.widths_figure(certificate, sample=MAX_PAIRS, rng=rng),
+            "tree": self.tree,
+            "curves": self.curves,
+            "embedding": None,
         }
+        if cloud is not None:  # y grows downwards there
+            data["embedding"] = maps.unit_square(cloud.x[states], -cloud.y[states])
+        return figures.as_json(data)
 
     # -- words -----------------------------------------------------------------------------
 
@@ -276,33 +266,33 @@ class _Page:
         return text[0].upper() + text[1:]
 
     def check(self) -> tuple[str, str]:
-        """The same for what the independent checker said."""
-        found = self.verification
-        if found is None:
+        """Whether the independent check agreed, in one word and in a sentence."""
+        check = self.verification
+        if check is None:
             return "none", "Not checked independently in this report"
-        if not found.is_valid:
-            return "bad", f"Rejected by the independent check: {found.problem}"
-        parts = [f"{found.mode} arithmetic", counted(found.pairs_checked, "pair")]
-        if found.levels_checked:
-            parts.append(counted(found.levels_checked, "block level"))
-        if found.features_checked:
-            parts.append(counted(found.features_checked, "feature"))
-        if found.values_checked:
-            parts.append(counted(found.values_checked, "bound") + " on values")
-        word = "spot-checked" if found.verdict == "sampled" else "verified"
+        if not check.is_valid:
+            return "bad", f"Rejected by the independent check: {check.problem}"
+        parts = [f"{check.mode} arithmetic", counted(check.pairs_checked, "pair")]
+        if check.levels_checked:
+            parts.append(counted(check.levels_checked, "block level"))
+        if check.features_checked:
+            parts.append(counted(check.features_checked, "feature"))
+        if check.values_checked:
+            parts.append(counted(check.values_checked, "bound") + " on values")
+        word = "spot-checked" if check.verdict == "sampled" else "verified"
         return "good", f"All claims {word} by independent code ({', '.join(parts)})"
 
     def times(self) -> str:
-        """How long it took, as a paragraph; what compiled solvers, once, is told apart."""
-        run, found = self.certificate.run, self.verification
-        took = [(run.get("seconds"), "to certify")]
+        """How long it took, as a paragraph, with the time that compiling took once set apart."""
+        run, check = self.certificate.run, self.verification
+        durations = [(run.get("seconds"), "to certify")]
         compiled = [run.get("compile_seconds")]
-        if found is not None:
-            took.append((found.seconds, "to verify"))
-            compiled.append(found.compile_seconds)
-        # Records come from files: what is no number of seconds is not told.
-        known = [(float(x), what) for x, what in took if _is_duration(x)]
-        text = ", ".join(f"{_seconds(x)} {what}" for x, what in known)
+        if check is not None:
+            durations.append((check.seconds, "to verify"))
+            compiled.append(check.compile_seconds)
+        # Records come from files: what is no number of seconds is left out.
+        measured = [(float(x), what) for x, what in durations if _is_duration(x)]
+        text = ", ".join(f"{_seconds(x)} {what}" for x, what in measured)
         spent = math.fsum(float(x) for x in compiled if _is_duration(x))
         if spent >= 0.05:
             text += "; " if text else ""
@@ -324,7 +314,7 @@ class _Page:
 
     def clusters(self, count: int) -> str:
         """Clusters as they are counted everywhere."""
-        return clusters_text(count, has_end=self.certificate.terminal_state is not None)
+        return figures.live_clusters(self.certificate, count)
 
     def leading(self) -> Iterator[tuple[str, str]]:
         """The figures that matter most: what is kept, what is lost, with how many clusters."""
@@ -358,50 +348,25 @@ class _Page:
         if certificate.tau is not None:
             yield "threshold tau", _number(certificate.tau)
 
-    def caption(self) -> str:
-        """What the map shows."""
-        words = [self.places.caption]
-        n, shown = self.certificate.n_states, int(self.drawn.states.size)
-        if self.drawn.stride > 1:
-            side = self.drawn.stride
-            words.append(
-                f"To keep the page small, one state stands for each {side} by {side} squares: "
-                f"{shown:,} of {n:,} are drawn."
-            )
-        elif shown < n:
-            words.append(f"An even sample of {shown:,} of {n:,} states is drawn.")
-        without = int((~self.places.has_place[self.drawn.states]).sum())
-        if without and shown == n:
-            is_end = without == 1 and self.mdp.terminal_state is not None
-            words.append(
-                "The end of episodes has no place on it."
-                if is_end
-                else f"{counted(without, 'state')} without a place not drawn."
-            )
-        if not self.places.is_grid:
-            words.append("States at the same place cover each other.")
-        return " ".join(words)
-
     def profile_note(self) -> str:
         """How complete the profile is."""
-        count = len(self.intervals)
-        text = f"{counted(count, 'certified range')} of tau (shaded)."
-        kept = len(kept_intervals(self.intervals, self.tau))
-        if kept < count:
-            text += f" This page lists {kept:,}: the widest, and the one chosen."
+        profile = self.profile
+        text = f"{counted(profile.n_intervals, 'certified range')} of tau (shaded)."
+        if len(profile.intervals) < profile.n_intervals:
+            text += f" This page lists {len(profile.intervals):,}: the widest, and the one chosen."
         return text
 
     def frontier_note(self) -> str:
         """What the points of the frontier are, and what was left out."""
-        done, every = len(self.frontier.points), self.frontier.n_thresholds
+        done, total = len(self.frontier.points), self.frontier.n_thresholds
         if not done:
             text = "No certified clustering was evaluated."
         elif self.frontier.is_complete:
             text = "All certified ranges of tau were evaluated."
         else:
-            text = f"{done:,} of {counted(every, 'certified range')} of tau evaluated."
-        if not is_small(self.certificate):
-            text += " In a model of this size, no other than the certificate's own is."
+            text = f"{done:,} of {counted(total, 'certified range')} of tau evaluated."
+        if self.certificate.n_states > MAX_VALUED:
+            text += " In a model of this size, only the certificate's own is."
         elif done:
             text += " Each point is proven; the certificate holds the proof of its own only."
         return text
@@ -415,33 +380,31 @@ class _Page:
         pairs = self.certificate.nearest(most, self.mdp)
         if not pairs:
             text = "Too many successors to compare them here: ask certificate.nearest(5, mdp)."
-            return Template(_TOO_MUCH).substitute(text=_text(text)) if not most else ""
-        rows = "".join(self.near_row(pair) for pair in pairs)
+            return "" if most else _section("little", "Why little is merged", text)
         clusters = self.clusters(self.certificate.n_clusters)
-        text = f"{clusters} of {counted(self.certificate.n_live, 'state')}: most states stay apart."
-        return Template(_LITTLE).substitute(text=_text(text), rows=rows)
+        text = (
+            f"{clusters} of {counted(self.certificate.n_live, 'state')}: most states stay apart. "
+            "Here are the closest states of different clusters: how far they are apart, under "
+            "which action, and how much of that is a difference of rewards at once and how much "
+            "comes from the states that follow, with the pairs of successors that matter most."
+        )
+        table = _table("losses near", ("states", *NEAR), [self.near_row(pair) for pair in pairs])
+        return _section("little", "Why little is merged", text, table)
 
-    def near_row(self, pair: NearPair) -> str:
+    def near_row(self, pair: NearPair) -> Row:
         """One row of that section."""
         low, high = _number(pair.lower), _number(pair.upper)
         total = pair.reward + pair.future
-        reward = f"{pair.reward / total:.0%}" if total > 0.0 else "–"
-        future = f"{pair.future / total:.0%}" if total > 0.0 else "–"
+        shares = (f"{v / total:.0%}" if total > 0.0 else "–" for v in (pair.reward, pair.future))
         successors = "; ".join(
             f"{self.state(s)} and {self.state(t)} ({share:.0%})"
             for s, t, share in pair.successors
             if share >= 0.005
         )
-        return (
-            f'<tr><th scope="row">{_text(self.state(pair.first))} and '
-            f"{_text(self.state(pair.second))}</th>"
-            + _cell("distance", low if low == high else f"{low} to {high}")
-            + _cell("by action", f"{pair.action}")
-            + _cell("from reward", reward)
-            + _cell("from future", future)
-            + _cell("successors", successors or "–")
-            + "</tr>"
-        )
+        distance = low if low == high else f"{low} to {high}"
+        cells = (distance, f"{pair.action}", *shares, successors or "–")
+        name = f"{self.state(pair.first)} and {self.state(pair.second)}"
+        return _text(name), [(cell, None) for cell in cells], False
 
     def state(self, state: int) -> str:
         """A state for people: its number, and its id where that is another one."""
@@ -462,82 +425,64 @@ class _Page:
             text += " All others are bounded through blocks of states, value features and rewards."
         return text
 
-    def merges(self, tree: Json | None) -> str:
+    def merges(self) -> str:
         """The section of the dendrogram, or why there is none."""
+        tree = self.tree
         if tree is None:
             text = "No certified range has between 2 and 60 clusters, so there is nothing to draw."
             return f'<p class="empty">{text}</p>'
-        leaves = len(tree["leaves"])
         text = (
-            f"Leaves are the {self.clusters(tree['clusters'])} certified at tau "
-            f"{_number(tree['low'])}. Lines are certified clusters; a band spans the thresholds "
-            "between which the lines on its left are proven to merge."
+            f"Leaves are the {self.clusters(tree.interval.n_clusters)} certified at tau "
+            f"{_number(tree.interval.low)}. Lines are certified clusters; a band spans the "
+            "thresholds between which the lines that reach it are proven to merge."
         )
-        if tree["finer"]:
-            text += f" {counted(tree['finer'], 'finer certified range')} left out, for space."
+        if tree.finer:
+            text += f" {counted(len(tree.finer), 'finer certified range')} left out, for space."
         return (
             f'<p class="note">{_text(text)}</p>'
             '<div class="plot" id="tree" role="img" '
-            f'aria-label="Tree of certified merges, {leaves} leaves"></div>'
+            f'aria-label="Tree of certified merges, {len(tree.leaves)} leaves"></div>'
         )
 
     def table(self) -> str:
         """The section of value losses, or nothing."""
         if not self.comparison:
             return ""
-        columns = ("sup", "mean", "start")
-        tops = {
-            name: max(
-                (v for row in self.comparison if math.isfinite(v := getattr(row.loss, name))),
-                default=0.0,
-            )
-            for name in columns
-        }
         # Here, too, the end of episodes is none of the clusters.
-        head = self.clusters(2).partition(" ")[2]
-        body = []
-        for row in self.comparison:
+        head = ("clustering", self.clusters(2).partition(" ")[2], *LOSSES)
+        rows: list[Row] = []
+        for row in figures.loss_rows(self.comparison):
             mark = '<span class="chip">certified</span>' if row.is_certified else ""
             name = "" if row.is_certified and row.name == "certified" else _text(row.name)
-            cells = [
-                f'<th scope="row">{name} {mark}</th>',
-                _cell(head, f"{row.n_clusters:,}"),
-            ]
-            names = ("largest loss", "mean loss", "loss at start")
-            for column, label in zip(columns, names, strict=True):
-                value = getattr(row.loss, column)
-                share = value / tops[column] if tops[column] > 0.0 and math.isfinite(value) else 0.0
-                cells.append(_cell(label, _number(value), bar=share))
-            cells.append(_cell("value kept", _kept(row.loss.kept)))
+            bars = [(_number(v), bar) for v, bar in zip(row.losses, row.shares, strict=True)]
             bound = "–" if row.bound is None else amount_text(row.bound)
-            cells.append(_cell("certified bound", bound))
-            kind = ' class="certified"' if row.is_certified else ""
-            body.append(f"<tr{kind}>{''.join(cells)}</tr>")
-        return Template(_COMPARISON).substitute(rows="".join(body), clusters=_text(head))
+            cells = [(f"{row.n_clusters:,}", None), *bars, (_kept(row.kept), None), (bound, None)]
+            rows.append((f"{name} {mark}", cells, row.is_certified))
+        text = (
+            "A policy is planned on the clusters, carried back to the states, and compared with "
+            "the optimum there. Losses are at most as given, the value kept at least. The last "
+            "column is what the certificate itself proves."
+        )
+        table = _table("losses", head, rows)
+        return _section("comparison", "What planning on clusters loses", text, table)
 
     def pair(self) -> str:
         """Learning curves and the embedding, side by side if there are both."""
         parts = []
         if self.curves:
-            parts.append(_CURVES)
-        if self.points is not None:
-            parts.append(_EMBEDDING)
+            text = "Median over seeds; the band is their range."
+            parts.append(_section("learning", "Learning", text, _CURVES))
+        if self.cloud is not None:
+            text = (
+                f"Across: {self.cloud.axes[0]}; up: {self.cloud.axes[1]}; in the colours of the "
+                "map. An embedding proposes; it proves nothing."
+            )
+            parts.append(_section("cloud", "Embedding", text, _EMBEDDING))
         return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
 
-    def meaning(self) -> Iterator[str]:
-        """What the verdict says, in plain words."""
+    def reservations(self) -> Iterator[str]:
+        """What else the verdict depends on, in plain words."""
         certificate = self.certificate
-        yield (
-            "Two states are close if no sequence of actions tells them apart by much: that is the "
-            "bisimulation metric. At a threshold tau, states are linked if they are at most tau "
-            "apart, and clusters are what links connect."
-        )
-        yield (
-            "Distances are not computed but enclosed, by two arms: the upper arm links only "
-            "what is proven close, the lower arm separates only what is proven apart. Where "
-            "both give the same number of clusters they are the same clusters, and those of the "
-            "metric itself: certified. Elsewhere the truth lies between the two."
-        )
         if certificate.scope == "covered":
             yield (
                 "This certificate speaks of covered pairs only. A pair that was not covered may "
@@ -549,12 +494,6 @@ class _Page:
                 f"{1.0 - certificate.alpha:.6g} over the samples, all bounds hold for the "
                 "true model."
             )
-        yield (
-            "Certified means that the clustering is right, not that it is useful. What it is worth "
-            "has a proof of its own: a policy planned on the clusters, and bounds on what it is "
-            "worth in every state. Of the start value, that of acting at random counts as 0% and "
-            "the best there is as 100%; the largest loss is over all states, starts or not."
-        )
         if certificate.terminal_state is not None:
             yield "The end of episodes is no cluster and is not counted as one."
 
@@ -563,7 +502,7 @@ class _Page:
         certificate, n = self.certificate, self.certificate.n_live
         is_all = certificate.scope == "all"
         if self.verdict.level == "useful":
-            text = "To hear of all pairs, run certify with scope &quot;all&quot;."
+            text = "To hear of all pairs, run certify with method=Blocks(), its default."
             return "" if is_all else f"<h3>What to try</h3><p>{text}</p>"
         lines = []
         if self.verification is not None and not self.verification.is_valid:
@@ -585,9 +524,9 @@ class _Page:
         if certificate.tau is not None and not certificate.is_certified:
             lines.append("Leave out the threshold: certify then looks for a useful one itself.")
         if not is_all:
-            lines.append('Certify over all pairs: certify(mdp, gamma, scope="all").')
+            lines.append("Certify over all pairs: certify(mdp, gamma, method=Blocks()).")
         lines += [
-            "Allow more pairs (max_pairs) or more time (max_seconds).",
+            "Allow more pairs (max_pairs of the method) or more time (max_seconds).",
             "Propose better blocks: an embedding of states, or a partition of your own.",
             "Accept it: a model whose states all differ has no smaller one to be found.",
         ]
@@ -609,12 +548,8 @@ class _Page:
         }
         entries["model"] = dict(mdp.metadata)
         if self.verification is not None:
-            found = self.verification
-            entries["verification"] = {
-                "verdict": found.verdict,
-                "mode": found.mode,
-                "widening": found.widening,
-            }
+            names = ("verdict", "mode", "widening")
+            entries["verification"] = {k: getattr(self.verification, k) for k in names}
         rows = list(_flat(entries))
         left = len(rows) - MAX_RECORD
         body = "".join(
@@ -627,47 +562,47 @@ class _Page:
         return body
 
 
-_COMPARISON = """
-<section class="card" id="comparison"><h2>What planning on clusters loses</h2>
-<p class="note">A policy is planned on the clusters, carried back to the states, and compared with
-the optimum there. Losses are at most as given, the value kept at least. The last column is what
-the certificate itself proves.</p>
-<div class="scroll"><table class="losses"><thead><tr><th scope="col">clustering</th>
-<th scope="col">$clusters</th><th scope="col">largest loss</th><th scope="col">mean loss</th>
-<th scope="col">loss at start</th><th scope="col">value kept</th>
-<th scope="col">certified bound</th></tr></thead><tbody>$rows</tbody></table></div></section>
-"""
-
-_LITTLE = """
-<section class="card" id="little"><h2>Why little is merged</h2>
-<p class="note">$text Here are the closest states of different clusters: how far they are apart,
-under which action, and how much of that is a difference of rewards at once and how much comes
-from the states that follow, with the pairs of successors that matter most.</p>
-<div class="scroll"><table class="losses near"><thead><tr><th scope="col">states</th>
-<th scope="col">distance</th><th scope="col">by action</th><th scope="col">from reward</th>
-<th scope="col">from future</th><th scope="col">successors</th></tr></thead>
-<tbody>$rows</tbody></table></div></section>
-"""
-
-_TOO_MUCH = """
-<section class="card" id="little"><h2>Why little is merged</h2>
-<p class="note">$text</p></section>
-"""
-
 _CURVES = """
-<section class="card" id="learning"><h2>Learning</h2>
-<p class="note">Median over seeds; the band is their range.</p>
 <div class="plot" id="curves" role="img" aria-label="Learning curves"></div>
-<ul class="legend" id="curves-legend"></ul></section>
-"""
+<ul class="legend" id="curves-legend"></ul>"""
 
 _EMBEDDING = """
-<section class="card" id="cloud"><h2>Embedding</h2>
-<p class="note">The two directions in which it varies most, in the colours of the map.
-An embedding proposes; it proves nothing.</p>
 <div class="canvas"><canvas id="embedding" role="img" aria-label="Embedded states in the colours
-of their clusters"></canvas></div></section>
-"""
+of their clusters"></canvas></div>"""
+
+
+def _first_tau(certificate: Certificate, intervals: Sequence[CertifiedInterval]) -> float:
+    """Where the slider stands at first: at the certificate's threshold or a telling one."""
+    if certificate.tau is not None:
+        return certificate.tau
+    best = best_interval(list(intervals), certificate.n_live)
+    if best is not None:
+        return middle(best)
+    # Nothing useful is certified: begin where the lower arm has merged half of what it merges.
+    weights = certificate.forests[0].weights
+    positive = weights[weights > 0.0]
+    return float(positive[positive.size // 2]) if positive.size else 0.0
+
+
+def _trace_values(
+    certificate: Certificate,
+    mdp: TabularMDP,
+    intervals: Sequence[CertifiedInterval],
+    report: ProgressCallback | None,
+) -> Frontier:
+    """What planning is worth at certified thresholds; of a large model, at its own only."""
+    if certificate.n_states <= MAX_VALUED:
+        return certificate.frontier(mdp, callback=report)
+    own, tau = certificate.value, certificate.tau
+    points = []
+    if own is not None and tau is not None:
+        numbers = (own.loss, own.start_loss, own.kept)
+        points = [
+            FrontierPoint(interval.low, interval.high, interval.n_clusters, *numbers)
+            for interval in intervals
+            if interval.low <= tau < interval.high
+        ]
+    return Frontier(tuple(points), len(intervals), certificate.terminal_state is not None)
 
 
 def _by_bounds(certificate: Certificate) -> Certificate:
@@ -681,7 +616,7 @@ def _by_bounds(certificate: Certificate) -> Certificate:
     return certificate if is_same else certificate.at(tau)
 
 
-def embed(data: Json) -> str:
+def embed(data: Any) -> str:
     """JSON that can stand inside a script element whatever its strings say."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for mark in "<>&\u2028\u2029":
@@ -704,9 +639,28 @@ def _text(value: str) -> str:
     return html.escape(value, quote=True)
 
 
-def _cell(head: str, text: str, *, bar: float | None = None) -> str:
-    style = "" if bar is None else f' class="bar" style="--share:{min(max(bar, 0.0), 1.0):.4f}"'
-    return f'<td data-head="{_text(head)}"{style}>{_text(text)}</td>'
+def _section(name: str, title: str, note: str, body: str = "") -> str:
+    return (
+        f'\n<section class="card" id="{name}"><h2>{title}</h2>'
+        f'<p class="note">{_text(note)}</p>{body}</section>\n'
+    )
+
+
+def _table(kind: str, head: Sequence[str], rows: Iterable[Row]) -> str:
+    """A table that a phone shows as lists; the first cell of a row is HTML already."""
+    body = []
+    for name, cells, is_certified in rows:
+        line = f'<th scope="row">{name}</th>'
+        for column, (text, bar) in zip(head[1:], cells, strict=True):
+            style = "" if bar is None else f' class="bar" style="--share:{bar:.4f}"'
+            line += f'<td data-head="{_text(column)}"{style}>{_text(text)}</td>'
+        mark = ' class="certified"' if is_certified else ""
+        body.append(f"<tr{mark}>{line}</tr>")
+    top = "".join(f'<th scope="col">{_text(column)}</th>' for column in head)
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
 
 
 def _tiles(tiles: Iterable[tuple[str, str]]) -> str:
@@ -762,12 +716,8 @@ def _percent(share: float) -> str:
 
 
 def _kept(share: float) -> str:
-    """A share that is proven to be kept, rounded down; what is not above 0 proves nothing."""
-    if not share > 0.0:
-        return "nothing proven"
-    return (
-        "100%" if share >= 1.0 else f"≥\N{NO-BREAK SPACE}{math.floor(share * 1000.0) / 10.0:.1f}%"
-    )
+    """A share that is proven to be kept, in as few characters as will do."""
+    return share_text(share).replace("at least ", "≥\N{NO-BREAK SPACE}")
 
 
 def _inside(point: FrontierPoint) -> str:

@@ -25,19 +25,18 @@ from bisim_abstract._app.report import write_report
 from bisim_abstract._app.sources import Source
 from bisim_abstract._app.state_map import state_map
 from bisim_abstract._base.atomic import remove_unfinished, write_json
-from bisim_abstract._base.checks import check_choice, check_gamma, check_int, check_positive
-from bisim_abstract._base.parallel import Backend, thread_count
+from bisim_abstract._base.checks import check_choice, check_gamma, check_int
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, ProgressCallback
-from bisim_abstract._certificate.certificate import Certificate, check_share
+from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._certificate.verdict import Verdict, judge
 from bisim_abstract._compare.learning import Curve, QLearning, learning_curve, score_above_random
 from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
 from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._prove.certify import SCOPES, certify, check_loss, check_one_goal, check_tau
-from bisim_abstract._prove.refinement import SOURCES
-from bisim_abstract._prove.run import INTERRUPTED
+from bisim_abstract._prove.driver import INTERRUPTED, prove
+from bisim_abstract._prove.options import Options
 from bisim_abstract._verify.verify import Verification, verify
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -105,7 +104,7 @@ class Config:
         source: Where the model comes from.
         gamma: The discount.
         training: How to train an encoder, and when; None for never.
-        certify: Further arguments of `bisim_abstract.certify`, seed and threads apart.
+        certify: Goal, budgets and options of the method by name, as `Options.named` reads them.
         learn: Steps of the agents whose learning curves are drawn; 0 for none.
         learn_seeds: Number of agents of each kind.
         seed: Of everything.
@@ -123,7 +122,7 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", check_gamma(self.gamma))
-        check_goal(self.certify)
+        _ = self.options  # refuses what `certify` would refuse, before anything has been done
         if self.source.is_file and self.training and self.training.experience == "steps":
             raise InvalidArgumentError(
                 f"{self.source.name} holds a model; there is no environment to step"
@@ -133,6 +132,15 @@ class Config:
         check_int("learn", self.learn, low=0)
         check_int("learn_seeds", self.learn_seeds, low=1)
         check_int("seed", self.seed, low=0)
+
+    @property
+    def options(self) -> Options:
+        """What `certify` is asked for, with the seed of the run."""
+        if not isinstance(self.certify, Mapping):
+            raise InvalidArgumentError(f"certify must hold names with values, got {self.certify!r}")
+        if "seed" in self.certify:
+            raise InvalidArgumentError("a run has one seed, for everything: not one of certify")
+        return Options.named({**self.certify, "seed": self.seed})
 
     def header(self) -> dict[str, Any]:
         """As JSON values."""
@@ -212,42 +220,6 @@ class Config:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError(f"{path} is not the configuration of a run: {error}") from error
-
-
-def check_goal(given: Mapping[str, Any]) -> None:
-    """Refuse what `certify` would refuse, before anything has been done.
-
-    Args:
-        given: Arguments of `certify` by name, of those that a run may set.
-    """
-    checks: dict[str, Callable[[Any], object]] = {
-        "keep": lambda value: check_share("keep", value),
-        "max_loss": check_loss,
-        "tau": check_tau,
-        "n_clusters": lambda value: check_int("n_clusters", value, low=1),
-        "tol": lambda value: check_positive("tol", value),
-        "scope": lambda value: check_choice("scope", value, SCOPES),
-        "propose": _check_sources,
-        "max_pairs": lambda value: check_int("max_pairs", value, low=0),
-        "max_seconds": lambda value: check_positive("max_seconds", value),
-        "max_rounds": lambda value: check_int("max_rounds", value, low=1),
-        "max_backups": lambda value: check_int("max_backups", value, low=1),
-    }
-    if not isinstance(given, Mapping) or not set(given) <= set(checks):
-        raise InvalidArgumentError(f"certify takes {', '.join(checks)} in a run, got {given!r}")
-    for name, value in given.items():
-        checks[name](value)
-    goals = {name: given.get(name) for name in ("n_clusters", "max_loss")}
-    check_one_goal(tau=check_tau(given.get("tau")), **goals)
-    check_one_goal(tau=given.get("tau"), max_loss=given.get("max_loss"))
-    check_one_goal(max_loss=given.get("max_loss"), tol=given.get("tol"))
-
-
-def _check_sources(given: Any) -> None:
-    if not isinstance(given, list | tuple):
-        raise InvalidArgumentError(f"propose must be a list of names, got {given!r}")
-    for name in given:
-        check_choice("propose", name, SOURCES)
 
 
 @dataclass(frozen=True)
@@ -470,10 +442,7 @@ class Run:
         folder: The directory; made if it does not exist. If it holds a run already, its
             configuration must be this one.
         config: What to do.
-        threads: Number of threads; all cores by default. Results do not depend on it.
-        backend: Where `certify` sweeps, and ...
-        address: ... of which cluster; results do not depend on either.
-        memory_limit: Bytes that tables of `certify` may take.
+        resources: Threads, workers and memory. Results do not depend on them.
         callback: Told about the progress inside a stage.
         before: Called before each stage that is not done yet.
         after: Called after each stage, done now or found done.
@@ -484,18 +453,13 @@ class Run:
         folder: str | Path,
         config: Config,
         *,
-        threads: int | None = None,
-        backend: str | Backend = "local",
-        address: str | None = None,
-        memory_limit: int | None = None,
+        resources: Resources = HERE,
         callback: ProgressCallback | None = None,
         before: Callable[[Begun], None] | None = None,
         after: Callable[[Done], None] | None = None,
     ) -> None:
-        self.backend, self.address, self.memory_limit = backend, address, memory_limit
         self.folder, self.config = Path(folder), config
-        thread_count(threads)  # refuses what is no number of threads
-        self.threads, self.callback = threads, callback
+        self.resources, self.callback = resources, callback
         self.before, self.after = before, after
         self.stages: list[Done] = []
         path = self.folder / "config.json"
@@ -581,7 +545,7 @@ class Run:
     def _extract(self, path: Path) -> None:
         """The first stage also makes the directory: a bad source or goal leaves nothing behind."""
         mdp = self.config.source.model(callback=self.callback)
-        wanted = self.config.certify.get("n_clusters")
+        wanted = self.config.options.n_clusters
         if wanted is not None:
             live = mdp.n_states - (mdp.terminal_state is not None)
             check_int("n_clusters", wanted, low=1, high=max(live, 1))
@@ -608,7 +572,7 @@ class Run:
 
     def _certified(self, mdp: TabularMDP) -> tuple[Certificate, Encoder | None, EncoderUse]:
         """The certificate, the encoder if one was trained, and why it was or was not."""
-        training, goal = self.config.training, self.config.certify
+        training, asked = self.config.training, self.config.options
         if training is None:
             return self._certificate(mdp), None, EncoderUse(False, "none was asked for", False)
         if training.when == "always":
@@ -618,10 +582,10 @@ class Run:
         first = self.folder / FIRST
         if (self.folder / CERTIFICATE).exists() and not first.exists():
             certificate = self._certificate(mdp)
-            why = _why_no_encoder(certificate, goal) or "there was a certificate already"
+            why = _why_no_encoder(certificate, asked) or "there was a certificate already"
             return certificate, None, EncoderUse(False, why, False)
         found = self._certificate(mdp, name=FIRST, checkpoint=FIRST_CHECKPOINT)
-        why = _why_no_encoder(found, goal)
+        why = _why_no_encoder(found, asked)
         if why:
             os.replace(first, self.folder / CERTIFICATE)
             return found, None, EncoderUse(False, why, False)
@@ -656,18 +620,13 @@ class Run:
 
         def work(path: Path) -> float:
             unfinished = self.folder / checkpoint
-            found = certify(
+            found = prove(
                 mdp,
                 self.config.gamma,
-                embedding=encoder,
-                seed=self.config.seed,
-                threads=self.threads,
-                backend=self.backend,
-                address=self.address,
-                memory_limit=self.memory_limit,
+                self.config.options.with_embedding(encoder),
+                resources=self.resources,
                 checkpoint=unfinished,
                 callback=self.callback,
-                **self.config.certify,
             )
             if found.stop.startswith(INTERRUPTED):
                 raise KeyboardInterrupt(found.stop)
@@ -687,7 +646,7 @@ class Run:
     def _verify(self, certificate: Certificate, mdp: TabularMDP) -> Verification:
         """Always made anew: a verdict in a file could be anybody's."""
         begin = self._begin("verify")
-        found = verify(mdp, certificate, threads=self.threads, callback=self.callback)
+        found = verify(mdp, certificate, resources=self.resources, callback=self.callback)
         write_json(self.folder / "verification.json", plain(found))
         detail = f"{found.verdict}: {found.problem}" if found.problem else found.verdict
         self._end("verify", detail, begin, found.compile_seconds)
@@ -765,20 +724,21 @@ class Run:
         return [shlex.join(["bisim-abstract", *line]) for line in lines]
 
 
-def _why_no_encoder(found: Certificate, goal: Mapping[str, Any]) -> str:
+def _why_no_encoder(found: Certificate, asked: Options) -> str:
     """Why no encoder could improve on a certificate that was made without; empty if one might."""
     if judge(found).level == "useful":
         return "the clusters found without one are certified and worth it"
-    if found.scope == "all" and "embedding" not in goal.get("propose", SOURCES):
+    if found.scope == "all" and "embedding" not in getattr(asked.method, "propose", ()):
         return "embeddings are not among the proposals asked for"
     if found.scope == "all" and found.coverage == 1.0:
         return "all pairs of states were looked at, and no proposal adds to that"
-    if goal.get("tol") is not None and found.global_width <= goal["tol"]:
+    if asked.tol is not None and found.global_width <= asked.tol:
         return "all bounds are as narrow as asked for without one"
-    is_given = check_tau(goal.get("tau")) is not None or goal.get("n_clusters") is not None
+    is_given = asked.threshold is not None or asked.n_clusters is not None
     if is_given and found.is_certified:
         return "the clusters asked for are certified without one"
-    if found.scope == "covered" and not {"tau", "tol", "n_clusters"} & set(goal):
+    is_asked = any(goal is not None for goal in (asked.tau, asked.tol, asked.n_clusters))
+    if found.scope == "covered" and not is_asked:
         return "no clusters are asked for"
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +39,7 @@ def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
     return copied
 
 
-def kept(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
+def as_frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
     """The array itself if nobody can write to it, else a frozen copy."""
     if not isinstance(values, np.ndarray) or values.base is not None or values.dtype != dtype:
         return frozen(name, values, dtype)
@@ -53,3 +54,8 @@ def checked_metadata(metadata: Mapping[str, Any], name: str = "metadata") -> dic
         raise InvalidArgumentError(f"{name} must hold JSON values only: {error}") from None
     assert isinstance(copied, dict)
     return copied
+
+
+def array_digest(array: npt.NDArray[Any] | None) -> str:
+    """A digest of the bytes of an array; empty if there is none."""
+    return "" if array is None else hashlib.sha256(array.tobytes()).hexdigest()

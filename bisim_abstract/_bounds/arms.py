@@ -22,22 +22,20 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_gamma, check_int, check_states
-from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.parallel import (
     Array,
-    Backend,
     Data,
     Job,
-    LocalBackend,
     Sweep,
     read_only,
     spans,
-    thread_count,
 )
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, exact_blocks
 from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract._bounds.ground import TINY, Ground, Starts
+from bisim_abstract._bounds.pairs import PairTable
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -60,20 +58,15 @@ class Arms:
         model: Blocks of its states; by default every state is one of its own.
         lower_start: "reward" or "zero", see `Starts`.
         upper_start: "reward" or "constant".
-        threads: Number of threads; all cores by default. Results do not depend on it.
-        backend: Who sweeps; these threads by default. Results do not depend on it either.
         lookup_bytes: Memory for looked-up positions; beyond it they are found anew at every
             sweep, in chunks.
-        memory_limit: Bytes that tables of pairs may take; what is available by default.
+        resources: Who sweeps, and memory for tables of pairs. Results do not depend on them.
 
     Attributes:
         mdp: The model.
         model: Its blocks.
         ground: What uncovered pairs read.
-        keys: (covered) sorted pair keys, s * n + t with s < t, n being the number of blocks;
-            also s = t for blocks of several members.
-        lower: (covered) lower bounds.
-        upper: (covered) upper bounds.
+        covered: The pairs with their bounds, also s = t for blocks of several members.
         backups: Pair backups made so far, of either arm.
     """
 
@@ -85,10 +78,8 @@ class Arms:
         model: BlockModel | None = None,
         lower_start: str = "reward",
         upper_start: str = "reward",
-        threads: int | None = None,
-        backend: Backend | None = None,
         lookup_bytes: int = LOOKUP_BYTES,
-        memory_limit: int | None = None,
+        resources: Resources = HERE,
     ) -> None:
         self.mdp = mdp
         self.model = BlockModel.of_states(mdp) if model is None else model
@@ -98,13 +89,10 @@ class Arms:
                 self.model.low, self.model.high, self.gamma, lower=lower_start, upper=upper_start
             )
         )
-        self.keys: IntArray = np.empty(0, np.int64)
-        self.lower: FloatArray = np.empty(0)
-        self.upper: FloatArray = np.empty(0)
+        self.covered = PairTable.empty(self.n)
         self.backups = 0
-        self._backend = LocalBackend(thread_count(threads)) if backend is None else backend
+        self.resources = resources
         self._lookup_bytes = check_int("lookup_bytes", lookup_bytes, low=0)
-        self.memory_limit = memory_limit
         self._lookup: _Lookup | None = None
 
     @property
@@ -123,9 +111,24 @@ class Arms:
         return self.n * (self.n - 1) // 2 + int((~self.model.is_point).sum())
 
     @property
+    def keys(self) -> IntArray:
+        """(covered) sorted pair keys, s * n + t."""
+        return self.covered.keys
+
+    @property
+    def lower(self) -> FloatArray:
+        """(covered) lower bounds."""
+        return self.covered.lower
+
+    @property
+    def upper(self) -> FloatArray:
+        """(covered) upper bounds."""
+        return self.covered.upper
+
+    @property
     def n_covered(self) -> int:
         """Number of covered pairs."""
-        return int(self.keys.size)
+        return self.covered.size
 
     @property
     def coverage(self) -> float:
@@ -134,8 +137,7 @@ class Arms:
 
     def pairs(self) -> tuple[IntArray, IntArray]:
         """The states of the covered pairs, the smaller ones first."""
-        first, second = np.divmod(self.keys, self.n)
-        return first, second
+        return self.covered.pairs()
 
     def cover(self, states: npt.ArrayLike, others: npt.ArrayLike) -> int:
         """Add pairs, at their start values; how many of them were new.
@@ -150,12 +152,9 @@ class Arms:
         if fresh.size == 0:
             return 0
         lower, upper = self.ground.read(*np.divmod(fresh, self.n))
-        merged = np.concatenate([self.keys, fresh])
-        order = np.argsort(merged, kind="stable")
-        lower = np.concatenate([self.lower, lower])[order]
-        upper = np.concatenate([self.upper, upper])[order]
+        merged = self.covered.with_pairs(fresh, lower, upper)
         # At once, so that an interrupt leaves the arms as they were or as they will be.
-        self.keys, self.lower, self.upper, self._lookup = merged[order], lower, upper, None
+        self.covered, self._lookup = merged, None
         return int(fresh.size)
 
     def cover_all(self) -> int:
@@ -166,11 +165,10 @@ class Arms:
 
     def _check_room(self, more: int) -> None:
         """Refuse pairs whose states, keys, order and bounds would not fit while they are merged."""
-        check_memory(
+        self.resources.check_memory(
             PAIR_BYTES * (self.n_covered + more),
             what=f"covering {more:,} pairs",
             instead="cover fewer pairs (max_pairs), or merge states first",
-            memory_limit=self.memory_limit,
         )
 
     def add_level(self, level: BlockLevel) -> None:
@@ -184,7 +182,8 @@ class Arms:
     def _read_from(self, ground: Ground) -> None:
         below, above = ground.read(*self.pairs())
         lower, upper = np.maximum(self.lower, below), np.minimum(self.upper, above)
-        self.ground, self.lower, self.upper, self._lookup = ground, lower, upper, None
+        covered = self.covered.with_bounds(lower=lower, upper=upper)
+        self.ground, self.covered, self._lookup = ground, covered, None
 
     def start_diagonal(self) -> None:
         """Cover the diameters of all blocks, at upper bounds that are known at once.
@@ -210,7 +209,7 @@ class Arms:
         upper[diagonal] = np.minimum(upper[diagonal], most)
         is_exact = np.isin(first[diagonal], exact_blocks(model))
         upper[diagonal[is_exact]] = 0.0
-        self.upper = upper
+        self.covered = self.covered.with_bounds(upper=upper)
 
     def tighten(self, lower: FloatArray, upper: FloatArray) -> None:
         """Take over bounds of the covered pairs where they are tighter.
@@ -218,7 +217,8 @@ class Arms:
         The caller answers for them: `lower` must be a sub-solution together with what the
         arms hold, and `upper` a super-solution.
         """
-        self.lower, self.upper = np.maximum(self.lower, lower), np.minimum(self.upper, upper)
+        lower, upper = np.maximum(self.lower, lower), np.minimum(self.upper, upper)
+        self.covered = self.covered.with_bounds(lower=lower, upper=upper)
 
     def level(self) -> BlockLevel:
         """The block model and its bounds as they stand."""
@@ -226,21 +226,11 @@ class Arms:
 
     def restore(self, keys: IntArray, lower: FloatArray, upper: FloatArray, backups: int) -> None:
         """Take over covered pairs and bounds as they were; the caller answers for the latter."""
-        n = self.n
         if keys.dtype != np.int64 or lower.dtype != np.float64 or upper.dtype != np.float64:
             raise InvalidArgumentError("keys must be int64, lower and upper float64")
-        if keys.ndim != 1 or not keys.shape == lower.shape == upper.shape:
-            raise InvalidArgumentError("keys, lower and upper must be aligned arrays")
-        first, second = np.divmod(keys, n)
-        if (keys[1:] <= keys[:-1]).any() or (keys < 0).any() or (first > second).any():
-            raise InvalidArgumentError("keys must rise strictly and be those of pairs s < t")
-        if self.model.is_point[first[first == second] % n].any():
-            raise InvalidArgumentError("keys must be those of pairs of different states")
-        if keys.size and keys[-1] >= n * n:
-            raise InvalidArgumentError(f"keys must be those of pairs of {n} states")
-        if not (np.isfinite(upper).all() and (lower >= 0.0).all() and (lower <= upper).all()):
-            raise InvalidArgumentError("bounds must be finite with 0 <= lower <= upper")
-        self.keys, self.lower, self.upper = keys.copy(), lower.copy(), upper.copy()
+        covered = PairTable(self.n, keys, lower, upper)
+        covered.check_diagonal(~self.model.is_point)
+        self.covered = covered
         self.backups = check_int("backups", backups, low=0)
         self._lookup = None
 
@@ -253,12 +243,12 @@ class Arms:
             values = self.ground_costs(is_upper=False)
             new = np.maximum(self.lower, self.backup(values, is_upper=False))
             moved[0] = float((new - self.lower).max())
-            self.lower = new
+            self.covered = self.covered.with_bounds(lower=new)
         if upper:
             values = self.ground_costs(is_upper=True)
             new = np.minimum(self.upper, self.backup(values, is_upper=True))
             moved[1] = float((self.upper - new).max())
-            self.upper = new
+            self.covered = self.covered.with_bounds(upper=new)
         return moved[0], moved[1]
 
     def ground_pairs(self) -> tuple[IntArray, IntArray]:
@@ -271,12 +261,18 @@ class Arms:
         first, second = np.divmod(keys, self.n)
         return first, second
 
-    def ground_costs(self, *, is_upper: bool) -> FloatArray:
-        """What one arm says of each of `ground_pairs` now."""
+    def ground_costs(self, *, is_upper: bool, covered: FloatArray | None = None) -> FloatArray:
+        """What one arm says of each of `ground_pairs` now.
+
+        Args:
+            is_upper: The upper arm; else the lower one.
+            covered: (covered) what to take for the covered pairs in place of the arm's bounds.
+        """
         lookup = self._looked_up()
+        own, frontier = self.lower, lookup.frontier_lower
         if is_upper:
-            return np.concatenate([[0.0], self.upper, lookup.frontier_upper])
-        return np.concatenate([[0.0], self.lower, lookup.frontier_lower])
+            own, frontier = self.upper, lookup.frontier_upper
+        return np.concatenate([[0.0], own if covered is None else covered, frontier])
 
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds for any pairs, covered or not, by broadcasting."""
@@ -285,11 +281,8 @@ class Arms:
         )
         small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
         lower, upper = self.ground.read(small, large)
-        keys = small * self.n + large
-        if self.n_covered:
-            at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
-            known = self.keys[at] == keys
-            lower[known], upper[known] = self.lower[at[known]], self.upper[at[known]]
+        at, known = self.covered.find(small, large)
+        lower[known], upper[known] = self.lower[at[known]], self.upper[at[known]]
         is_same = (small == large) & self.model.is_point[small]
         lower[is_same] = upper[is_same] = 0.0
         return lower.reshape(s.shape), upper.reshape(s.shape)
@@ -311,7 +304,7 @@ class Arms:
 
     def _looked_up(self) -> _Lookup:
         if self._lookup is None:
-            self._lookup = _Lookup(self, self._lookup_bytes, self._backend)
+            self._lookup = _Lookup(self, self._lookup_bytes)
         return self._lookup
 
 
@@ -360,7 +353,7 @@ def _found(common: Data, begin: int, end: int) -> tuple[Array, Array]:
 class _Lookup:
     """Positions of all ground costs that the covered pairs read, found once per coverage."""
 
-    def __init__(self, arms: Arms, limit: int, backend: Backend) -> None:
+    def __init__(self, arms: Arms, limit: int) -> None:
         model, count = arms.model, arms.n_covered
         first, second = arms.pairs()
         widths = np.diff(model.indptr).reshape(model.n_blocks, -1)
@@ -370,11 +363,10 @@ class _Lookup:
         most = min(total, arms.n_pairs) + count
         capacity = 1 << max(4, math.ceil(math.log2(2 * most + 1)))
         is_kept = 4 * total <= limit
-        check_memory(
+        arms.resources.check_memory(
             16 * capacity + 24 * most + (4 * total if is_kept else 0),
             what=f"looking up the ground costs of {count:,} covered pairs",
             instead="cover fewer pairs (max_pairs), or merge states first",
-            memory_limit=arms.memory_limit,
         )
         table: dict[str, Any] = {
             "first": read_only(first),
@@ -403,7 +395,7 @@ class _Lookup:
         else:
             common |= table | {name: read_only(table[name]) for name in ("slots", "places")}
         job = Job(back_up_chunk, common, count, CHUNK, lambda begin, end: parts.get(begin))
-        self.sweep: Sweep = backend.prepare(job)
+        self.sweep: Sweep = arms.resources.workers.prepare(job)
 
     def _find_frontier(
         self, arms: Arms, table: Data, *, keep: bool

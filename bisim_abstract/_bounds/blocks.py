@@ -12,16 +12,18 @@ confidence radii of an estimated model say): pairs of states are pairs of blocks
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.arrays import kept
+from bisim_abstract._base.arrays import as_frozen
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.labels import as_labels
-from bisim_abstract._base.parallel import map_chunks, read_only, thread_count
+from bisim_abstract._base.parallel import map_chunks, read_only
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
+from bisim_abstract._bounds.pairs import PairTable
 from bisim_abstract._model.checks import check_rows
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
@@ -63,9 +65,9 @@ class BlockModel:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         for name in ("labels", "indptr", "indices"):
-            set_field(self, name, kept(name, getattr(self, name), np.int64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.int64))
         for name in ("low", "high", "probs", "radius"):
-            set_field(self, name, kept(name, getattr(self, name), np.float64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
         shape = self.low.shape
         if self.low.ndim != 2 or self.low.size == 0 or self.high.shape != shape:
             raise InvalidArgumentError(
@@ -164,41 +166,23 @@ class BlockLevel:
     keys: IntArray
     lower: FloatArray
     upper: FloatArray
+    _covered: PairTable = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        set_field(self, "keys", kept("keys", self.keys, np.int64))
-        for name in ("lower", "upper"):
-            set_field(self, name, kept(name, getattr(self, name), np.float64))
-        count = self.model.n_blocks
-        if self.keys.ndim != 1 or not self.keys.shape == self.lower.shape == self.upper.shape:
-            raise InvalidArgumentError("keys, lower and upper must be aligned arrays")
-        first, second = np.divmod(self.keys, count)
-        if self.keys.size and (
-            (self.keys[1:] <= self.keys[:-1]).any()
-            or self.keys[0] < 0
-            or self.keys[-1] >= count * count
-            or (first > second).any()
-        ):
-            raise InvalidArgumentError("keys must rise strictly and be those of pairs C <= C'")
-        same = first == second
-        if (self.model.sizes[first[same]] == 1).any():
-            raise InvalidArgumentError("a block of one member has no diameter to store")
-        is_sound = np.isfinite(self.upper) & (self.lower >= 0.0) & (self.lower <= self.upper)
-        if not is_sound.all() or (self.lower[same] != 0.0).any():
-            raise InvalidArgumentError(
-                "bounds must be finite with 0 <= lower <= upper, and lower = 0 within a block"
-            )
+        covered = PairTable(self.model.n_blocks, self.keys, self.lower, self.upper)
+        covered.check_diagonal(~self.model.is_point)
+        for name in ("keys", "lower", "upper"):
+            object.__setattr__(self, name, getattr(covered, name))
+        object.__setattr__(self, "_covered", covered)
+        first, second = covered.pairs()
+        if (self.lower[first == second] != 0.0).any():
+            raise InvalidArgumentError("lower must be 0 within a block")
 
     def entries(self, first: IntArray, second: IntArray) -> tuple[FloatArray, FloatArray]:
         """Stored bounds of pairs of blocks: 0 and infinity where there are none."""
         lower, upper = np.zeros(first.shape), np.full(first.shape, np.inf)
-        if self.keys.size:
-            count = self.model.n_blocks
-            keys = np.minimum(first, second) * count + np.maximum(first, second)
-            at = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
-            known = self.keys[at] == keys
-            lower[known], upper[known] = self.lower[at[known]], self.upper[at[known]]
+        at, known = self._covered.find(first, second)
+        lower[known], upper[known] = self.lower[at[known]], self.upper[at[known]]
         return lower, upper
 
     def widest(self) -> float:
@@ -215,14 +199,14 @@ class BlockLevel:
 
 
 def build_blocks(
-    mdp: TabularMDP, labels: npt.ArrayLike, *, threads: int | None = None
+    mdp: TabularMDP, labels: npt.ArrayLike, *, resources: Resources = HERE
 ) -> BlockModel:
     """The block model of a partition, in two passes over the transitions.
 
     Args:
         mdp: The model. If it is an estimate, its confidence radii enter intervals and radii.
         labels: (n_states) block of each state; any whole numbers.
-        threads: Number of threads; all cores by default. The result does not depend on it.
+        resources: Threads; all cores by default. The result does not depend on them.
     """
     from bisim_abstract._kernels.refine import centre_kernel, reach_kernel
 
@@ -231,14 +215,13 @@ def build_blocks(
     n_blocks, n_actions = int(block.max()) + 1, mdp.n_actions
     order = np.argsort(block, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(block))])
-    threads = thread_count(threads)
     counts = np.empty(n_blocks * n_actions, np.int64)
 
     def count(begin: int, end: int) -> None:
         reach_kernel(begin, end, order, starts, n_actions, mdp.indptr, mdp.indices, block, counts)
 
     chunk = max(BLOCK_CHUNK, -(-n_blocks // CHUNKS))
-    map_chunks(count, n_blocks, threads=threads, chunk=chunk)
+    map_chunks(count, n_blocks, threads=resources.n_threads, chunk=chunk)
     indptr = np.concatenate([[0], np.cumsum(counts)])
     indices, probs = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
     radius = np.empty((n_blocks, n_actions))
@@ -263,7 +246,7 @@ def build_blocks(
             radius,
         )
 
-    map_chunks(fill, n_blocks, threads=threads, chunk=chunk)
+    map_chunks(fill, n_blocks, threads=resources.n_threads, chunk=chunk)
     # A mid-range of the least numbers there are may round to 0. Only rows that were rounded can
     # hold one, and their radii have an absolute slack of several 2**-53, far above 5e-324.
     np.maximum(probs, np.nextafter(0.0, 1.0), out=probs)

@@ -28,27 +28,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.arrays import kept
+from bisim_abstract._base.arrays import as_frozen
 from bisim_abstract._base.checks import (
     as_generator,
     check_gamma,
     check_int,
-    check_memory_limit,
     check_positive,
     check_real,
     check_states,
 )
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.parallel import (
-    Backend,
     Data,
     Job,
-    LocalBackend,
     map_chunks,
     read_only,
-    thread_count,
 )
 from bisim_abstract._base.progress import shown
+from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback, SeedLike
 from bisim_abstract._exact.classes import reward_span
 from bisim_abstract._exact.transport import solve_transport
@@ -60,7 +58,6 @@ __all__ = ["ValueFeatures", "Witness", "box_gap", "make_witness", "value_feature
 logger = logging.getLogger(__name__)
 
 KINDS = ("max", "mean")
-EPS = 2.0**-53  # the unit roundoff
 TINY = 1e-315  # far above the total underflow error of any sum of products met here
 DOWN = 1.0 - 4.0 * EPS
 UP = 1.0 + 16.0 * EPS
@@ -96,8 +93,8 @@ class Witness:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         for name in ("values", "potential"):
-            set_field(self, name, kept(name, getattr(self, name), np.float64))
-        set_field(self, "support", kept("support", self.support, np.int64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
+        set_field(self, "support", as_frozen("support", self.support, np.int64))
         if self.values.ndim != 1 or self.values.size == 0:
             raise InvalidArgumentError(
                 f"values must have shape (n_states,) with n_states above 0, got {self.values.shape}"
@@ -154,9 +151,9 @@ class ValueFeatures:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         for name in ("values", "corrections"):
-            set_field(self, name, kept(name, getattr(self, name), np.float64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
         for name in ("signs", "kinds"):
-            set_field(self, name, kept(name, getattr(self, name), np.int64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.int64))
         if self.values.ndim != 2 or self.values.size == 0:
             raise InvalidArgumentError(
                 f"values must have shape (k, n_states) with both above 0, got {self.values.shape}"
@@ -331,9 +328,7 @@ def value_features(
     tol: float | None = None,
     max_iter: int = 10_000,
     seed: SeedLike = 0,
-    threads: int | None = None,
-    backend: Backend | None = None,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> ValueFeatures:
@@ -358,9 +353,7 @@ def value_features(
             the largest possible distance by default.
         max_iter: Limit on sweeps over the model.
         seed: Seed or generator for the random signs.
-        threads: Number of threads; None for all cores. Results do not depend on it.
-        backend: Who sweeps; these threads by default. Results do not depend on it either.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Threads, workers and memory. Results do not depend on them.
         callback: Called after every sweep.
         progress: Show a line of progress, on a terminal, in a notebook or in a log.
 
@@ -378,15 +371,13 @@ def value_features(
     gamma = check_gamma(gamma)
     count = check_int("count", count, low=1)
     max_iter = check_int("max_iter", max_iter, low=1)
-    memory_limit = check_memory_limit(memory_limit)
-    workers = LocalBackend(thread_count(threads)) if backend is None else backend
+    workers = resources.workers
     count = _pattern_count(mdp.n_actions, count)
-    check_memory(
+    resources.check_memory(
         # Two tables, and a third in the order of functions; and signs, as they are drawn.
         (24 * mdp.n_states + 16 * mdp.n_actions) * count,
         what=f"{count:,} value functions of {mdp.n_states:,} states",
         instead="ask for a smaller count",
-        memory_limit=memory_limit,
     )
     signs, kinds = _patterns(mdp.n_actions, count, as_generator(seed))
     goal = _goal(mdp, gamma, tol)
@@ -440,7 +431,7 @@ def make_witness(
     other: int,
     *,
     action: int | None = None,
-    threads: int | None = None,
+    resources: Resources = HERE,
 ) -> Witness:
     """A function that raises the bound of one pair to a full backup of the features' bound.
 
@@ -462,7 +453,7 @@ def make_witness(
         state: The first state.
         other: The second state.
         action: The action to back up; the one that separates the pair most by default.
-        threads: Number of threads; None for all cores. Results do not depend on it.
+        resources: Threads; all cores by default. Results do not depend on them.
 
     Raises:
         InvalidArgumentError: If the model is an estimate: its radii are not part of a witness.
@@ -479,7 +470,7 @@ def make_witness(
     if action is not None:
         chosen = check_int("action", action, low=0, high=mdp.n_actions - 1)
         actions = range(chosen, chosen + 1)
-    workers, probs = thread_count(threads), mdp.normalised_probs
+    workers, probs = resources.n_threads, mdp.normalised_probs
 
     best = -math.inf
     for a in actions:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bisim_abstract._base.checks import check_choice
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel
 from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract.errors import InvalidArgumentError
 
-EPS = 2.0**-53
 TINY = 1e-315  # far above what a few products lose by underflow
 
 LOWER_STARTS = ("reward", "zero")

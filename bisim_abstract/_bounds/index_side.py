@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract._base.checks import check_fraction, check_int
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
@@ -62,8 +63,7 @@ def index_side_run(
     lower_start: str = "reward",
     upper_start: str = "constant",
     seed: int = 0,
-    threads: int | None = None,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
 ) -> IndexSideRun:
     """Sweep both arms over given pairs, reading ground costs off embeddings of the arms.
 
@@ -79,8 +79,7 @@ def index_side_run(
         lower_start: "reward" or "zero".
         upper_start: "constant" or "reward".
         seed: Seed of the embeddings.
-        threads: Number of threads; all cores by default.
-        memory_limit: Bytes that tables of pairs may take; what is available by default.
+        resources: Threads, workers and memory. Results do not depend on them.
     """
     check_mdp(mdp)
     sweeps = check_int("sweeps", sweeps, low=0)
@@ -93,29 +92,29 @@ def index_side_run(
             gamma,
             lower_start=lower_start,
             upper_start=upper_start,
-            threads=threads,
-            memory_limit=memory_limit,
+            resources=resources,
         )
         arms.cover(first, second)
         return arms
 
     table = covered(short)
+    # As iterated, these are no bounds yet: the arms never hold them.
+    lower, upper = table.lower, table.upper
     eta, top = 0.0, table.starts.diameter
     for sweep in range(sweeps if table.n_covered else 0):
-        lower, off_lower, top_lower = _embedded_backup(table, False, dim, [seed, sweep, 0])
-        upper, off_upper, top_upper = _embedded_backup(table, True, dim, [seed, sweep, 1])
-        table.lower = np.maximum(table.lower, lower)
-        table.upper = np.minimum(table.upper, upper)
-        eta, top = max(eta, off_lower, off_upper), max(top, top_lower, top_upper)
+        below, off, most = _embedded_backup(table, lower, False, dim, [seed, sweep, 0])
+        eta, top = max(eta, off), max(top, most)
+        above, off, most = _embedded_backup(table, upper, True, dim, [seed, sweep, 1])
+        eta, top = max(eta, off), max(top, most)
+        lower, upper = np.maximum(lower, below), np.minimum(upper, above)
     # Omitting mass from both rows moves a transport cost by at most that mass times the largest
     # cost: D, or more where errors have carried an arm beyond it. The last factor covers the
     # rounding of this line and of eta.
     eps_op = gamma * (eta + 2.0 * omitted * top) * (1.0 + 1e-12)
     shift = eps_op / (1.0 - gamma) * (1.0 + 1e-12)
     exact = covered(mdp)
-    exact.lower = np.maximum(exact.lower, table.lower - shift)
-    exact.upper = np.minimum(exact.upper, table.upper + shift)
-    return IndexSideRun(table.lower, table.upper, exact, eps_op, eta, 2.0 * omitted)
+    exact.tighten(lower - shift, upper + shift)
+    return IndexSideRun(lower, upper, exact, eps_op, eta, 2.0 * omitted)
 
 
 def truncated_mdp(mdp: TabularMDP, share: float) -> tuple[TabularMDP, float]:
@@ -157,27 +156,41 @@ def truncated_mdp(mdp: TabularMDP, share: float) -> tuple[TabularMDP, float]:
 
 
 def _embedded_backup(
-    table: Arms, is_upper: bool, dim: int, seed: list[int]
+    table: Arms, values: FloatArray, is_upper: bool, dim: int, seed: list[int]
 ) -> tuple[FloatArray, float, float]:
     """The backup under the distances of an embedding of one arm.
+
+    Args:
+        table: The covered pairs.
+        values: (covered) what the arm says of them.
+        is_upper: Which arm it is.
+        dim: Dimension of the embedding.
+        seed: Of the embedding.
 
     Returns:
         The backup, the largest difference between a distance and the cost it stands for, and
         the largest of these costs.
     """
-    arm = 1 if is_upper else 0
+
+    def distance(states: IntArray, others: IntArray) -> FloatArray:
+        s, t = np.broadcast_arrays(states, others)
+        read = table.ground.read(np.minimum(s, t), np.maximum(s, t))[1 if is_upper else 0]
+        at, known = table.covered.find(s, t)
+        read = np.where(known, values[at], read)
+        return np.where(s == t, 0.0, read)
+
     points = landmark_mds(
-        lambda s, t: table.bounds(s, t)[arm],
+        distance,
         table.n,
         dim=dim,
         seed=np.random.default_rng(seed),
-        memory_limit=table.memory_limit,
+        resources=table.resources,
     )
     first, second = table.ground_pairs()
     gaps = points[first] - points[second]
     unit = int(np.frexp(np.abs(gaps).max(initial=0.0))[1])  # squares of these cannot overflow
     costs = np.ldexp(np.sqrt((np.ldexp(gaps, -unit) ** 2).sum(axis=1)), unit)
     costs[0] = 0.0
-    values = table.ground_costs(is_upper=is_upper)
-    off = float(np.abs(costs - values).max())
-    return table.backup(costs, is_upper=is_upper), off, float(values.max())
+    true = table.ground_costs(is_upper=is_upper, covered=values)
+    off = float(np.abs(costs - true).max())
+    return table.backup(costs, is_upper=is_upper), off, float(true.max())

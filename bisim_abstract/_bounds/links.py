@@ -20,16 +20,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract._base.labels import numbered
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel
 from bisim_abstract._bounds.features import box_gap
 from bisim_abstract._bounds.ground import Ground
+from bisim_abstract._bounds.pairs import PairTable
 from bisim_abstract._linkage.forests import Forest, spanning_forest
 
 SINGLE_LIMIT = 1_000  # up to so many states, every one is a cell
 CELL_LIMIT = 20_000  # beyond, cells are too many to compare each with each
 OPEN_LIMIT = 10_000_000  # single pairs that are looked at between cells
-EPS = 2.0**-53
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,27 @@ def common_refinement(n_states: int, levels: tuple[BlockLevel, ...]) -> IntArray
         if finer.max() < CELL_LIMIT:
             labels = finer
     return labels
+
+
+def link_forests(scope: str, ground: Ground, covered: PairTable) -> tuple[Forest, Forest]:
+    """Spanning forests of both arms: their single linkage at every threshold.
+
+    Args:
+        scope: "all" links all pairs of states, "covered" those of the table alone.
+        ground: What pairs read that are not in the table.
+        covered: Pairs of states with their bounds.
+    """
+    n, keys = covered.n, covered.keys
+    if scope == "all":
+        return (
+            lower_forest(n, ground, keys, covered.lower),
+            upper_forest(n, ground, keys, covered.upper),
+        )
+    first, second = covered.pairs()
+    return (
+        spanning_forest(n, first, second, covered.lower),
+        spanning_forest(n, first, second, covered.upper),
+    )
 
 
 def upper_forest(

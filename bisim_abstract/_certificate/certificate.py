@@ -15,7 +15,7 @@ from bisim_abstract._abstract.aggregate import aggregate, set_end_apart
 from bisim_abstract._abstract.value import BOUNDS as VALUE_BOUNDS
 from bisim_abstract._abstract.value import NUMBERS as VALUE_NUMBERS
 from bisim_abstract._abstract.value import ProvenValue, ValueBracket
-from bisim_abstract._base.arrays import checked_metadata, frozen
+from bisim_abstract._base.arrays import as_frozen, checked_metadata, frozen
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import (
     check_choice,
@@ -32,12 +32,12 @@ from bisim_abstract._base.npz import read_record, write_record
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted, there_are
 from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback, SeedLike
-from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel
 from bisim_abstract._bounds.features import ValueFeatures, Witness
 from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS, Ground, Starts
-from bisim_abstract._bounds.links import Undecided, lower_forest, undecided, upper_forest
-from bisim_abstract._linkage.forests import Forest, spanning_forest
+from bisim_abstract._bounds.links import Undecided, link_forests, undecided
+from bisim_abstract._bounds.pairs import PairTable
+from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
     CertifiedInterval,
     Profile,
@@ -64,6 +64,7 @@ FORMAT = "bisim_abstract.Certificate"
 VERSION = 3
 KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
 SCOPES = ("covered", "all")
+DERIVED = ("ground", "forests", "global_width")  # from the bounds alone
 INTEGERS = ("keys", "labels_lower", "labels_upper")
 REALS = ("rewards", "reward_radius", "lower", "upper")
 SCALARS = (
@@ -154,9 +155,9 @@ class Certificate:
         set_field(self, "gamma", check_gamma(self.gamma))
         set_field(self, "n_states", check_int("n_states", self.n_states, low=1))
         for name in INTEGERS:
-            set_field(self, name, frozen(name, getattr(self, name), np.int64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.int64))
         for name in REALS:
-            set_field(self, name, frozen(name, getattr(self, name), np.float64))
+            set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
         check_choice("lower_start", self.lower_start, LOWER_STARTS)
         check_choice("upper_start", self.upper_start, UPPER_STARTS)
         check_choice("scope", self.scope, SCOPES)
@@ -165,7 +166,12 @@ class Certificate:
                 raise InvalidArgumentError(f"{name} must be text, got {getattr(self, name)!r}")
         if self.alpha is not None:
             set_field(self, "alpha", check_alpha(self.alpha))
-        _check_table(self)
+        _check_rewards(self)
+        covered = PairTable(self.n_states, self.keys, self.lower, self.upper)
+        covered.check_diagonal()
+        for name in ("keys", "lower", "upper"):
+            set_field(self, name, getattr(covered, name))
+        self.__dict__["covered"] = covered
         _check_components(self)
         for name in ("labels_lower", "labels_upper"):
             expected = (0,) if self.tau is None else (self.n_states,)
@@ -190,6 +196,11 @@ class Certificate:
 
     # -- what it says ----------------------------------------------------------------------
 
+    @cached_property
+    def covered(self) -> PairTable:
+        """The covered pairs with their bounds."""
+        return PairTable(self.n_states, self.keys, self.lower, self.upper)
+
     @property
     def n_covered(self) -> int:
         """Number of covered pairs."""
@@ -204,7 +215,7 @@ class Certificate:
     @property
     def width(self) -> float:
         """Largest distance between the two bounds over covered pairs."""
-        return float((self.upper - self.lower).max(initial=0.0))
+        return self.covered.width
 
     @cached_property
     def global_width(self) -> float:
@@ -299,12 +310,9 @@ class Certificate:
         )
         small, large = np.minimum(s, t).ravel(), np.maximum(s, t).ravel()
         lower, upper = self.ground.read(small, large)
-        if self.n_covered:
-            keys = small * self.n_states + large
-            at = np.minimum(np.searchsorted(self.keys, keys), self.n_covered - 1)
-            known = self.keys[at] == keys
-            lower[known] = np.maximum(lower[known], self.lower[at[known]])
-            upper[known] = np.minimum(upper[known], self.upper[at[known]])
+        at, known = self.covered.find(small, large)
+        lower[known] = np.maximum(lower[known], self.lower[at[known]])
+        upper[known] = np.minimum(upper[known], self.upper[at[known]])
         lower[small == large] = upper[small == large] = 0.0
         return lower.reshape(s.shape), upper.reshape(s.shape)
 
@@ -594,42 +602,6 @@ class Certificate:
 
     # -- making and keeping it -------------------------------------------------------------
 
-    @classmethod
-    def of(
-        cls,
-        arms: Arms,
-        *,
-        tau: float | None,
-        stop: str,
-        run: Mapping[str, Any],
-        scope: str = "covered",
-        keep: float = KEEP,
-    ) -> Certificate:
-        """The certificate of two arms over pairs of states as they stand."""
-        mdp, estimate = arms.mdp, arms.mdp.estimate
-        plain = cls(
-            fingerprint=mdp.fingerprint,
-            n_states=mdp.n_states,
-            gamma=arms.gamma,
-            rewards=mdp.rewards,
-            reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
-            alpha=None if estimate is None else estimate.alpha,
-            keys=arms.keys,
-            lower=arms.lower,
-            upper=arms.upper,
-            levels=arms.ground.levels,
-            features=arms.ground.features,
-            lower_start=arms.starts.lower,
-            upper_start=arms.starts.upper,
-            scope=scope,
-            keep=keep,
-            terminal_state=mdp.terminal_state,
-            stop=stop,
-            run=run,
-            model=mdp,
-        )
-        return plain if tau is None else plain.at(tau)
-
     def at(self, tau: float) -> Certificate:
         """The same bounds with another threshold, and without a proven value: see `with_value`."""
         tau = check_real("tau", tau)
@@ -668,10 +640,18 @@ class Certificate:
     def _changed(self, **fields: Any) -> Certificate:
         changed = type(self)(**self._fields() | fields)
         # What does not depend on the threshold need not be found again.
-        for name in ("ground", "forests", "global_width"):
-            if name in self.__dict__:
-                changed.__dict__[name] = self.__dict__[name]
+        known = {name: self.__dict__[name] for name in DERIVED if name in self.__dict__}
+        changed.__dict__.update(known)
         return changed
+
+    def with_forests(self, forests: tuple[Forest, Forest]) -> Certificate:
+        """The same, which need not look for its spanning forests.
+
+        Args:
+            forests: Those of both arms over the pairs in scope; its maker has them at hand.
+        """
+        self.__dict__["forests"] = forests
+        return self
 
     def save(self, path: str | Path) -> None:
         """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
@@ -716,48 +696,21 @@ class Certificate:
     @cached_property
     def forests(self) -> tuple[Forest, Forest]:
         """Minimum spanning forests of both arms: their single linkage at every threshold."""
-        if self.scope == "all":
-            return (
-                lower_forest(self.n_states, self.ground, self.keys, self.lower),
-                upper_forest(self.n_states, self.ground, self.keys, self.upper),
-            )
-        first, second = np.divmod(self.keys, self.n_states)
-        return (
-            spanning_forest(self.n_states, first, second, self.lower),
-            spanning_forest(self.n_states, first, second, self.upper),
-        )
+        return link_forests(self.scope, self.ground, self.covered)
 
 
 def _rebuild(fields: dict[str, Any]) -> Certificate:
     return Certificate(**fields)
 
 
-def _check_table(certificate: Certificate) -> None:
-    keys, n = certificate.keys, certificate.n_states
-    shape = certificate.rewards.shape
+def _check_rewards(certificate: Certificate) -> None:
+    n, shape = certificate.n_states, certificate.rewards.shape
     if certificate.rewards.ndim != 2 or shape[0] != n or shape[1] == 0:
         raise InvalidArgumentError(
             f"rewards must have {n} rows and one column per action, got shape {shape}"
         )
     if not np.isfinite(certificate.rewards).all():
         raise InvalidArgumentError("rewards must be finite")
-    for name in ("keys", "lower", "upper"):
-        array = getattr(certificate, name)
-        if array.ndim != 1 or array.shape != keys.shape:
-            raise InvalidArgumentError(f"{name} must have one entry per covered pair")
-    first, second = np.divmod(keys, n)
-    if keys.size and ((keys[1:] <= keys[:-1]).any() or keys[0] < 0 or keys[-1] >= n * n):
-        raise InvalidArgumentError("keys must rise strictly and lie in the range of pairs")
-    if (first >= second).any():
-        raise InvalidArgumentError("keys must be those of pairs s < t")
-    bad = ~(np.isfinite(certificate.lower) & np.isfinite(certificate.upper))
-    bad |= ~((certificate.lower >= 0.0) & (certificate.lower <= certificate.upper))
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise InvalidArgumentError(
-            f"bounds must be finite with 0 <= lower <= upper, got {certificate.lower[at]} and "
-            f"{certificate.upper[at]} at pair ({first[at]}, {second[at]})"
-        )
 
 
 def _check_components(certificate: Certificate) -> None:

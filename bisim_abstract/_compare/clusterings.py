@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.checks import check_choice, check_int, check_memory_limit, check_real
+from bisim_abstract._base.checks import check_choice, check_int, check_real
 from bisim_abstract._base.labels import numbered
-from bisim_abstract._base.memory import available_bytes, check_memory
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import BoolArray, IntArray
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.metric import MetricBounds
@@ -32,7 +32,7 @@ ARMS = ("lower", "upper")
 
 
 def cluster_by_metric(
-    metric: MetricBounds, tau: float, *, arm: str = "upper", memory_limit: int | None = None
+    metric: MetricBounds, tau: float, *, arm: str = "upper", resources: Resources = HERE
 ) -> IntArray:
     """(n_states) single linkage of the exact metric at a threshold.
 
@@ -43,7 +43,7 @@ def cluster_by_metric(
         metric: The metric.
         tau: The threshold.
         arm: "upper" links what is proven to be within tau, "lower" what may be.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Memory that may be used; what is available by default.
 
     Raises:
         MemoryLimitError: If not even one row of these pairs would fit.
@@ -53,16 +53,14 @@ def cluster_by_metric(
     table = metric.class_upper if arm == "upper" else metric.class_lower
     within = metric.within if arm == "upper" else 0.0
     count = metric.n_classes
-    memory_limit = check_memory_limit(memory_limit)
     fixed = STATE_BYTES * metric.n_states
-    check_memory(
+    resources.check_memory(
         PAIR_BYTES * count + fixed,
         what=f"linking {count:,} classes of {metric.n_states:,} states",
         instead="use certify(mdp, gamma, tau=tau), which visits no more pairs than it needs",
-        memory_limit=memory_limit,
     )
     # As many rows at once as there is room for.
-    room = (available_bytes() if memory_limit is None else memory_limit) - fixed
+    room = resources.room - fixed
     rows = max(1, min(CHUNK, room // PAIR_BYTES) // count)
     of_class = np.arange(count)
     # Members of a class are linked directly, or through any other class that is near enough.

@@ -9,8 +9,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.checks import as_generator, check_int, check_memory_limit
-from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.checks import as_generator, check_int
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract._propose.embedding import Embedding, checked_points
 from bisim_abstract.errors import InvalidArgumentError
@@ -91,7 +91,7 @@ def evaluate_embedding(
     k: int = 10,
     sample: int = 20_000,
     seed: SeedLike = 0,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
 ) -> EmbeddingQuality:
     """Compare an embedding with certified bounds on the metric.
 
@@ -106,7 +106,7 @@ def evaluate_embedding(
         k: Neighbours per state; all others where there are fewer.
         sample: Number of pairs.
         seed: Seed or generator of the samples.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Memory that may be used; what is available by default.
 
     Raises:
         InvalidArgumentError: If the points or distances are not finite, or their number differs
@@ -124,11 +124,10 @@ def evaluate_embedding(
     n_pairs = min(sample, n * (n - 1) // 2)
     n_queries = min(n, max(1, 50 * sample // n))
     cells = min(n_queries * n, max(n, CHUNK_CELLS))
-    check_memory(
+    resources.check_memory(
         max(PAIR_BYTES * n_pairs, CELL_BYTES * cells),
         what=f"measuring {n_pairs:,} pairs, and neighbours of {n_queries:,} states",
         instead="ask for a smaller sample",
-        memory_limit=check_memory_limit(memory_limit),
     )
     rng = as_generator(seed)
     points = checked_points(embedding, n)

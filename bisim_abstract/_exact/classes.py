@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_gamma, check_int
-from bisim_abstract._base.parallel import map_chunks, thread_count
+from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.progress import compiling
+from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
@@ -18,7 +20,7 @@ from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["BisimulationClasses", "bisimulation_classes", "reward_span"]
 
-LIFT_ERROR = 4.0 * 2.0**-53
+LIFT_ERROR = 4.0 * EPS
 COMPILING = 4  # seconds it takes to compile what this needs, on an ordinary machine
 
 
@@ -92,7 +94,7 @@ def bisimulation_classes(
     *,
     digits: int | None = None,
     initial: npt.ArrayLike | None = None,
-    threads: int | None = None,
+    resources: Resources = HERE,
 ) -> BisimulationClasses:
     """The coarsest partition into bisimilar states, in near-linear time.
 
@@ -107,7 +109,7 @@ def bisimulation_classes(
         digits: Compare rewards rounded to this many digits relative to their span, and class
             probabilities rounded to this many decimals. None compares floats.
         initial: (n_states) labels; the result refines this partition.
-        threads: Threads for the final check; all cores by default.
+        resources: Threads for the final check; all cores by default.
 
     Returns:
         The classes. Rounding may merge or split too much, but never in secret: see
@@ -156,7 +158,7 @@ def bisimulation_classes(
             mdp.max_support,
         )
 
-    parts = map_chunks(deviation, n, threads=thread_count(threads), chunk=max(4096, n // 64))
+    parts = map_chunks(deviation, n, threads=resources.n_threads, chunk=max(4096, n // 64))
     labels.setflags(write=False)
     representatives.setflags(write=False)
     return BisimulationClasses(

@@ -23,13 +23,13 @@ import numpy.typing as npt
 from bisim_abstract._base.checks import (
     check_gamma,
     check_int,
-    check_memory_limit,
     check_positive,
     check_states,
 )
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.parallel import thread_count
 from bisim_abstract._base.progress import compiling, shown
+from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes, reward_span
@@ -41,7 +41,6 @@ __all__ = ["MetricBounds", "bisimulation_metric"]
 
 logger = logging.getLogger(__name__)
 
-EPS = 2.0**-53
 DEFAULT_RELATIVE_TOL = 1e-9
 COMPILING = 8  # seconds it takes to compile what this needs, on an ordinary machine
 
@@ -161,8 +160,7 @@ def bisimulation_metric(
     tol: float | None = None,
     classes: BisimulationClasses | None = None,
     max_sweeps: int = 10_000,
-    threads: int | None = None,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> MetricBounds:
@@ -180,8 +178,7 @@ def bisimulation_metric(
         classes: Classes to merge by, if known already; `bisimulation_classes(mdp)` by
             default. Classes that are not exact widen the bounds by their distortion.
         max_sweeps: Limit on backups of all pairs.
-        threads: Number of threads; all cores by default.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Threads and memory; all cores and what is available by default.
         callback: Called after every sweep. Without one, a progress line is shown if the
             program runs in a terminal and takes a while.
         progress: Show a line also where there is no terminal, as in a notebook.
@@ -206,8 +203,6 @@ def bisimulation_metric(
     if tol is not None:
         tol = check_positive("tol", tol)
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
-    memory_limit = check_memory_limit(memory_limit)
-    workers = thread_count(threads)
     if classes is not None and not isinstance(classes, BisimulationClasses):
         raise InvalidArgumentError(
             f"classes must come from bisimulation_classes(mdp), got {type(classes).__name__}"
@@ -216,7 +211,7 @@ def bisimulation_metric(
         raise InvalidArgumentError(f"classes are those of another model, {classes.mdp}, not {mdp}")
     with shown(callback, progress) as report, compiling(report, about=COMPILING):
         if classes is None:
-            classes = bisimulation_classes(mdp, threads=workers)
+            classes = bisimulation_classes(mdp, resources=resources)
         model = classes.quotient
         span = reward_span(model.rewards)
         if not math.isfinite(span / (1.0 - gamma) / (1.0 - gamma)):
@@ -224,7 +219,7 @@ def bisimulation_metric(
         if model.n_states == 1:
             table, rise, fall, sweeps, goal = np.zeros((1, 1)), 0.0, 0.0, 0, tol or 0.0
         else:
-            pairs = pair_solver(model, gamma, workers, memory_limit, report)
+            pairs = pair_solver(model, gamma, resources, report)
             rise, fall, goal = _solve(pairs, gamma, tol, max_sweeps)
             table, sweeps = pairs.full_table(), pairs.sweeps
 

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bisim_abstract._base.linear import no_fork
-from bisim_abstract._base.memory import available_bytes, check_memory
 from bisim_abstract._base.parallel import map_chunks
+from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
 
@@ -49,23 +49,21 @@ class PairSolver(Protocol):
 def pair_solver(
     model: TabularMDP,
     gamma: float,
-    threads: int,
-    memory_limit: int | None,
+    resources: Resources,
     callback: ProgressCallback | None,
 ) -> PairSolver:
     """The solver that fits the model: without transport where it is deterministic."""
     kind = DeterministicPairs if model.is_deterministic else StochasticPairs
-    return kind(model, gamma, threads, memory_limit, callback)
+    return kind(model, gamma, resources, callback)
 
 
-def _check_room(n: int, needed: int, memory_limit: int | None) -> None:
-    check_memory(
+def _check_room(n: int, needed: int, resources: Resources) -> None:
+    resources.check_memory(
         needed,
         what=f"the metric of all pairs of {n:,} bisimulation classes",
         instead="keep only reachable states (extract_mdp(..., reachable_only=True)); if states "
         "are equal but for rounding, merge them with "
         "classes=bisimulation_classes(mdp, digits=12)",
-        memory_limit=memory_limit,
     )
 
 
@@ -82,15 +80,15 @@ class DeterministicPairs:
         self,
         model: TabularMDP,
         gamma: float,
-        threads: int,
-        memory_limit: int | None,
+        resources: Resources,
         callback: ProgressCallback | None,
     ) -> None:
         n = model.n_states
         # Table, actions, marks, walk, and two full tables for the result.
-        _check_room(n, n * n * (8 + 2 + 4 + 4 + 16), memory_limit)
+        _check_room(n, n * n * (8 + 2 + 4 + 4 + 16), resources)
         self.sweeps = 0
-        self._model, self._gamma, self._threads, self._callback = model, gamma, threads, callback
+        self._model, self._gamma, self._callback = model, gamma, callback
+        self._threads = resources.n_threads
         self._successor = model.indices.reshape(n, model.n_actions)
         self._table = np.zeros((n, n))
         self._action = np.zeros((n, n), np.int16)
@@ -152,8 +150,7 @@ class StochasticPairs:
         self,
         model: TabularMDP,
         gamma: float,
-        threads: int,
-        memory_limit: int | None,
+        resources: Resources,
         callback: ProgressCallback | None,
     ) -> None:
         from bisim_abstract._kernels.transport import reward_gap_kernel
@@ -162,15 +159,15 @@ class StochasticPairs:
         count = n * (n - 1) // 2
         # The table, a few vectors over pairs, and two full tables for the result.
         plain = (8 + 16) * n * n + 5 * 8 * count
-        _check_room(n, plain, memory_limit)
+        _check_room(n, plain, resources)
         # Couplings have at most this many cells; the solver keeps them twice, plus vectors.
         width = 2 * model.max_support - 1
-        room = available_bytes() if memory_limit is None else memory_limit
-        if plain + count * (32 * width + 100) > room:
+        if plain + count * (32 * width + 100) > resources.room:
             logger.info("no room for couplings of %d pairs: plain sweeps only", count)
             width = 0
         self.sweeps = 0
-        self._model, self._gamma, self._threads, self._callback = model, gamma, threads, callback
+        self._model, self._gamma, self._callback = model, gamma, callback
+        self._threads = resources.n_threads
         self._table = np.zeros((n, n))
         self._value = np.empty(count)  # the table again, one entry per pair
         self._action = np.zeros(count, np.int64)

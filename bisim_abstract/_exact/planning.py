@@ -13,6 +13,7 @@ from bisim_abstract._base.checks import check_gamma, check_int, check_positive
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.linear import solve_sparse
 from bisim_abstract._base.progress import shown
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
@@ -22,7 +23,6 @@ __all__ = ["Values", "evaluate_policy", "value_iteration"]
 
 logger = logging.getLogger(__name__)
 
-EPS = 2.0**-53
 # States up to which a sparse factorisation is the quick way. Without structure it fills in: at
 # 8,000 states with four successors each it takes 15 s, a hundred times longer than sweeps.
 DIRECT_LIMIT = 2_000

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from bisim_abstract._base.arrays import frozen
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.parallel import map_chunks, read_only, thread_count
+from bisim_abstract._base.parallel import map_chunks, read_only
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import FloatArray
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -43,7 +44,7 @@ def solve_transport(
     a: npt.ArrayLike,
     b: npt.ArrayLike,
     *,
-    threads: int | None = 1,
+    resources: Resources = HERE,
 ) -> TransportPlans:
     """Move mass `a` to mass `b` at least cost: one problem, or many of one shape.
 
@@ -55,7 +56,7 @@ def solve_transport(
         cost: (..., m, n) non-negative costs.
         a: (..., m) non-negative masses of the sources; leading axes broadcast.
         b: (..., n) non-negative masses of the sinks; leading axes broadcast.
-        threads: Number of threads; None for all cores.
+        resources: Threads; all cores by default.
 
     Example:
         >>> plan = solve_transport([[0.0, 1.0], [1.0, 0.0]], [0.5, 0.5], [0.25, 0.75])
@@ -100,7 +101,7 @@ def solve_transport(
     def part(begin: int, end: int) -> None:
         batch_kernel(flat_cost, flat_a, flat_b, flow, pot, lower, upper, begin, end)
 
-    map_chunks(part, count, threads=thread_count(threads), chunk=1 + 100_000 // (m * n))
+    map_chunks(part, count, threads=resources.n_threads, chunk=1 + 100_000 // (m * n))
     with np.errstate(over="ignore"):  # an infinite upper bound is a bound
         value = (flow * flat_cost).sum(axis=1) * unit
         lower, upper, pot = lower * unit, upper * unit, pot * unit[:, None]

@@ -8,9 +8,9 @@ d(s,t) = max_a |R(s,a) - R(t,a)| + gamma·d(s_a, t_a), solved by policy iteratio
 from __future__ import annotations
 
 from bisim_abstract._base.jit import kernel
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import AnyIntArray, FloatArray, IntArray
 
-EPS = 2.0**-53
 LOW = 2**32 - 1  # a pair is kept as one number, taken apart by shifts: divisions are slow
 
 

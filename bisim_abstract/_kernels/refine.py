@@ -14,9 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._base.jit import inner, kernel
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, UIntArray
-
-EPS = 2.0**-53
 
 
 @inner

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._base.jit import inlined, inner, kernel
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import AnyIntArray, FloatArray, IntArray
 
-EPS = 2.0**-53  # half the distance from 1.0 to the next float: the unit roundoff
 TINY = 1e-315  # far above the total underflow error of any sum of products met here
 
 

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.arrays import frozen
-from bisim_abstract._base.checks import check_int, check_memory_limit, check_real
-from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.checks import check_int, check_real
+from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.checks import check_distribution
 from bisim_abstract._model.mdp import TabularMDP
@@ -156,7 +157,7 @@ def estimate_mdp(
     support_bound: int | None = None,
     start: npt.ArrayLike | None = None,
     metadata: Mapping[str, Any] | None = None,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
 ) -> TabularMDP:
     """The empirical MDP of sampled transitions, marked as an estimate with its radii.
 
@@ -182,7 +183,7 @@ def estimate_mdp(
             all states by default. A true bound makes the radii far smaller.
         start: (n_states) start distribution; uniform over visited states by default.
         metadata: See `TabularMDP`.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Memory that may be used; what is available by default.
 
     Raises:
         InvalidArgumentError: If lengths differ, an index is out of range, or a reward lies
@@ -202,11 +203,10 @@ def estimate_mdp(
     alpha = check_alpha(alpha)
     low, high = check_reward_range(reward_range)
     n_steps = len(steps.states) if isinstance(steps.states, np.ndarray | list | tuple) else 1
-    check_memory(
+    resources.check_memory(
         ROW_BYTES * n_states * n_actions + STEP_BYTES * n_steps,
         what=f"a model of {n_states:,} states and {n_actions:,} actions from {n_steps:,} steps",
         instead="number only the states and actions that occur",
-        memory_limit=check_memory_limit(memory_limit),
     )
     s = _indices("states", steps.states, n_states)
     a = _indices("actions", steps.actions, n_actions)
@@ -264,7 +264,7 @@ def estimate_mdp(
     reward_radius, row_radius = _radii(counts, spread, high - low, delta, bound)
     # Means are rounded at the magnitude of the rewards, not of their range.
     if high > low:
-        reward_radius += 8.0 * 2.0**-53 * max(abs(low), abs(high))
+        reward_radius += 8.0 * EPS * max(abs(low), abs(high))
     shape = (total, n_actions)
     if start is None:
         seen = np.bincount(s, minlength=n_states) > 0

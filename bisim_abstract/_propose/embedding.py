@@ -12,8 +12,9 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.checks import as_array, as_generator, check_int, check_memory_limit
+from bisim_abstract._base.checks import as_array, as_generator, check_int
 from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -80,7 +81,7 @@ def landmark_mds(
     dim: int = 8,
     n_landmarks: int | None = None,
     seed: SeedLike = None,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
 ) -> FloatArray:
     """Place states in R^dim from their distances to a few landmarks.
 
@@ -103,7 +104,7 @@ def landmark_mds(
         n_landmarks: Number of landmarks, at most all states; by default all states up to 64
             states, and 4·dim + 16 beyond.
         seed: Seed or generator, for the first landmark and among equally far ones.
-        memory_limit: Bytes that may be used, by `distance` apart; what is available by default.
+        resources: Memory that may be used, by `distance` apart; what is available by default.
 
     Returns:
         (n_states, dim) points.
@@ -118,11 +119,10 @@ def landmark_mds(
     if n_landmarks is None:
         n_landmarks = n if n <= ALL_LANDMARKS else 4 * dim + 16
     count = min(n, check_int("n_landmarks", n_landmarks, low=1))
-    check_memory(
+    resources.check_memory(
         24 * n * count + 56 * count * count + 16 * n * dim,  # the second for eigenvectors
         what=f"distances of {n:,} states from {count:,} landmarks",
         instead="ask for fewer landmarks or dimensions",
-        memory_limit=check_memory_limit(memory_limit),
     )
     landmarks, columns = _pick_landmarks(distance, n, count, as_generator(seed))
     points = np.zeros((n, dim))

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from bisim_abstract._base.checks import as_generator, check_int
 from bisim_abstract._base.labels import as_labels, numbered
-from bisim_abstract._base.parallel import map_chunks, thread_count
+from bisim_abstract._base.parallel import map_chunks
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract._exact.classes import bisimulation_classes, reward_span
 from bisim_abstract._linkage.forests import Forest, spanning_forest
@@ -40,17 +41,17 @@ CANDIDATES = 16  # blocks that a state is compared with
 STAYS = 0.9  # a state moves only to a block that it fits better by this factor
 
 
-def propose_classes(mdp: TabularMDP, *, threads: int | None = None) -> IntArray:
+def propose_classes(mdp: TabularMDP, *, resources: Resources = HERE) -> IntArray:
     """Bisimulation classes, with signatures rounded to twelve digits.
 
     Args:
         mdp: The model.
-        threads: Number of threads; all cores by default.
+        resources: Threads; all cores by default.
 
     Returns:
         (n_states) labels.
     """
-    return bisimulation_classes(mdp, digits=DIGITS, threads=threads).labels
+    return bisimulation_classes(mdp, digits=DIGITS, resources=resources).labels
 
 
 def propose_components(
@@ -143,7 +144,7 @@ def repair_labels(
     gamma: float,
     *,
     rounds: int = 3,
-    threads: int | None = None,
+    resources: Resources = HERE,
 ) -> IntArray:
     """Move states to the block whose median reward and mean lifted row they fit best.
 
@@ -155,12 +156,12 @@ def repair_labels(
         labels: (n_states) block of each state.
         gamma: The discount; differences of rows count by it and by the span of rewards.
         rounds: Rounds at most; it ends when nobody moves.
-        threads: Number of threads; all cores by default.
+        resources: Threads; all cores by default.
     """
     check_mdp(mdp)
     block = as_labels(labels, mdp.n_states)
     for _ in range(check_int("rounds", rounds, low=0)):
-        moved = _moved(mdp, block, gamma, thread_count(threads))
+        moved = _moved(mdp, block, gamma, resources.n_threads)
         if np.array_equal(moved, block):
             break
         block = numbered(moved)

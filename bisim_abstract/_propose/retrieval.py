@@ -23,9 +23,9 @@ from bisim_abstract._base.checks import (
     as_generator,
     check_choice,
     check_int,
-    check_memory_limit,
 )
 from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._propose.embedding import as_points, checked_points
 from bisim_abstract.errors import InvalidArgumentError, MissingDependency
@@ -52,7 +52,7 @@ def retrieve_pairs(
     index: str = "Flat",
     seed: SeedLike = None,
     nprobe: int | None = None,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
 ) -> tuple[IntArray, IntArray]:
     """Pairs of every state with its k nearest neighbours, as far as an index finds them.
 
@@ -69,7 +69,7 @@ def retrieve_pairs(
             "IVF64,Flat". An index with more cells than different points becomes "Flat".
         seed: Seed or generator.
         nprobe: Cells that an "IVF" index visits per query, 8 by default.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Memory that may be used; what is available by default.
 
     Returns:
         The states of the unordered pairs, (s, t) with s < t, each pair once, sorted.
@@ -79,7 +79,7 @@ def retrieve_pairs(
         MemoryLimitError: If the pairs would not fit.
     """
     n = len(np.atleast_1d(points))
-    s, t = _proposed(points, k, index, seed, nprobe, memory_limit)
+    s, t = _proposed(points, k, index, seed, nprobe, resources)
     return np.divmod(np.unique(np.minimum(s, t) * n + np.maximum(s, t)), n)
 
 
@@ -90,7 +90,7 @@ def retrieve_neighbours(
     index: str = "Flat",
     seed: SeedLike = None,
     nprobe: int | None = None,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
 ) -> IntArray:
     """The k nearest neighbours of every state, as far as an index finds them.
 
@@ -102,7 +102,7 @@ def retrieve_neighbours(
         index: FAISS factory string, as for `retrieve_pairs`.
         seed: Seed or generator.
         nprobe: Cells that an "IVF" index visits per query, 8 by default.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Memory that may be used; what is available by default.
 
     Returns:
         (n_states, k) neighbours, nearest first; -1 where fewer were found.
@@ -111,7 +111,7 @@ def retrieve_neighbours(
         MemoryLimitError: If the neighbours would not fit.
     """
     n = len(np.atleast_1d(points))
-    s, t = _proposed(points, k, index, seed, nprobe, memory_limit)
+    s, t = _proposed(points, k, index, seed, nprobe, resources)
     order = np.argsort(s, kind="stable")
     counts = np.bincount(s, minlength=n)
     place = np.arange(s.size) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -126,16 +126,15 @@ def _proposed(
     index: str,
     seed: SeedLike,
     nprobe: int | None,
-    memory_limit: int | None,
+    resources: Resources,
 ) -> list[IntArray]:
     """States and what each of them proposes, its nearest first."""
     n = len(np.atleast_1d(points))
     k = min(check_int("k", k, low=1), n - 1)
-    check_memory(
+    resources.check_memory(
         100 * n * (k + 2),
         what=f"looking for {k:,} neighbours of {n:,} states",
         instead="ask for fewer neighbours",
-        memory_limit=check_memory_limit(memory_limit),
     )
     rng = as_generator(seed)
     unique, members, sizes = _grouped(as_points(points, n), rng)
@@ -148,7 +147,7 @@ def _proposed(
 
 
 def uniform_pairs(
-    n_states: int, *, per_state: int, seed: SeedLike, memory_limit: int | None = None
+    n_states: int, *, per_state: int, seed: SeedLike, resources: Resources = HERE
 ) -> tuple[IntArray, IntArray]:
     """Every state with uniformly drawn partners, never itself; none for a single state.
 
@@ -156,18 +155,17 @@ def uniform_pairs(
         n_states: Number of states.
         per_state: Independent draws for each state, so that partners can repeat.
         seed: Seed or generator.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Memory that may be used; what is available by default.
 
     Returns:
         (n_states * per_state) states and their partners.
     """
     n = check_int("n_states", n_states, low=1)
     u = check_int("per_state", per_state, low=0) if n > 1 else 0
-    check_memory(
+    resources.check_memory(
         40 * n * u,
         what=f"{u:,} partners of {n:,} states",
         instead="ask for fewer partners per state",
-        memory_limit=memory_limit,
     )
     s = np.repeat(np.arange(n), u)
     return s, (s + as_generator(seed).integers(1, max(n, 2), size=s.size)) % n

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.parallel import map_chunks
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._verify.read import Claims, FeatureClaims, Table
@@ -23,7 +24,6 @@ CHUNK = 2**15  # states per unit of work; results do not depend on it
 CELLS = 2**17  # costs that are read at once
 CONFIRMED = 1e-9  # of the diameter: a bound that is open by more was not confirmed
 SMALLEST, LARGEST = 1e-270, 1e300  # sizes between which the float bounds mean something
-EPS = 2.0**-53
 UNDERFLOW = 1e-290  # above what is lost where products of small numbers become 0
 
 

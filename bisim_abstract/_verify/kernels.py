@@ -1,7 +1,7 @@
 """Compiled code of the verifier: its own transport, its own bounds, its own reading of tables.
 
-Nothing here is shared with the code that makes bounds, so that a mistake there cannot repeat
-itself here. Throughout, u = 2**-53, γ_k = k·u/(1 - k·u), and a row means its stored entries
+Nothing here but the number u = 2**-53 is shared with the code that makes bounds, so that a mistake
+there cannot repeat itself here. Throughout, γ_k = k·u/(1 - k·u), and a row means its stored entries
 divided by their exact sum. "Cost" is a float that may differ from the exact cost by a factor
 between 1 - 8u and 1 + 8u: values stored in a certificate are exact, start values are rounded
 at most six times (see `start_costs_kernel`), and distances of features are rounded down. W is
@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._base.jit import inlined, inner, kernel
+from bisim_abstract._base.rounding import EPS as U
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 
-U = 2.0**-53
 # Above every underflow error below (each at most 2**-1075 times a cost or a count of terms).
 TINY = 1e-290
 # Mass that is not worth another path. What stays behind is charged to the bound, see

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import MemoryLimitError, VerificationError
@@ -155,14 +155,14 @@ class Claims:
         return (*self.levels, self.states)
 
 
-def read_claims(certificate: object, mdp: TabularMDP, *, memory_limit: int | None = None) -> Claims:
+def read_claims(certificate: object, mdp: TabularMDP, *, resources: Resources = HERE) -> Claims:
     """Read a certificate.
 
     Raises:
         VerificationError: If it is malformed, or of another model.
         MemoryLimitError: If it is too large to be checked here.
     """
-    room = _Room(memory_limit)
+    room = _Room(resources)
     try:
         return _read(certificate, mdp, room)
     except VerificationError:
@@ -589,8 +589,8 @@ def _choice(holder: object, name: str, choices: tuple[str, ...]) -> str:
 class _Room:
     """The memory that a check may take, of which every array that is read needs a part."""
 
-    def __init__(self, memory_limit: int | None) -> None:
-        self._limit = memory_limit
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
         self._copies = self._pairs = self._values = 0
         self.refusal: MemoryLimitError | None = None
 
@@ -614,18 +614,17 @@ class _Room:
     def _take(self, size: int, name: str) -> None:
         """Refuse an array, before it is copied, if checking it would not fit."""
         # Without a limit copies made so far are no longer among what is available.
-        before = 0 if self._limit is None else self._copies
+        before = 0 if self._resources.memory_limit is None else self._copies
         self._copies += 8 * size
         if name == "keys":
             self._pairs = max(self._pairs, size)
         elif name == "values":
             self._values += size
         try:
-            check_memory(
+            self._resources.check_memory(
                 before + 8 * size + PAIR_BYTES * self._pairs + VALUE_BYTES * self._values,
                 what=f"checking a certificate up to its {name} ({size:,} numbers)",
                 instead="use a larger machine, or certify with fewer covered pairs (max_pairs)",
-                memory_limit=self._limit,
             )
         except MemoryLimitError as error:
             self.refusal = error

@@ -19,6 +19,7 @@ from functools import partial
 import numpy as np
 
 from bisim_abstract._base.parallel import map_chunks
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._verify.exact import ExactTable
 from bisim_abstract._verify.floats import Reader, below_float
@@ -29,7 +30,6 @@ CELL_LIMIT = 20_000  # cells of states that are compared with one another
 PAIR_LIMIT = 50_000_000  # single pairs that are looked at between cells that stay open
 EXACT_LIMIT = 10_000  # of these, pairs so close to the threshold that fractions must decide
 BATCH, GROUP = 2**18, 16  # pairs that are looked at at once, and how often before a verdict
-EPS = 2.0**-53
 
 
 def check_clusters(

@@ -26,12 +26,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._verify.read import Claims, ValueClaims
 from bisim_abstract.errors import VerificationError
 
-EPS = 2.0**-53
 TINY = 1e-305  # above all that underflow may lose in a backup
 NOTHING = 1e-9  # of the optimal start value: a loss below this counts as none
 

@@ -47,11 +47,10 @@ from bisim_abstract._base.checks import (
     as_generator,
     check_choice,
     check_int,
-    check_memory_limit,
 )
 from bisim_abstract._base.html import table_html
-from bisim_abstract._base.parallel import thread_count
 from bisim_abstract._base.progress import compiling, shown
+from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import counted, seconds_text
 from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback, SeedLike
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
@@ -162,8 +161,7 @@ def verify(
     mode: str = "float",
     sample: int = 200,
     seed: SeedLike = 0,
-    threads: int | None = None,
-    memory_limit: int | None = None,
+    resources: Resources = HERE,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> Verification:
@@ -182,9 +180,7 @@ def verify(
             rounding alone speaks against a small certificate, "exact" decides.
         sample: Number of pairs in "sampled" mode.
         seed: Seed or generator of the sample.
-        threads: Number of threads in "float" mode; all cores by default. The result does not
-            depend on it.
-        memory_limit: Bytes that may be used; what is available by default.
+        resources: Threads, in "float" mode, and memory. The result does not depend on them.
         callback: Called when a part begins, and if solvers must be compiled first.
         progress: Show a line also where there is no terminal, as in a notebook.
 
@@ -196,18 +192,19 @@ def verify(
     _check_kind(certificate)
     check_choice("mode", mode, MODES)
     sample = check_int("sample", sample, low=1)
-    options = _Options(mode, sample, as_generator(seed), thread_count(threads))
-    limit = check_memory_limit(memory_limit)
-    return _judged(mdp, certificate, options, limit, callback, progress)
+    options = _Options(mode, sample, as_generator(seed), resources)
+    return _judged(mdp, certificate, options, callback, progress)
 
 
-def verify_rest(mdp: TabularMDP, certificate: Certificate) -> Verification:
+def verify_rest(
+    mdp: TabularMDP, certificate: Certificate, *, resources: Resources = HERE
+) -> Verification:
     """`verify`, without what this process has found of the very same claims or bounds.
 
     Thresholds of one certificate share their bounds; each has clusters and a value of its own.
     """
-    options = _Options("float", 1, as_generator(0), thread_count(None), is_recalling=True)
-    return _judged(mdp, certificate, options, None, None, False)
+    options = _Options("float", 1, as_generator(0), resources, is_recalling=True)
+    return _judged(mdp, certificate, options, None, False)
 
 
 @dataclass(frozen=True)
@@ -217,7 +214,7 @@ class _Options:
     mode: str
     sample: int
     rng: np.random.Generator
-    threads: int
+    resources: Resources
     is_recalling: bool = False
 
 
@@ -225,7 +222,6 @@ def _judged(
     mdp: TabularMDP,
     certificate: Certificate,
     options: _Options,
-    memory_limit: int | None,
     callback: ProgressCallback | None,
     progress: bool,
 ) -> Verification:
@@ -237,7 +233,7 @@ def _judged(
         compiling(report, about=COMPILING) as compiled,
     ):
         try:
-            claims = read_claims(certificate, mdp, memory_limit=memory_limit)
+            claims = read_claims(certificate, mdp, resources=options.resources)
         except VerificationError as reason:
             return Verification(False, "rejected", options.mode, str(reason), 0.0, 0)
         of_bounds = bounds_digest(mdp, claims)
@@ -289,7 +285,7 @@ class _Check:
         self._options = options
         self._mode = options.mode
         self._digest = options.mode.encode() + of_bounds
-        self._threads = options.threads
+        self._threads = options.resources.n_threads
         self._report = report
 
     def judge(self, claims: Claims) -> Verification:

@@ -17,192 +17,180 @@ refutes the general remark: a cycle, on which one query closes to |S| pairs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
 
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract import MetricBounds, TabularMDP, bisimulation_metric, certify
-from bisim_abstract._base.types import IntArray
-from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._prove.covering import retrieve
+from bisim_abstract import Certificate, MetricBounds, TabularMDP, bisimulation_metric, certify
 from bisim_abstract.parts import sparse_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
-from paper.common import (
-    CLOSE,
-    DIFFERENT,
-    REPRODUCED,
-    Claim,
-    Options,
-    Result,
-    ResultTable,
-    figure,
-    theorem,
-)
+from paper.engine import ONE_THREAD, Claim, Near, Often, Options, Result, Row, Rows, Theorem, timed
+from paper.inside import Arms, IntArray, retrieve
 from paper.restricted import EPS, examine, settle
-
-T = TypeVar("T")
 
 GAMMA, ACTIONS, SUPPORT, BUDGET, DIM, INDEX = 0.7, 3, 4, 12, 6, "LSH16"
 TOL = 1e-9  # how little the arms may still move, as the paper iterates
-PUBLISHED_SECONDS = {"closure": (425.0, 452.0), "ANN": (13.0, 17.0)}
-PUBLISHED_RATIO = (25.0, 33.0)
-PUBLISHED_SATURATION = 1.0
+CLOSURE_SECONDS, ANN_SECONDS, RATIO, SATURATION = (425, 452), (13, 17), (25, 33), 1.0  # published
+COLUMNS = """|S|; seed; queries; closed share, published; closed share; steps; sweeps, closure;
+sweeps, ANN; ratio of backups; width at queries, closure; error, ANN; certify says"""
+SECONDS_COLUMNS = """|S|; seed; closure s, published; closure s; ANN s, published; ANN s;
+ratio, published; ratio; all pairs certified s; certify s"""
+CYCLE, SPARSE = "a cycle, 101 states", "sparse random, 100 states"
 
-
-@dataclass(frozen=True)
-class Closure:
-    """A closed set of pairs, and how it was found.
-
-    Attributes:
-        arms: Its pairs.
-        sizes: Pairs after each step of the breadth-first search.
-    """
-
-    arms: Arms
-    sizes: list[int]
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Both methods on one model.
-
-    Attributes:
-        n: Number of states.
-        seed: Of the model.
-        queries: Pairs asked for.
-        closed: Pairs in their closure.
-        steps: Steps of the search.
-        sweeps: Made by the closure and by the restricted run.
-        width: Of the bounds of the queries after closure.
-        error: Of the lower arm over all pairs after the restricted run.
-        seconds: Closure, restricted run, certified metric of all pairs, `certify`.
-        says: What `certify` says of the model.
-        is_closed: Nothing outside is read.
-        is_exact: On the closure both arms enclose the metric and meet, to what is proven.
-        is_identity: The error of the restricted run is its coverage gap, and both arms enclose.
-    """
-
-    n: int
-    seed: int
-    queries: int
-    closed: int
-    steps: int
-    sweeps: tuple[int, int]
-    width: float
-    error: float
-    seconds: tuple[float, float, float, float]
-    says: str
-    is_closed: bool
-    is_exact: bool
-    is_identity: bool
+# fmt: off
+THEOREMS = (
+    Theorem("The closure reads nothing outside itself; there both arms enclose the metric and "
+        "meet, to what their defects prove", measure="is_exact"),
+    Theorem("The restricted run errs by exactly its coverage gap, and encloses the metric",
+        measure="is_identity"),
+)
+SATURATES = Often("On sparse random models a few hundred queries close to all pairs within a few "
+    "steps", "100%", "is_full", "a model did not mix",
+    shown="100% in {held}/{runs}, from {low}-{high} queries in at most {most} steps; "
+    "a single query closes to {one:.0%}")
+TAKES_LONGER = Near("On-demand takes longer than restricted sweeps by this factor, {n} states",
+    RATIO, "ratio",
+    "it is pairs times sweeps until the arms stand, less what embedding and index "
+    "cost; the published seconds are those of one range for 50 and 100 states, "
+    "although there are four times as many pairs at 100, and fit the latter",
+    shown="{ratios[0]:.1f}-{ratios[1]:.1f}x (backups: "
+    "{work[0]:.1f}-{work[1]:.1f}x)", stated="{}-{}x".format(*RATIO))
+CLAIMS = (
+    Claim("Seconds of on-demand exactness, at most", "{closure s, published} s", "is quick",
+        "compiled transport in place of an LP per pair and action",
+        shown="{closure s:.2f} s at {|S|} states; all pairs certified by policy iteration {all "
+        "pairs certified s:.2f} s, restricted sweeps {ANN s:.2f} s",
+        note="compiled transport in place of an LP per pair and action"),
+    Claim("Any connected model closes to everything", "asserted", "all close",
+        "being connected is not enough: pairs must mix, and under deterministic moves two states "
+        "keep their distance along the cycle for ever; slips do mix RoomsGrid",
+        shown="false: one query on a cycle of 101 states closes to {cycle:.1%}; not to all pairs "
+        "from {most_queries} queries: {apart}"),
+)
+# fmt: on
+CHOICES = f"""
+- gamma = {GAMMA}, three actions, rewards spanning [0, 1]; queries are the pairs that the index
+  retrieves with k' = {BUDGET}, whose closure is then solved.
+- Both sides sweep both arms from d_R and D until they move by at most {TOL:g}; one thread; seconds
+  are those of the processor, best of three (of one for `certify`).
+- Seconds of the closure contain the search; those of the restricted run contain embedding and
+  index.
+- Uniform queries on the models with structure; absorbing ends count as a state.
+"""
 
 
 def run(options: Options) -> Result:
     """Saturation, times, and models that do not saturate."""
-    result = Result("closure", "On-demand closure")
-    sizes = (50,) if options.quick else (50, 100)
-    seeds = range(options.seed, options.seed + (1 if options.quick else 3))
-    repeats = 2 if options.quick else 3
-    contests = [contest(n, seed, repeats) for n in sizes for seed in seeds]
-    counts = (1, 300) if options.quick else (1, 10, 100, 300)
+    result = Result("closure", "On-demand closure", options)
+    sizes = options.pick((50,), (50, 100))
+    repeats = options.pick(2, 3)
+    contests = Rows(contest(n, seed, repeats) for n in sizes for seed in options.seeds(1, 3))
+    counts = options.pick((1, 300), (1, 10, 100, 300))
     shares = {
         name: [share(mdp, count, options.seed) for count in counts]
         for name, mdp in models(options).items()
     }
-    result.tables += [
-        contest_table(contests),
-        seconds_table(contests),
-        share_table(shares, counts),
-    ]
-    result.claims += claims(contests, shares, counts)
-    result.choices += [
-        (
-            f"gamma = {GAMMA}, three actions, rewards spanning [0, 1]; queries are the pairs that "
-            f"the index retrieves with k' = {BUDGET}, whose closure is then solved."
-        ),
-        (
-            f"Both sides sweep both arms from d_R and D until they move by at most {TOL:g}; one "
-            "thread; seconds are those of the processor, best of three (of one for `certify`)."
-        ),
-        (
-            "Seconds of the closure contain the search; those of the restricted run contain "
-            "embedding and index."
-        ),
-        "Uniform queries on the models with structure; absorbing ends count as a state.",
-    ]
-    draw(result, options, shares, counts)
+    title = f"Closure of the pairs retrieved with k' = {BUDGET}"
+    result.add_table("closure", title, contests, COLUMNS)
+    result.add_table("closure_seconds", "Seconds", contests, SECONDS_COLUMNS)
+    result.add_table("closure_models", "Closure of uniform queries", share_rows(shares, counts))
+    result.judge(THEOREMS, contests.columns())
+    result.judge([SATURATES], saturation(contests) | {"one": shares[SPARSE][0][0]})
+    for n, of in contests.by("|S|").items():
+        result.judge([TAKES_LONGER], ratios(n, of))
+    result.judge(CLAIMS, slowest(contests) | unmixed(shares, counts))
+    result.choose(CHOICES)
+    draw(result, shares, counts)
     return result
 
 
-def close(mdp: TabularMDP, first: IntArray, second: IntArray) -> Closure:
-    """All pairs that the values of some pairs depend on, by breadth-first search."""
+# -- closures ----------------------------------------------------------------------------------
+
+
+def close(mdp: TabularMDP, first: IntArray, second: IntArray) -> tuple[Arms, list[int]]:
+    """All pairs that the values of some pairs depend on, by breadth-first search.
+
+    Returns:
+        Arms over them, and the number of pairs after each step.
+    """
     n = mdp.n_states
-    arms = Arms(mdp, GAMMA, upper_start="constant", threads=1)
+    arms = Arms(mdp, GAMMA, upper_start="constant", resources=ONE_THREAD)
     arms.cover(first, second)
     fresh, sizes = arms.keys, [arms.n_covered]
     while fresh.size:
-        layer = Arms(mdp, GAMMA, threads=1)  # only what is new is looked at again
+        layer = Arms(mdp, GAMMA, resources=ONE_THREAD)  # only what is new is looked at again
         layer.cover(*np.divmod(fresh, n))
         s, t = layer.ground_pairs()
         keys = (np.minimum(s, t) * n + np.maximum(s, t))[s != t]
         fresh = np.setdiff1d(keys, arms.keys)
         arms.cover(*np.divmod(fresh, n))
         sizes.append(arms.n_covered)
-    return Closure(arms, sizes[:-1])
+    return arms, sizes[:-1]
 
 
-def contest(n: int, seed: int, repeats: int) -> Contest:
-    """Closure, restricted sweeps and all pairs on one sparse random model."""
+def contest(n: int, seed: int, repeats: int) -> Row:
+    """Closure, restricted sweeps and all pairs on one sparse random model.
+
+    Returns:
+        Columns of both tables, and whether the theorems held.
+    """
     mdp = sparse_mdp(n, ACTIONS, support=SUPPORT, seed=np.random.default_rng([seed, n]))
 
     def restricted() -> tuple[Arms, int]:
-        arms = Arms(mdp, GAMMA, upper_start="constant", threads=1)
+        arms = Arms(mdp, GAMMA, upper_start="constant", resources=ONE_THREAD)
         retrieve(arms, None, DIM, INDEX, BUDGET, np.random.default_rng([seed, n, 1]))
         return arms, settle(arms, tol=TOL)
 
-    (some, made), some_seconds = timed(restricted, repeats)
+    def on_demand() -> tuple[Arms, list[int], int]:
+        arms, sizes = close(mdp, *queries)
+        return arms, sizes, settle(arms, tol=TOL)
+
+    def certified() -> Certificate:
+        return certify(mdp, GAMMA, tau="auto", resources=ONE_THREAD)
+
+    def all_pairs() -> MetricBounds:
+        return bisimulation_metric(mdp, GAMMA, resources=ONE_THREAD)
+
+    (some, made), some_seconds = timed(restricted, repeats, clock=time.thread_time)
     queries = some.pairs()
-
-    def on_demand() -> tuple[Closure, int]:
-        closed = close(mdp, *queries)
-        return closed, settle(closed.arms, tol=TOL)
-
-    (closed, needed), closed_seconds = timed(on_demand, repeats)
-    metric, all_seconds = timed(lambda: bisimulation_metric(mdp, GAMMA, threads=1), repeats)
-    certificate, certify_seconds = timed(lambda: certify(mdp, GAMMA, tau="auto", threads=1), 1)
-    is_exact, width = meets(closed.arms, metric, queries)
+    (closed, sizes, needed), closed_seconds = timed(on_demand, repeats, clock=time.thread_time)
+    metric, all_seconds = timed(all_pairs, repeats, clock=time.thread_time)
+    certificate, certify_seconds = timed(certified, clock=time.thread_time)
+    is_exact, width = meets(closed, metric, queries)
     settle(some)  # to its limit, of which the identity speaks
-    sharp = bisimulation_metric(mdp, GAMMA, tol=1e-12)
-    found = examine(some, sharp)
-    clusters = int(certificate.labels_upper.max()) + 1 if certificate.is_certified else 0
-    return Contest(
-        n=n,
-        seed=seed,
-        queries=queries[0].size,
-        closed=closed.arms.n_covered,
-        steps=len(closed.sizes) - 1,
-        sweeps=(needed, made),
-        width=width,
-        error=found.error,
-        seconds=(closed_seconds, some_seconds, all_seconds, certify_seconds),
-        says=f"{clusters} clusters" if clusters else "abstains",
-        is_closed=closed.arms.ground_pairs()[0].size == 1 + closed.arms.n_covered,
-        is_exact=is_exact,
-        is_identity=found.is_identity and found.is_contracted and found.is_enclosed,
-    )
+    found = examine(some, bisimulation_metric(mdp, GAMMA, tol=1e-12))
+    return {
+        "|S|": n,
+        "seed": seed,
+        "queries": queries[0].size,
+        "closed share, published": SATURATION,
+        "closed share": closed.n_covered / (n * (n - 1) / 2),
+        "steps": len(sizes) - 1,
+        "sweeps, closure": needed,
+        "sweeps, ANN": made,
+        "ratio of backups": closed.n_covered * needed / (queries[0].size * made),
+        "width at queries, closure": width,
+        "error, ANN": found.error,
+        "certify says": said_by(certificate),
+        "closure s, published": "{}-{}".format(*CLOSURE_SECONDS),
+        "closure s": closed_seconds,
+        "ANN s, published": "{}-{}".format(*ANN_SECONDS),
+        "ANN s": some_seconds,
+        "ratio, published": "{}-{}".format(*RATIO),
+        "ratio": closed_seconds / some_seconds,
+        "all pairs certified s": all_seconds,
+        "certify s": certify_seconds,
+        "is_full": closed.n_covered == n * (n - 1) // 2,
+        "is_exact": is_exact and closed.ground_pairs()[0].size == 1 + closed.n_covered,
+        "is_identity": found.is_identity and found.is_contracted and found.is_enclosed,
+    }
 
 
-def timed(work: Callable[[], T], repeats: int) -> tuple[T, float]:
-    """What a call returns, and its least processor seconds over some repeats."""
-    seconds = []
-    for _ in range(repeats):
-        begin = time.thread_time()
-        found = work()
-        seconds.append(time.thread_time() - begin)
-    return found, min(seconds)
+def said_by(certificate: Certificate) -> str:
+    """What `certify` says of a model."""
+    if not certificate.is_certified:
+        return "abstains"
+    return f"{int(certificate.labels_upper.max()) + 1} clusters"
 
 
 def meets(
@@ -238,10 +226,10 @@ def models(options: Options) -> dict[str, TabularMDP]:
     step = (np.arange(n) + 1) % n
     taxi = "Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4"
     found = {
-        "sparse random, 100 states": sparse_mdp(100, ACTIONS, support=SUPPORT, seed=options.seed),
+        SPARSE: sparse_mdp(100, ACTIONS, support=SUPPORT, seed=options.seed),
         "RoomsGrid, slippery, 100 states": RoomsGridEnv(side=10, room_size=5).to_mdp(),
         "RoomsGrid, no slip, 144 states": RoomsGridEnv(side=12, room_size=4, slip=0.0).to_mdp(),
-        "a cycle, 101 states": TabularMDP.from_rows(np.arange(n + 1), step, np.ones(n), rewards),
+        CYCLE: TabularMDP.from_rows(np.arange(n + 1), step, np.ones(n), rewards),
         "FrozenLake 8x8, 65 states": extract_mdp(gym.make("FrozenLake-v1", map_name="8x8")),
     }
     if not options.quick:
@@ -254,173 +242,74 @@ def share(mdp: TabularMDP, count: int, seed: int) -> tuple[float, int]:
     n = mdp.n_states
     rng = np.random.default_rng([seed, count])
     s = rng.integers(n, size=count)
-    closed = close(mdp, s, (s + rng.integers(1, n, size=count)) % n)
-    return closed.arms.coverage, len(closed.sizes) - 1
+    arms, sizes = close(mdp, s, (s + rng.integers(1, n, size=count)) % n)
+    return arms.coverage, len(sizes) - 1
 
 
-def contest_table(contests: list[Contest]) -> ResultTable:
-    """What both methods look at and reach."""
-    rows = [
-        (
-            x.n,
-            x.seed,
-            x.queries,
-            PUBLISHED_SATURATION,
-            x.closed / (x.n * (x.n - 1) / 2),
-            x.steps,
-            x.sweeps[0],
-            x.sweeps[1],
-            x.closed * x.sweeps[0] / (x.queries * x.sweeps[1]),
-            x.width,
-            x.error,
-            x.says,
-        )
-        for x in contests
-    ]
-    columns = ("|S|", "seed", "queries", "closed share, published", "closed share", "steps",
-               "sweeps, closure", "sweeps, ANN", "ratio of backups", "width at queries, closure",
-               "error, ANN", "certify says")  # fmt: skip
-    return ResultTable(
-        "closure", f"Closure of the pairs retrieved with k' = {BUDGET}", columns, rows
-    )
+# -- figures of claims -------------------------------------------------------------------------
+
+Shares = dict[str, list[tuple[float, int]]]
 
 
-def seconds_table(contests: list[Contest]) -> ResultTable:
-    """Seconds of both methods, and of all pairs."""
-    closure, ann = (
-        f"{low:g}-{high:g}"
-        for low, high in (PUBLISHED_SECONDS["closure"], PUBLISHED_SECONDS["ANN"])
-    )
-    rows = [
-        (
-            x.n,
-            x.seed,
-            closure,
-            x.seconds[0],
-            ann,
-            x.seconds[1],
-            f"{PUBLISHED_RATIO[0]:g}-{PUBLISHED_RATIO[1]:g}",
-            x.seconds[0] / x.seconds[1],
-            x.seconds[2],
-            x.seconds[3],
-        )
-        for x in contests
-    ]
-    columns = ("|S|", "seed", "closure s, published", "closure s", "ANN s, published", "ANN s",
-               "ratio, published", "ratio", "all pairs certified s", "certify s")  # fmt: skip
-    return ResultTable("closure_seconds", "Seconds", columns, rows)
+def saturation(contests: Rows) -> Row:
+    """How far the paper's models close."""
+    queries, steps = contests.column("queries"), contests.column("steps")
+    return contests.columns() | {"low": min(queries), "high": max(queries), "most": max(steps)}
 
 
-def share_table(shares: dict[str, list[tuple[float, int]]], counts: tuple[int, ...]) -> ResultTable:
-    """Closures of uniform queries on several models."""
-    rows = [(name, *(x for pair in found for x in pair)) for name, found in shares.items()]
-    columns = ["model"]
-    for count in counts:
-        columns += [f"share, {count} queries" if count > 1 else "share, 1 query", "steps"]
-    return ResultTable("closure_models", "Closure of uniform queries", tuple(columns), rows)
-
-
-def claims(
-    contests: list[Contest],
-    shares: dict[str, list[tuple[float, int]]],
-    counts: tuple[int, ...],
-) -> list[Claim]:
-    """Theorems, saturation and times."""
-    count = len(contests)
-    full = sum(x.closed == x.n * (x.n - 1) // 2 for x in contests)
-    steps = max(x.steps for x in contests)
-    low = min(x.queries for x in contests)
-    high = max(x.queries for x in contests)
-    slowest = max(contests, key=lambda x: x.seconds[0])
-    cycle = shares["a cycle, 101 states"][0][0]
-    one = shares["sparse random, 100 states"][0][0]
-    apart = [name for name, found in shares.items() if found[-1][0] < 1.0]
-    return [
-        theorem(
-            "The closure reads nothing outside itself; there both arms enclose the metric and "
-            "meet, to what their defects prove",
-            sum(x.is_closed and x.is_exact for x in contests),
-            count,
-        ),
-        theorem(
-            "The restricted run errs by exactly its coverage gap, and encloses the metric",
-            sum(x.is_identity for x in contests),
-            count,
-        ),
-        Claim(
-            "On sparse random models a few hundred queries close to all pairs within a few steps",
-            "100%",
-            f"100% in {full}/{count}, from {low}-{high} queries in at most {steps} steps; a "
-            f"single query closes to {one:.0%}",
-            REPRODUCED if full == count else DIFFERENT,
-            "" if full == count else "a model did not mix",
-        ),
-        *(
-            ratio_claim(n, [x for x in contests if x.n == n])
-            for n in sorted({x.n for x in contests})
-        ),
-        Claim(
-            "Seconds of on-demand exactness, at most",
-            f"{PUBLISHED_SECONDS['closure'][0]:g}-{PUBLISHED_SECONDS['closure'][1]:g} s",
-            f"{slowest.seconds[0]:.2f} s at {slowest.n} states; all pairs certified by policy "
-            f"iteration {slowest.seconds[2]:.2f} s, restricted sweeps {slowest.seconds[1]:.2f} s",
-            REPRODUCED if slowest.seconds[0] <= PUBLISHED_SECONDS["closure"][1] else DIFFERENT,
-            "compiled transport in place of an LP per pair and action",
-        ),
-        Claim(
-            "Any connected model closes to everything",
-            "asserted",
-            f"false: one query on a cycle of 101 states closes to {cycle:.1%}; not to all pairs "
-            f"from {counts[-1]} queries: {', '.join(apart) or 'none'}",
-            DIFFERENT,
-            "being connected is not enough: pairs must mix, and under deterministic moves two "
-            "states keep their distance along the cycle for ever; slips do mix RoomsGrid",
-        ),
-    ]
-
-
-def ratio_claim(n: int, contests: list[Contest]) -> Claim:
+def ratios(n: int, contests: Rows) -> Row:
     """How much longer the on-demand method takes at one size."""
-    some = [x for x in contests if x.n == n]
-    ratios = [x.seconds[0] / x.seconds[1] for x in some]
-    work = [x.closed * x.sweeps[0] / (x.queries * x.sweeps[1]) for x in some]
-    ours, (low, high) = float(np.median(ratios)), PUBLISHED_RATIO
-    off = max(low / ours, ours / high, 1.0) - 1.0
-    verdict = REPRODUCED if off <= 0.05 else CLOSE if off <= 0.3 else DIFFERENT
-    why = (
-        "it is pairs times sweeps until the arms stand, less what embedding and index cost; the "
-        "published seconds are those of one range for 50 and 100 states, although there are four "
-        "times as many pairs at 100, and fit the latter"
-    )
-    return Claim(
-        f"On-demand takes longer than restricted sweeps by this factor, {n} states",
-        f"{low:g}-{high:g}x",
-        f"{min(ratios):.1f}-{max(ratios):.1f}x (backups: {min(work):.1f}-{max(work):.1f}x)",
-        verdict,
-        "" if verdict == REPRODUCED else why,
-    )
+    found, work = contests.column("ratio"), contests.column("ratio of backups")
+    ranges = {"ratios": (min(found), max(found)), "work": (min(work), max(work))}
+    return {"n": n, "ratio": float(np.median(found)), **ranges}
 
 
-def draw(
-    result: Result,
-    options: Options,
-    shares: dict[str, list[tuple[float, int]]],
-    counts: tuple[int, ...],
-) -> None:
+def slowest(contests: Rows) -> Row:
+    """The closure that took longest."""
+    row = max(contests, key=lambda x: x["closure s"])
+    return row | {"is quick": row["closure s"] <= CLOSURE_SECONDS[1]}
+
+
+def unmixed(shares: Shares, counts: tuple[int, ...]) -> Row:
+    """Models that do not close to all pairs."""
+    apart = [name for name, found in shares.items() if found[-1][0] < 1.0]
+    return {
+        "all close": not apart,
+        "apart": ", ".join(apart) or "none",
+        "cycle": shares[CYCLE][0][0],
+        "most_queries": counts[-1],
+    }
+
+
+# -- tables and figures ------------------------------------------------------------------------
+
+
+def share_rows(shares: Shares, counts: tuple[int, ...]) -> list[Row]:
+    """Closures of uniform queries on several models."""
+    names = [f"{count} queries" if count > 1 else "1 query" for count in counts]
+    rows = []
+    for model, found in shares.items():
+        row: Row = {"model": model}
+        rows.append(row)
+        for name, (part, steps) in zip(names, found, strict=True):
+            row |= {f"share, {name}": part, f"steps, {name}": steps}
+    return rows
+
+
+def draw(result: Result, shares: Shares, counts: tuple[int, ...]) -> None:
     """Share of pairs that queries close to, by model."""
-    with figure(result, options.out, "closure", size=(9.0, 4.2)) as axes:
-        markers = "os^vDP"
-        for k, ((name, found), marker) in enumerate(zip(shares.items(), markers, strict=False)):
-            percents = [100 * x[0] for x in found]
+    with result.figure(
+        "closure",
+        size=(9.0, 4.2),
+        ticks={x: str(x) for x in counts},
+        xscale="log",
+        ylim=(-3, 105),
+        xlabel="queries",
+        ylabel="pairs in their closure, %",
+        title="What an exact answer on demand depends on",
+    ) as axes:
+        for k, ((name, found), marker) in enumerate(zip(shares.items(), "os^vDP", strict=False)):
+            percents = [100 * x for x, _ in found]
             # The first lies below the second: let it show.
             size, width = (11, 4.0) if k == 0 else (6, 1.5)
             axes.plot(counts, percents, marker + "-", label=name, markersize=size, linewidth=width)
-        axes.set_xscale("log")
-        axes.set_xticks(counts, [str(x) for x in counts])
-        axes.minorticks_off()
-        axes.set_ylim(-3, 105)
-        axes.set_xlabel("queries")
-        axes.set_ylabel("pairs in their closure, %")
-        axes.set_title("What an exact answer on demand depends on")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))

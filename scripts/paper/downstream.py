@@ -15,128 +15,167 @@ its bound audit, and beside it value features, which need no metric), and what "
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from bisim_abstract import Certificate
-from bisim_abstract._base.types import FloatArray, IntArray
-from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._propose.retrieval import uniform_pairs
 from bisim_abstract.parts import cluster_by_rewards, landmark_mds, single_build, value_features
-from paper.common import (
-    CLOSE,
-    DIFFERENT,
-    REPRODUCED,
+from paper import planted
+from paper.engine import (
     Claim,
+    Near,
+    NextToNothing,
+    Often,
     Options,
     Result,
-    ResultTable,
-    figure,
-    judged,
-    theorem,
+    Row,
+    Rows,
+    Theorem,
+    mean,
+    spread,
 )
+from paper.inside import Arms, FloatArray, IntArray, make_certificate, uniform_pairs
 from paper.planted import (
     GAMMA,
-    GENERATOR,
-    LOSS,
     SWEEPS,
-    Checks,
     Truth,
     check_build,
     count,
     is_covered,
     planted_mdp,
-    small,
-    spread,
     truth_of,
 )
 
 SHARES = (0.25, 0.5, 0.75, 0.9)
-PUBLISHED: dict[str, Any] = {
+TITLES = {"exact": "exact metric", "upper": "ANN, upper arm", "lower": "ANN, lower freeze"}
+SMALL_PUBLISHED = {  # mean losses by threshold
     "exact": (0.03, 0.03, 0.67, 1.63),
     "upper": (0.03, 0.03, 0.03, 0.94),
     "lower": (2.86, 2.86, 2.86, 2.86),
-    "bias": 0.33,
-    # |S| = 120: mean loss, its spread, clusters
+}
+LARGE_PUBLISHED = {  # mean loss, its spread, clusters
     "exact metric": (0.022, 0.008, "12"),
     "ANN, upper arm": (0.022, 0.008, "12-14"),
     "ANN, lower freeze": (1.47, 0.55, "1"),
     "random coverage, upper arm": (0.017, 0.009, "25-46"),
     "rewards alone": (1.47, 0.55, "1"),
     "sampled, one sweep": (1.47, 0.55, "1"),
-    "squeeze": "8/8",
-    "mean clusters": 12.8,
 }
+SQUEEZE = "8/8"
 INDEX = "LSH16"
 DIM = 6  # of the paper's MDS
 SMALL_NEIGHBOURS, NEIGHBOURS = 6, 12
 EXACT, FEATURES = "MDS of the exact metric, operating", "value features, operating"
 SOME = "MDS of the exact metric, any that gives the groups"
 
+SCALE = "the scale of losses depends on the unspecified generator"
+
+
+def small_loss_claims() -> Iterator[Claim]:
+    """Losses by threshold; one figure serves all thresholds of the lower freeze."""
+    separates = "here the upper arm separates the groups at this threshold still"
+    for k, share in enumerate(SHARES):
+        for name, title in TITLES.items():
+            text = f"|S| = 30, threshold {share:g}: loss of the {title}"
+            theirs, measure = SMALL_PUBLISHED[name][k], f"{name} {share:g}"
+            if theirs == 0.03:  # in units in which one cluster loses 2 to 3, this is nothing
+                yield NextToNothing(text, theirs, measure)
+            elif name != "lower" or share == 0.5:
+                yield Near(text, theirs, measure, separates if name == "upper" else SCALE)
+
+
+# fmt: off
+SMALL_CLAIMS = (
+    *small_loss_claims(),
+    Near("mean absolute difference between upper arm and exact metric at 0.25 and 0.5", 0.0,
+        "difference", SCALE, shown="{:.2g}", tight=0.005, loose=0.005, absolute=True, stated="0.0"),
+    Often("beyond 0.5 the upper arm loses no more than the exact metric", "yes", "not worse",
+        "finer clusters need not lose less in every single run", shown="{held}/{runs} runs",
+        tolerated=0.0),
+    Often("the frozen under-estimate merges everything into one cluster", "all", "merged",
+        "at low thresholds some group stays apart", tolerated=0.0),
+    Near("mean over-estimate of the upper arm on covered pairs across groups", 0.33, "bias",
+        "depends on D relative to the distances, hence on the generator; its sign is certain"),
+)
+LARGE_CLAIMS = (
+    *(
+        NextToNothing(f"|S| = {{n}}: loss, {name}", theirs, f"loss, {name}", spread=around)
+        if theirs < 0.1
+        else Near(f"|S| = {{n}}: loss, {name}", theirs, f"loss, {name}",
+            SCALE + "; ours spread widely")
+        for name, (theirs, around, _) in LARGE_PUBLISHED.items()
+    ),
+    Claim("|S| = {n}: random coverage splits true groups", "25-46 clusters", "splits",
+        "fewer states, or other coverage", shown="{clusters, random coverage, upper arm} clusters",
+        nearly=True),
+    *(
+        Claim(f"|S| = {{n}}: clusters, {name}", "1", f"one, {name}",
+            "a group with unusual rewards stays apart in some seeds",
+            shown=f"{{clusters, {name}}}", nearly=True)
+        for name in ("ANN, lower freeze", "rewards alone", "sampled, one sweep")
+    ),
+    Often("|S| = {n}: the upper arm recovers the exact clustering", "12-14 clusters for 12",
+        "is pure", "LSH leaves members of a group without a link",
+        shown="equal in {held}/{runs} seeds, {clusters, ANN, upper arm} clusters", enough=0.5,
+        tolerated=0.0),
+    Often("|S| = {n}: both arms agree over covered pairs at the operating threshold", SQUEEZE,
+        EXACT,
+        "covered pairs across groups read frozen under-estimates at their successors, so that the "
+        "lower arm links some of the nearest groups unless the threshold is low",
+        shown="{held}/{runs}; at some threshold that gives the groups {n_some}/{runs}"),
+)
+THEOREMS = (
+    Theorem("both arms enclose the metric on all pairs", measure="encloses"),
+    Theorem("the lower arm's error equals rho, its largest error on uncovered pairs",
+        measure="lower identity"),
+    Theorem("the upper arm's error equals its largest error on uncovered pairs",
+        measure="upper identity"),
+    Theorem("clusters of the upper arm refine the exact ones, these over covered pairs refine the "
+        "lower arm's", measure="chain"),
+)
+# fmt: on
+CHOICES = f"""
+- The paper's 'normalized' loss is taken to mean rewards normalised to [0, 1].
+- Retrieval uses the landmark MDS of the exact metric in R^6 and an LSH index of 16 planes (the
+  paper cannot have embedded rewards, which by its own account separate nothing); value features,
+  which need no metric, are shown beside it.
+- k' is {SMALL_NEIGHBOURS} at |S| = 30, where the paper gives none.
+- Random coverage draws k' partners per state; with as many distinct pairs as the index retrieves,
+  which was tried first, it gives 52-63 clusters.
+- Thresholds of the first study lie so far from the mean distance within groups to the mean across;
+  that of the second is the geometric mean of the largest within and the least across.
+- The sampled metric backs up as many random pairs as the index retrieves, once, from one sampled
+  successor per state and action under the reward distance; all others read the reward distance.
+"""
+
 
 def run(options: Options) -> Result:
     """Both studies."""
-    result = Result("downstream", "Downstream value loss of aggregation")
-    seeds = range(options.seed, options.seed + (2 if options.quick else 8))
-    checks: list[Checks] = []
-    small_study(result, options, seeds, checks)
-    large_study(result, options, seeds, checks)
-    runs = len(checks)
-    result.claims += [
-        theorem("both arms enclose the metric on all pairs", sum(x.encloses for x in checks), runs),
-        theorem(
-            "the lower arm's error equals rho, its largest error on uncovered pairs",
-            sum(x.lower_identity for x in checks),
-            runs,
-        ),
-        theorem(
-            "the upper arm's error equals its largest error on uncovered pairs",
-            sum(x.upper_identity for x in checks),
-            runs,
-        ),
-        theorem(
-            "clusters of the upper arm refine the exact ones, these over covered pairs refine "
-            "the lower arm's",
-            sum(x.chain for x in checks),
-            runs,
-        ),
-    ]
-    result.choices += [
-        GENERATOR,
-        LOSS,
-        "The paper's 'normalized' loss is taken to mean rewards normalised to [0, 1].",
-        (
-            "Retrieval uses the landmark MDS of the exact metric in R^6 and an LSH index of 16 "
-            "planes (the paper cannot have embedded rewards, which by its own account separate "
-            "nothing); value features, which need no metric, are shown beside it."
-        ),
-        f"k' is {SMALL_NEIGHBOURS} at |S| = 30, where the paper gives none.",
-        (
-            "Random coverage draws k' partners per state; with as many distinct pairs as the index "
-            "retrieves, which was tried first, it gives 52-63 clusters."
-        ),
-        (
-            "Thresholds of the first study lie so far from the mean distance within groups to the "
-            "mean across; that of the second is the geometric mean of the largest within and the "
-            "least across."
-        ),
-        (
-            "The sampled metric backs up as many random pairs as the index retrieves, once, from "
-            "one sampled successor per state and action under the reward distance; all others read "
-            "the reward distance."
-        ),
-    ]
+    result = Result("downstream", "Downstream value loss of aggregation", options)
+    seeds = options.seeds(2, 8)
+    n, groups = options.pick((60, 6), (120, 12))
+    small = Rows(small_study(seed) for seed in seeds)
+    large = Rows(large_study(n, groups, seed) for seed in seeds)
+    title = f"|S| = 30, six groups: mean value loss by threshold, {len(seeds)} seeds"
+    result.add_table("downstream_30", title, [small_row(small, name) for name in TITLES])
+    result.judge(SMALL_CLAIMS, small_figures(small))
+    draw(result, small)
+    title = f"|S| = {n}, {groups} groups, k' = {NEIGHBOURS}, {len(seeds)} seeds"
+    rows = [large_row(large, name) for name in large[0]["clusters"]]
+    result.add_table("downstream_120", title, rows)
+    title = f"|S| = {n}: seeds in which both arms agree over covered pairs"
+    result.add_table("downstream_squeeze", title, squeeze_rows(large))
+    result.judge(LARGE_CLAIMS, large_figures(large) | {"n": n})
+    result.judge(THEOREMS, Rows(x for of in small + large for x in of["checks"]).columns())
+    result.choose(planted.CHOICES + CHOICES)
     return result
 
 
 def build(truth: Truth, points: FloatArray, neighbours: int, seed: int) -> Certificate:
     """Algorithm 2 on given points, to convergence."""
-    return single_build(
-        truth.mdp, GAMMA, neighbours=neighbours, embedding=points, index=INDEX, sweeps=SWEEPS,
-        seed=seed,
-    )  # fmt: skip
+    settings: Row = {"neighbours": neighbours, "index": INDEX, "sweeps": SWEEPS, "seed": seed}
+    return single_build(truth.mdp, GAMMA, embedding=points, **settings)
 
 
 def exact_points(truth: Truth, seed: int) -> FloatArray:
@@ -148,292 +187,169 @@ def exact_points(truth: Truth, seed: int) -> FloatArray:
     return np.asarray(landmark_mds(distances, truth.n, dim=DIM, seed=seed))
 
 
-def small_study(result: Result, options: Options, seeds: range, checks: list[Checks]) -> None:
-    """Four thresholds, three metrics."""
-    losses: dict[str, list[list[float]]] = {"exact": [], "upper": [], "lower": []}
-    counts: dict[str, list[list[int]]] = {"exact": [], "upper": [], "lower": []}
-    biases = []
-    for seed in seeds:
-        truth = truth_of(*planted_mdp(30, 6, seed=seed))
-        made = build(truth, exact_points(truth, seed), SMALL_NEIGHBOURS, seed)
-        lower, upper = made.bounds(truth.first, truth.second)
-        far = is_covered(made, truth.first, truth.second) & ~truth.is_within
-        biases.append(float((upper - truth.above)[far].mean()))
-        per_tau: list[dict[str, IntArray]] = []
-        for share in SHARES:
-            tau = truth.band_threshold(share)
-            checks.append(check_build(made, truth, tau))
-            per_tau.append(
-                {
-                    "exact": truth.linked(truth.above, tau),
-                    "upper": made.partitions(tau)[1],
-                    # What is frozen at the under-estimate links as well: the failure shown.
-                    "lower": truth.linked(lower, tau),
-                }
-            )
-        for name in losses:
-            losses[name].append([truth.loss(x[name]) for x in per_tau])
-            counts[name].append([count(x[name]) for x in per_tau])
-    means = {name: np.mean(rows, axis=0) for name, rows in losses.items()}
-    titles = {
-        "exact": "exact metric",
-        "upper": "ANN, upper arm",
-        "lower": "ANN, lower freeze",
+# -- four thresholds, three metrics ------------------------------------------------------------
+
+
+def small_study(seed: int) -> Row:
+    """Losses and numbers of clusters by metric and threshold, on one model."""
+    truth = truth_of(*planted_mdp(30, 6, seed=seed))
+    made = build(truth, exact_points(truth, seed), SMALL_NEIGHBOURS, seed)
+    lower, upper = made.bounds(truth.first, truth.second)
+    far = is_covered(made, truth.first, truth.second) & ~truth.is_within
+    taus = [truth.band_threshold(share) for share in SHARES]
+    labels = {
+        "exact": [truth.linked(truth.above, tau) for tau in taus],
+        "upper": [made.partitions(tau)[1] for tau in taus],
+        # What is frozen at the under-estimate links as well: the failure shown.
+        "lower": [truth.linked(lower, tau) for tau in taus],
     }
-    columns = [f"{kind} {share:g}" for share in SHARES for kind in ("paper", "ours", "clusters")]
-    rows: list[tuple[Any, ...]] = []
-    for name, title in titles.items():
-        cells: list[Any] = []
-        for k in range(len(SHARES)):
-            seen = [x[k] for x in counts[name]]
-            cells += [PUBLISHED[name][k], float(means[name][k]), spread(seen)]
-        rows.append((title, *cells))
-    result.tables.append(
-        ResultTable(
-            "downstream_30",
-            f"|S| = 30, six groups: mean value loss by threshold, {len(seeds)} seeds",
-            ("aggregated by", *columns),
-            rows,
-        )
-    )
-    scale = "the scale of losses depends on the unspecified generator"
+    return {
+        "losses": {name: [truth.loss(x) for x in of] for name, of in labels.items()},
+        "counts": {name: [count(x) for x in of] for name, of in labels.items()},
+        "bias": float((upper - truth.above)[far].mean()),
+        "checks": [check_build(made, truth, tau) for tau in taus],
+    }
+
+
+def losses_of(small: Rows, name: str) -> FloatArray:
+    """(seeds, thresholds) losses by one metric."""
+    return np.array([x["losses"][name] for x in small])
+
+
+def small_row(small: Rows, name: str) -> Row:
+    """Means by threshold, beside the published ones."""
+    row: Row = {"aggregated by": TITLES[name]}
     for k, share in enumerate(SHARES):
-        for name, title in titles.items():
-            if name == "lower" and share != 0.5:
-                continue  # one figure at all thresholds
-            text = f"|S| = 30, threshold {share:g}: loss of the {title}"
-            published, ours = PUBLISHED[name][k], float(means[name][k])
-            if published == 0.03:  # in units in which one cluster loses 2 to 3, this is nothing
-                result.claims.append(small(text, published, ours))
-            else:
-                why = scale
-                if name == "upper":
-                    why = "here the upper arm separates the groups at this threshold still"
-                result.claims.append(judged(text, published, ours, why=why))
-    operating = np.abs(np.array(losses["upper"]) - np.array(losses["exact"]))[:, :2].mean()
-    result.claims.append(
-        Claim(
-            "mean absolute difference between upper arm and exact metric at 0.25 and 0.5",
-            "0.0",
-            f"{operating:.2g}",
-            REPRODUCED if operating <= 0.005 else DIFFERENT,
-            "" if operating <= 0.005 else scale,
-        )
-    )
-    worse = sum(
-        int(u <= e + 1e-9)
-        for us, es in zip(losses["upper"], losses["exact"], strict=True)
-        for u, e in zip(us[2:], es[2:], strict=True)
-    )
-    total = 2 * len(seeds)
-    result.claims.append(
-        Claim(
-            "beyond 0.5 the upper arm loses no more than the exact metric",
-            "yes",
-            f"{worse}/{total} runs",
-            REPRODUCED if worse == total else CLOSE,
-            "" if worse == total else "finer clusters need not lose less in every single run",
-        )
-    )
-    merged = sum(int(x == 1) for rows_ in counts["lower"] for x in rows_)
-    result.claims.append(
-        Claim(
-            "the frozen under-estimate merges everything into one cluster",
-            "all",
-            f"{merged}/{4 * len(seeds)}",
-            REPRODUCED if merged == 4 * len(seeds) else CLOSE,
-            "" if merged == 4 * len(seeds) else "at low thresholds some group stays apart",
-        )
-    )
-    bias = float(np.mean(biases))
-    result.claims.append(
-        judged(
-            "mean over-estimate of the upper arm on covered pairs across groups",
-            PUBLISHED["bias"],
-            bias,
-            why="depends on D relative to the distances, hence on the generator; its sign is "
-            "certain",
-        )
-    )
-    draw(result, options, losses, titles)
+        row[f"paper {share:g}"] = SMALL_PUBLISHED[name][k]
+        row[f"ours {share:g}"] = mean(losses_of(small, name)[:, k])
+        row[f"clusters {share:g}"] = spread(x["counts"][name][k] for x in small)
+    return row
 
 
-def draw(
-    result: Result,
-    options: Options,
-    losses: Mapping[str, list[list[float]]],
-    titles: Mapping[str, str],
-) -> None:
+def small_figures(small: Rows) -> Row:
+    """What claims on the first study speak of."""
+    exact, upper = losses_of(small, "exact"), losses_of(small, "upper")
+    means = {name: losses_of(small, name).mean(axis=0).tolist() for name in TITLES}
+    return {
+        **{f"{x} {share:g}": y[k] for x, y in means.items() for k, share in enumerate(SHARES)},
+        "difference": float(np.abs(upper - exact)[:, :2].mean()),
+        "not worse": (upper[:, 2:] <= exact[:, 2:] + 1e-9).ravel().tolist(),
+        "merged": [x == 1 for row in small for x in row["counts"]["lower"]],
+        "bias": small.mean("bias"),
+    }
+
+
+def draw(result: Result, small: Rows) -> None:
     """Losses by threshold, published and measured."""
-    with figure(result, options.out, "downstream_30") as axes:
-        colours = {"exact": "tab:gray", "upper": "tab:blue", "lower": "tab:red"}
-        for name, rows in losses.items():
-            mean, std = np.mean(rows, axis=0), np.std(rows, axis=0)
-            axes.plot(SHARES, mean, "o-", color=colours[name], label=titles[name])
-            low = np.maximum(mean - std, 0.0)
-            axes.fill_between(SHARES, low, mean + std, color=colours[name], alpha=0.12, lw=0)
-            axes.plot(SHARES, PUBLISHED[name], "x--", color=colours[name], alpha=0.6, lw=1)
+    with result.figure(
+        "downstream_30",
+        ticks={x: f"{x:g}" for x in SHARES},
+        legend={"frameon": False, "fontsize": 9, "ncols": 2, "loc": "upper left"},
+        grid={"alpha": 0.25},
+        xlabel="threshold, from the mean distance within groups (0) to across (1)",
+        ylabel="mean value loss",
+        title="|S| = 30, six planted groups; bands are standard deviations over seeds",
+        ylim=(-0.12, 4.0),
+    ) as axes:
+        for name, colour in zip(TITLES, ("tab:gray", "tab:blue", "tab:red"), strict=True):
+            losses = losses_of(small, name)
+            middle, std = losses.mean(axis=0), losses.std(axis=0)
+            axes.plot(SHARES, middle, "o-", color=colour, label=TITLES[name])
+            low = np.maximum(middle - std, 0.0)
+            axes.fill_between(SHARES, low, middle + std, color=colour, alpha=0.12, lw=0)
+            axes.plot(SHARES, SMALL_PUBLISHED[name], "x--", color=colour, alpha=0.6, lw=1)
         axes.plot([], [], "kx--", alpha=0.6, lw=1, label="published")
-        axes.set_xlabel("threshold, from the mean distance within groups (0) to across (1)")
-        axes.set_ylabel("mean value loss")
-        axes.set_title("|S| = 30, six planted groups; bands are standard deviations over seeds")
-        axes.set_xticks(SHARES)
-        axes.grid(alpha=0.25)
-        axes.set_ylim(-0.12, 4.0)
-        axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper left")
 
 
-def large_study(result: Result, options: Options, seeds: range, checks: list[Checks]) -> None:
-    """One threshold, many baselines."""
-    n, groups = (60, 6) if options.quick else (120, 12)
-    found: dict[str, list[tuple[float, int]]] = {}
-    agreed = dict.fromkeys((EXACT, SOME, FEATURES), 0)
-    pure = 0
-    for seed in seeds:
-        truth = truth_of(*planted_mdp(n, groups, seed=seed))
-        tau = truth.gap_threshold()
-        rng = np.random.default_rng([seed, 120])
-        made = build(truth, exact_points(truth, seed), NEIGHBOURS, seed)
-        features = value_features(truth.mdp, GAMMA)
-        other = build(truth, features.points(), NEIGHBOURS, seed)
-        chance = random_build(truth, rng)
-        for one in (made, other, chance):
-            checks.append(check_build(one, truth, tau))
-        agreed[EXACT] += np.array_equal(*made.partitions(tau))
-        agreed[SOME] += any(x.n_clusters == groups for x in made.certified_thresholds())
-        agreed[FEATURES] += np.array_equal(*other.partitions(tau))
-        pure += np.array_equal(made.partitions(tau)[1], truth.linked(truth.above, tau))
-        labels = {
-            "exact metric": truth.linked(truth.above, tau),
-            "ANN, upper arm": made.partitions(tau)[1],
-            "ANN, lower freeze": truth.linked(made.bounds(truth.first, truth.second)[0], tau),
-            "random coverage, upper arm": chance.partitions(tau)[1],
-            "rewards alone": cluster_by_rewards(truth.mdp, tau),
-            "sampled, one sweep": truth.linked(sampled(truth, made.n_covered, rng), tau),
-            "upper arm, value features": other.partitions(tau)[1],
-        }
-        for name, clusters in labels.items():
-            found.setdefault(name, []).append((truth.loss(clusters), count(clusters)))
-    rows: list[tuple[Any, ...]] = []
-    for name, pairs in found.items():
-        published = PUBLISHED.get(name, (None, None, None))
-        losses = [x for x, _ in pairs]
-        rows.append(
-            (
-                name, published[0], float(np.mean(losses)), published[1], float(np.std(losses)),
-                published[2], spread([x for _, x in pairs]),
-            )
-        )  # fmt: skip
-    result.tables.append(
-        ResultTable(
-            "downstream_120",
-            f"|S| = {n}, {groups} groups, k' = {NEIGHBOURS}, {len(seeds)} seeds",
-            (
-                "aggregated by", "paper loss", "ours", "paper ±", "ours ±", "paper clusters",
-                "ours clusters",
-            ),
-            rows,
-        )
-    )  # fmt: skip
-    claim_large(result, rows, agreed, pure, len(seeds), n)
+# -- one threshold, many baselines -------------------------------------------------------------
 
 
-def claim_large(
-    result: Result,
-    rows: list[tuple[Any, ...]],
-    agreed: Mapping[str, int],
-    pure: int,
-    runs: int,
-    n: int,
-) -> None:
-    """Verdicts of the second study."""
-    by_name = {row[0]: row for row in rows}
-    scale = "the scale of losses depends on the unspecified generator; ours spread widely"
-    for name, row in by_name.items():
-        if row[1] is None:
-            continue
-        text = f"|S| = {n}: loss, {name}"
-        if row[1] < 0.1:
-            result.claims.append(small(text, row[1], row[2], spread=row[3]))
-        else:
-            result.claims.append(judged(text, row[1], row[2], why=scale))
-    ours = by_name["random coverage, upper arm"][6]
-    low, high = (int(x) for x in (ours.split("-") * 2)[:2])
-    result.claims.append(
-        Claim(
-            f"|S| = {n}: random coverage splits true groups",
-            "25-46 clusters",
-            f"{ours} clusters",
-            REPRODUCED if low >= 20 and high <= 56 else CLOSE,
-            "" if low >= 20 and high <= 56 else "fewer states, or other coverage",
-        )
-    )
-    for name in ("ANN, lower freeze", "rewards alone", "sampled, one sweep"):
-        ours = by_name[name][6]
-        result.claims.append(
-            Claim(
-                f"|S| = {n}: clusters, {name}",
-                "1",
-                ours,
-                REPRODUCED if ours == "1" else CLOSE,
-                "" if ours == "1" else "a group with unusual rewards stays apart in some seeds",
-            )
-        )
-    result.claims.append(
-        Claim(
-            f"|S| = {n}: the upper arm recovers the exact clustering",
-            "12-14 clusters for 12",
-            f"equal in {pure}/{runs} seeds, {by_name['ANN, upper arm'][6]} clusters",
-            REPRODUCED if pure >= 0.5 * runs else CLOSE,
-            "" if pure >= 0.5 * runs else "LSH leaves members of a group without a link",
-        )
-    )
-    result.tables.append(
-        ResultTable(
-            "downstream_squeeze",
-            f"|S| = {n}: seeds in which both arms agree over covered pairs",
-            ("retrieval, threshold", "paper", "ours", "seeds"),
-            [
-                (name, PUBLISHED["squeeze"] if name == EXACT else None, held, runs)
-                for name, held in agreed.items()
-            ],
-        )
-    )
-    held = agreed[EXACT]
-    result.claims.append(
-        Claim(
-            f"|S| = {n}: both arms agree over covered pairs at the operating threshold",
-            PUBLISHED["squeeze"],
-            f"{held}/{runs}; at some threshold that gives the groups {agreed[SOME]}/{runs}",
-            REPRODUCED if held == runs else DIFFERENT,
-            ""
-            if held == runs
-            else "covered pairs across groups read frozen under-estimates at their successors, so "
-            "that the lower arm links some of the nearest groups unless the threshold is low",
-        )
-    )
+def large_study(n: int, groups: int, seed: int) -> Row:
+    """Losses and numbers of clusters by what is aggregated by, on one model."""
+    truth = truth_of(*planted_mdp(n, groups, seed=seed))
+    tau = truth.gap_threshold()
+    rng = np.random.default_rng([seed, 120])
+    made = build(truth, exact_points(truth, seed), NEIGHBOURS, seed)
+    other = build(truth, value_features(truth.mdp, GAMMA).points(), NEIGHBOURS, seed)
+    chance = random_build(truth, rng)
+    exact, upper = truth.linked(truth.above, tau), made.partitions(tau)[1]
+    lower = made.bounds(truth.first, truth.second)[0]
+    labels = {
+        "exact metric": exact,
+        "ANN, upper arm": upper,
+        "ANN, lower freeze": truth.linked(lower, tau),
+        "random coverage, upper arm": chance.partitions(tau)[1],
+        "rewards alone": cluster_by_rewards(truth.mdp, tau),
+        "sampled, one sweep": truth.linked(sampled(truth, made.n_covered, rng), tau),
+        "upper arm, value features": other.partitions(tau)[1],
+    }
+    return {
+        "losses": {name: truth.loss(x) for name, x in labels.items()},
+        "clusters": {name: count(x) for name, x in labels.items()},
+        "is pure": np.array_equal(upper, exact),
+        EXACT: np.array_equal(*made.partitions(tau)),
+        SOME: any(x.n_clusters == groups for x in made.certified_thresholds()),
+        FEATURES: np.array_equal(*other.partitions(tau)),
+        "checks": [check_build(x, truth, tau) for x in (made, other, chance)],
+    }
+
+
+def large_row(large: Rows, name: str) -> Row:
+    """Means over seeds, beside the published ones."""
+    theirs = LARGE_PUBLISHED.get(name, (None, None, None))
+    losses = [x["losses"][name] for x in large]
+    return {
+        "aggregated by": name,
+        "paper loss": theirs[0],
+        "ours": mean(losses),
+        "paper ±": theirs[1],
+        "ours ±": float(np.std(losses)),
+        "paper clusters": theirs[2],
+        "ours clusters": spread(x["clusters"][name] for x in large),
+    }
+
+
+def squeeze_rows(large: Rows) -> list[Row]:
+    """How often both arms agree."""
+    theirs = {EXACT: SQUEEZE, SOME: None, FEATURES: None}
+    return [
+        {"retrieval, threshold": x, "paper": y, "ours": large.sum(x), "seeds": len(large)}
+        for x, y in theirs.items()
+    ]
+
+
+def large_figures(large: Rows) -> Row:
+    """What claims on the second study speak of."""
+    random = [x["clusters"]["random coverage, upper arm"] for x in large]
+    figures: Row = large.columns() | {"n_some": large.sum(SOME)}
+    figures["splits"] = min(random) >= 20 and max(random) <= 56
+    for name in LARGE_PUBLISHED:
+        clusters = [x["clusters"][name] for x in large]
+        figures[f"loss, {name}"] = mean(x["losses"][name] for x in large)
+        figures[f"clusters, {name}"] = spread(clusters)
+        figures[f"one, {name}"] = set(clusters) == {1}
+    return figures
 
 
 def random_build(truth: Truth, rng: np.random.Generator) -> Certificate:
     """The same arms over k' partners per state, drawn at random."""
     arms = Arms(truth.mdp, GAMMA, lower_start="reward", upper_start="constant")
     arms.cover(*uniform_pairs(truth.n, per_state=NEIGHBOURS, seed=rng))
-    made = 0
-    while made < SWEEPS:
+    made = 1
+    while max(arms.sweep()) > 0.0 and made < SWEEPS:
         made += 1
-        if max(arms.sweep()) == 0.0:
-            break
-    return Certificate.of(arms, tau=None, stop="swept", run={"sweeps": made})
+    return make_certificate(arms, tau=None, stop="swept", run={"sweeps": made})
 
 
 def sampled(truth: Truth, pairs: int, rng: np.random.Generator) -> FloatArray:
     """One backup of random pairs from single sampled successors; rewards elsewhere."""
     mdp = truth.mdp
-    n, n_actions = mdp.n_states, mdp.n_actions
-    after = np.array(
-        [[rng.choice(x, p=p / p.sum()) for x, p in (mdp.successors(s, a) for a in range(n_actions))]
-         for s in range(n)]
-    )  # fmt: skip
+
+    def step(state: int, action: int) -> int:
+        states, probs = mdp.successors(state, action)
+        return int(rng.choice(states, p=probs / probs.sum()))
+
+    after = np.array([[step(s, a) for a in range(mdp.n_actions)] for s in range(mdp.n_states)])
     table = np.abs(mdp.rewards[:, None] - mdp.rewards[None]).max(axis=2)
     distances = table[truth.first, truth.second]
     chosen = rng.choice(truth.first.size, pairs, replace=False)

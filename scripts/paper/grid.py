@@ -11,7 +11,7 @@ most, and `slack / (1 - gamma)` is what such errors add up to over any number of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,18 +20,24 @@ from typing import Any
 
 import numpy as np
 
-from bisim_abstract import Certificate, MetricBounds, TabularMDP, bisimulation_metric, certify
-from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
-from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._propose.embedding import as_points
+from bisim_abstract import (
+    Certificate,
+    Covering,
+    MetricBounds,
+    TabularMDP,
+    bisimulation_metric,
+    certify,
+)
 from bisim_abstract.parts import (
     distortion,
     landmark_mds,
     random_mdp,
     recall_miss,
     retrieve_neighbours,
+    single_build,
 )
-from paper.common import Options
+from paper.engine import ONE_THREAD, Options, Row
+from paper.inside import Arms, BoolArray, FloatArray, IntArray, as_points
 
 GAMMA = 0.7
 N_ACTIONS = 3
@@ -40,7 +46,10 @@ SIZES = (10, 18)
 BUDGETS = (3, 6)
 PLANES = (2, 6)
 SEEDS = 10
+SWEEPS = 1000  # at most; they end when nothing moves
 METRIC_TOL = 1e-12  # the default would leave gaps of 1e-9; rounding allows 1e-13
+
+Pairs = tuple[IntArray, IntArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,22 +61,19 @@ class World:
         metric: Certified tables of its metric.
         truth: (n, n) the middle of the two tables, off by at most half their gap.
         rewards: (n, n) d_R, the largest reward difference over actions.
+        mean_rewards: (n, n) the mean difference instead, which is not the paper's d_R.
     """
 
     mdp: TabularMDP
     metric: MetricBounds
     truth: FloatArray
     rewards: FloatArray
+    mean_rewards: FloatArray
 
     @property
     def n(self) -> int:
         """Number of states."""
         return self.mdp.n_states
-
-    @property
-    def gap(self) -> float:
-        """How far the tables are apart at most."""
-        return self.metric.gap
 
     @property
     def ceiling(self) -> float:
@@ -78,6 +84,11 @@ class World:
         """(n, n) the lower start, "zero" or "reward", in plain arithmetic."""
         return self.rewards if name == "reward" else np.zeros((self.n, self.n))
 
+    def error(self, values: FloatArray, pairs: Pairs | None = None) -> float:
+        """The largest distance of some values of pairs, or of all, from the metric."""
+        truth = self.truth[all_pairs(self.n) if pairs is None else pairs]
+        return float(np.abs(truth - values).max())
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -87,7 +98,6 @@ class Run:
         world: The model and its metric.
         k: Neighbours asked for per state.
         planes: Hyperplanes of the index.
-        seed: Number of the seed, from 0.
         key: What all its randomness is drawn from.
         points: (n, DIM) embedding of the exact metric.
         neighbours: (n, k) states that the index returned for each state.
@@ -99,7 +109,6 @@ class Run:
     world: World
     k: int
     planes: int
-    seed: int
     key: int
     points: FloatArray
     neighbours: IntArray
@@ -108,65 +117,61 @@ class Run:
     pair_recall: float
 
     @property
+    def configuration(self) -> tuple[int, int, int]:
+        """Number of states, of neighbours and of hyperplanes."""
+        return self.world.n, self.k, self.planes
+
+    @property
     def index(self) -> str:
         """The index as FAISS names it."""
         return f"LSH{self.planes}"
 
     @property
-    def pairs(self) -> tuple[IntArray, IntArray]:
+    def pairs(self) -> Pairs:
         """The covered pairs, each once."""
         return unordered(self.neighbours)
-
-    @property
-    def naive(self) -> float:
-        """The bound that forgets coverage, (eta + L r)/(1 - gamma) with L = 1."""
-        return (self.eta + self.recall) / (1.0 - GAMMA)
 
 
 def make_world(n: int, key: Sequence[int]) -> World:
     """A random model of the audit and its metric."""
     mdp = random_mdp(n, N_ACTIONS, seed=np.random.default_rng(key))
-    metric = bisimulation_metric(mdp, GAMMA, tol=METRIC_TOL, threads=1)
+    metric = bisimulation_metric(mdp, GAMMA, tol=METRIC_TOL, resources=ONE_THREAD)
     differences = np.abs(mdp.rewards[:, None] - mdp.rewards)
-    return World(mdp, metric, (metric.lower + metric.upper) / 2.0, differences.max(axis=2))
+    truth = (metric.lower + metric.upper) / 2.0
+    return World(mdp, metric, truth, differences.max(axis=2), differences.mean(axis=2))
 
 
 def make_run(n: int, k: int, planes: int, seed: int, base: int) -> Run:
     """One run: every configuration and seed has a model of its own, as in the paper."""
     world = make_world(n, [base, seed, n, k, planes])
-    truth = world.truth
     key = int(np.random.default_rng([base, seed, n, k, planes, 1]).integers(2**31))
-    points = landmark_mds(lambda s, t: truth[s, t], n, dim=DIM, seed=key)
+    points = embed(world.truth, key)
     # As `single_build` gives them to the index and seeds it, so that both cover the same pairs.
     rng = np.random.default_rng([key, 0])
     found = retrieve_neighbours(as_points(points, n), k=k, index=f"LSH{planes}", seed=rng)
-    return Run(
-        world,
-        k,
-        planes,
-        seed,
-        key,
-        points,
-        found,
-        distortion(points, lambda s, t: truth[s, t], n),
-        recall_miss(points, found, k),
-        recall_miss(points, unordered(found), k),
-    )
+    recalls = recall_miss(points, found, k), recall_miss(points, unordered(found), k)
+    return Run(world, k, planes, key, points, found, distortion_of(points, world), *recalls)
 
 
-def configurations() -> list[tuple[int, int, int]]:
-    """(n, k, planes) in the order of the paper's table."""
-    return list(product(SIZES, BUDGETS, PLANES))
+def grid(options: Options) -> Iterator[Run]:
+    """All runs, configuration by configuration, in the order of the paper's table."""
+    for configuration in product(SIZES, BUDGETS, PLANES):
+        for seed in range(options.pick(1, SEEDS)):
+            yield make_run(*configuration, seed, options.seed)
 
 
-def grid(options: Options, *, quick_seeds: int = 1) -> Iterator[Run]:
-    """All runs, configuration by configuration."""
-    for n, k, planes in configurations():
-        for seed in range(quick_seeds if options.quick else SEEDS):
-            yield make_run(n, k, planes, seed, options.seed)
+def embed(table: FloatArray, seed: int | list[int]) -> FloatArray:
+    """Landmark scaling of a table, as the pipeline makes it."""
+    rng = np.random.default_rng(seed)
+    return landmark_mds(lambda s, t: table[s, t], len(table), dim=DIM, seed=rng)
 
 
-def unordered(neighbours: IntArray) -> tuple[IntArray, IntArray]:
+def distortion_of(points: FloatArray, world: World) -> float:
+    """Against the exact metric."""
+    return distortion(points, lambda s, t: world.truth[s, t], world.n)
+
+
+def unordered(neighbours: IntArray) -> Pairs:
     """The pairs of all lists, each once, sorted."""
     n, k = neighbours.shape
     s, t = np.repeat(np.arange(n), k), neighbours.ravel()
@@ -175,39 +180,34 @@ def unordered(neighbours: IntArray) -> tuple[IntArray, IntArray]:
     return first, second
 
 
-def make_arms(
-    world: World,
-    pairs: tuple[IntArray, IntArray],
-    *,
-    lower_start: str = "zero",
-    upper_start: str = "constant",
-) -> Arms:
+def make_arms(world: World, pairs: Pairs, *, lower_start: str = "zero") -> Arms:
     """Arms over given pairs, at their starts; those of the paper's audit by default."""
-    arms = Arms(world.mdp, GAMMA, lower_start=lower_start, upper_start=upper_start, threads=1)
+    starts: Row = {"lower_start": lower_start, "upper_start": "constant"}
+    arms = Arms(world.mdp, GAMMA, **starts, resources=ONE_THREAD)
     arms.cover(*pairs)
     return arms
 
 
-def all_pairs(n: int) -> tuple[IntArray, IntArray]:
+def all_pairs(n: int) -> Pairs:
     """Every pair of states once."""
     first, second = np.triu_indices(n, 1)
     return first.astype(np.int64), second.astype(np.int64)
 
 
-def uncovered(n: int, pairs: tuple[IntArray, IntArray]) -> BoolArray:
+def uncovered(n: int, pairs: Pairs) -> BoolArray:
     """(n, n) pairs s < t that are not covered."""
     left = np.triu(np.ones((n, n), bool), 1)
     left[pairs] = False
     return left
 
 
-def coverage_gap(world: World, pairs: tuple[IntArray, IntArray], start: str) -> float:
+def coverage_gap(world: World, pairs: Pairs, start: str) -> float:
     """rho: the largest distance between metric and lower start over uncovered pairs."""
     left = uncovered(world.n, pairs)
     return float((world.truth - world.start(start))[left].max(initial=0.0))
 
 
-def upper_gap(world: World, pairs: tuple[IntArray, IntArray]) -> float:
+def upper_gap(world: World, pairs: Pairs) -> float:
     """rho_up: the largest distance between the constant U and the metric there."""
     left = uncovered(world.n, pairs)
     return float((world.ceiling - world.truth[left]).max(initial=0.0))
@@ -223,7 +223,7 @@ def slack(arms: Arms, *, is_upper: bool) -> float:
 def tolerance(world: World, arms: Arms) -> float:
     """What rounding can add to an error of either arm at its fixed point, and of the truth."""
     most = max(slack(arms, is_upper=False), slack(arms, is_upper=True))
-    return most / (1.0 - GAMMA) + 2.0 * world.gap + start_rounding(arms)
+    return most / (1.0 - GAMMA) + 2.0 * world.metric.gap + start_rounding(arms)
 
 
 def start_rounding(arms: Arms) -> float:
@@ -237,57 +237,31 @@ def start_rounding(arms: Arms) -> float:
 
 def encloses(world: World, lower: FloatArray, upper: FloatArray) -> bool:
     """Whether bounds on all pairs s < t enclose the metric; no tolerance is needed."""
-    s, t = all_pairs(world.n)
-    below, above = world.metric.bounds(s, t)
+    below, above = world.metric.bounds(*all_pairs(world.n))
     return bool((lower <= above).all() and (upper >= below).all() and (lower <= upper).all())
 
 
-def by_rounds(
-    mdp: TabularMDP, rounds: int, *, upper_start: str = "constant", **settings: Any
-) -> Iterator[Certificate]:
+def build(
+    world: World, *, start: str, k: int, index: str, key: int, **settings: Any
+) -> Certificate:
+    """A single build of the paper, swept to its fixed point unless said otherwise."""
+    settings = {"sweeps": SWEEPS, "lower_start": start, "resources": ONE_THREAD, **settings}
+    return single_build(world.mdp, GAMMA, neighbours=k, index=index, seed=key, **settings)
+
+
+def by_rounds(mdp: TabularMDP, rounds: int, *, seed: int, **covering: Any) -> Iterator[Certificate]:
     """Certificates of the paper's Algorithm 1 after 1, 2, ... rounds.
 
     Each call goes on from the checkpoint of the one before, by a single round.
     """
+    method = Covering(dim=DIM, upper_start="constant", **covering)
     with TemporaryDirectory() as folder:
+        settings: Row = {"checkpoint": Path(folder) / "rounds", "resources": ONE_THREAD}
         for made in range(1, rounds + 1):
-            yield certify(
-                mdp,
-                GAMMA,
-                scope="covered",
-                max_rounds=made,
-                dim=DIM,
-                upper_start=upper_start,
-                checkpoint=Path(folder) / "rounds",
-                threads=1,
-                **settings,
-            )
+            yield certify(mdp, GAMMA, method=method, max_rounds=made, seed=seed, **settings)
 
 
-def covered_by(certificate: Certificate) -> tuple[IntArray, IntArray]:
+def covered_by(certificate: Certificate) -> Pairs:
     """The pairs that a certificate covers."""
     first, second = np.divmod(certificate.keys, certificate.n_states)
     return first, second
-
-
-def mean(values: Iterable[float]) -> float:
-    """The mean, as a plain float."""
-    return float(np.mean(list(values)))
-
-
-def interval(values: Sequence[float]) -> float:
-    """Half the width of a 95% confidence interval of the mean, by Student's t."""
-    from scipy.stats import t
-
-    count = len(values)
-    if count < 2:
-        return 0.0
-    return float(t.ppf(0.975, count - 1) * np.std(values, ddof=1) / np.sqrt(count))
-
-
-def grouped(runs: Sequence[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
-    """Runs by configuration, in order of appearance."""
-    found: dict[Any, list[Any]] = {}
-    for run in runs:
-        found.setdefault(key(run), []).append(run)
-    return found

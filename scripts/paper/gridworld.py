@@ -22,65 +22,100 @@ Beyond the paper, `certify` bounds all pairs of both.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract import (
-    Certificate,
-    TabularMDP,
-    Values,
-    certify,
-    prove_value,
-    value_iteration,
-    value_loss,
-    verify,
-)
-from bisim_abstract._base.types import IntArray
-from bisim_abstract.encoders import (
-    DBCEncoder,
-    Transitions,
-    collect_transitions,
-    sample_transitions,
-)
-from bisim_abstract.parts import cluster_by_rewards, compare_clusterings, single_build
+from bisim_abstract import Blocks, Certificate, TabularMDP, Values, certify, value_iteration
+from bisim_abstract.encoders import DBCEncoder, Transitions, collect_transitions, sample_transitions
+from bisim_abstract.parts import cluster_by_rewards, single_build
 from bisim_abstract.wrappers import extract_mdp
-from paper.common import (
-    CLOSE,
-    DIFFERENT,
-    REPRODUCED,
-    Claim,
-    Options,
-    Result,
-    ResultTable,
-    figure,
-    judged,
-    theorem,
-)
-from paper.planted import GAMMA, NOISE, count, planted_mdp, refines, spread
+from paper.engine import Claim, Near, Options, Result, Row, Rows, Theorem, mean, spread, timed
+from paper.inside import IntArray
+from paper.planted import GAMMA, NOISE, Certified, count, mean_loss, planted_mdp, refines
 
-PUBLISHED: dict[str, Any] = {
-    "clusters": "254-284",
-    "loss": 2.27,
-    "reward loss": 3.18,
-    "reward clusters": 1,
-    "improvement": 0.286,
-    "work": 0.128,
-    "seconds": 1200.0,
-    "value": 8.5,
-}
+CLUSTERS, LOSS, SECONDS, VALUE = (254, 284), 2.27, 1200.0, 8.5  # published
+REWARD_CLUSTERS, REWARD_LOSS, IMPROVEMENT, WORK = 1, 3.18, 0.286, 0.128
+SHOWN_CLUSTERS = "254-284"
 NEIGHBOURS, SWEEPS = 20, 8
 MODELS = 6  # drawn anew, to see how much losses vary
 INDEX = "LSH64"
 ROOMS, SHARED = "RoomsGrid", "shared successors"
 PLAIN, MATCHED = "as published", "equal actions"
-KINDS: dict[str, dict[str, Any]] = {
+KINDS: dict[str, Row] = {
     PLAIN: {},
     MATCHED: {"pairs": "same_action", "transport": "coordinates"},
 }
+TABLES = {  # columns of a build: what was looked at, and what came out
+    "builds": """model; encoder; seed; threshold; paper visits / sweep; visits / sweep;
+    pairs covered; same room; paper seconds; sweep seconds; training seconds""",
+    "losses": """model; encoder; seed; paper clusters; clusters; paper loss; loss;
+    paper clusters, rewards; clusters, rewards; paper loss, rewards; loss, rewards; paper mean V*;
+    mean V*""",
+}
+
+# fmt: off
+THEOREMS = (
+    Theorem("certificates over all pairs are verified", measure="verified"),
+    Theorem("proven losses are above the losses", measure="bounded"),
+    Theorem("the upper arm stays above every certified lower bound", measure="is_enclosed"),
+    Theorem("clusters of the upper arm refine the exact (certified) ones", measure="is_refined"),
+)
+# fmt: on
+LARGER = "larger than published: see the loss of the upper arm"
+COMPILED = "compiled transport; seconds are in the table"
+SCALE = "the rewards of rooms, on which the scale depends, are not published"
+# fmt: off
+CLAIMS = (
+    Near(f"{SWEEPS} sweeps at k' = {NEIGHBOURS}, as a share of the visits of one full sweep", WORK,
+        "work", "a smaller grid, of {n} states", in_abstract=True),
+    Near(f"mean V* (shared successors, mean of {MODELS} models)", VALUE, "value", SCALE),
+    Near("mean value loss of one cluster, as of rewards alone (shared successors, mean of "
+        f"{MODELS} models: {{least_loss:.2f}} to {{most_loss:.2f}})", REWARD_LOSS, "one cluster",
+        f"{SCALE}; it varies much from model to model"),
+    Claim("rewards alone merge everything at the same threshold (shared successors)", "1 cluster",
+        "all merged", "a room with unusual rewards stays apart", shown="{merged} cluster(s)",
+        nearly=True),
+    Claim("the sweeps end within the published time", "about 1,200 s", "in time", COMPILED,
+        note=COMPILED),
+)
+KIND_CLAIMS = (
+    Claim("clusters of the upper arm (shared successors, DBC {kind})", SHOWN_CLUSTERS,
+        "same clusters",
+        "more than rooms, as published; how many depends on how often the embedding retrieves "
+        "cells of the same room, shown in the table", shown="{clusters}", nearly="near clusters"),
+    Near("mean value loss of the upper arm (shared successors, DBC {kind})", LOSS, "loss",
+        "every cluster lies in one room (a theorem at a threshold that separates rooms), so "
+        "planning loses almost nothing; a loss of 2.27, a quarter of V*, needs a threshold at "
+        "which the exact metric itself merges rooms"),
+)
+IMPROVES = Near("improvement over rewards alone (shared successors, DBC {kind})", IMPROVEMENT,
+    "better", "{reason}", shown="{:.1%}", tight=0.03, loose=0.03, absolute=True,
+    note="{reason}")
+ROOMS_CLAIM = Claim("clusters of the upper arm (RoomsGrid, successors not shared)", SHOWN_CLUSTERS,
+    "same clusters",
+    "cells of a room move to different cells, so that eight sweeps from D leave the "
+    "upper arm near gamma^8·D, far above any threshold between the bands: nothing "
+    "merges", shown="{clusters}", nearly="some clusters")
+LATE_CLAIM = Near("improvement over one cluster at the threshold {threshold:.3g} that gives "
+    "{clusters} clusters ({model}, DBC as published)", IMPROVEMENT, "improvement",
+    "so near D the clusters {mixed}; rewards, index and training are not published")
+# fmt: on
+CHOICES = f"""
+- RoomsGrid with its defaults (slip 0.2, noise 0.02); 'shared successors' with noise {NOISE:g},
+  rewards rescaled to [0, 1], four successor cells per room and action in the next room in that
+  direction (its own at the edge).
+- The threshold is the certificate's own: the geometric mean of the certified interval that
+  separates the rooms.
+- Visits are counted as the paper counts them, |S|·k' per sweep; distinct covered pairs are fewer.
+- DBC in R^8, {{steps:,}} steps of 128 x 128 pairs, LSH of 64 planes; upper start D. As published it
+  compares transitions of any actions, and its neighbours are hardly better than chance; the variant
+  compares transitions of equal actions.
+- Seconds of ours exclude gathering transitions, as the paper's seem to be of sweeps.
+"""
 
 
 @dataclass(frozen=True)
@@ -103,123 +138,120 @@ class World:
     mdp: TabularMDP
     rooms: IntArray
     optimal: Values
-    found: Certificate
-    seconds: float
-    verdict: str
-    checked: float
+    ours: Certified
 
     @property
     def tau(self) -> float:
         """The threshold: in the certified interval that is widest by ratio."""
-        assert self.found.tau is not None
-        return self.found.tau
+        assert self.ours.found.tau is not None
+        return self.ours.found.tau
 
-    def loss(self, labels: IntArray) -> tuple[float, float]:
-        """Mean and largest value loss of planning on clusters; the latter from below."""
-        row = compare_clusterings(self.mdp, {"": labels}, GAMMA, optimal=self.optimal)[0]
-        return row.loss.mean, row.loss.sup_lower
+    def loss(self, labels: IntArray) -> float:
+        """Mean value loss of planning on clusters."""
+        return mean_loss(self.mdp, labels, self.optimal)
 
 
 def run(options: Options) -> Result:
     """Both models: the paper's build, and ours."""
-    result = Result("gridworld", "Gridworld of 2,500 states")
-    size = Size(20, 5, 10_000, 150, 1) if options.quick else Size(50, 10, 150_000, 2_000, 2)
+    result = Result("gridworld", "Gridworld of 2,500 states", options)
+    size = options.pick(Size(20, 5, 10_000, 150, 1), Size(50, 10, 150_000, 2_000, 2))
     worlds = [world(name, size, options.seed) for name in (ROOMS, SHARED)]
-    rows: list[tuple[Any, ...]] = []
-    refined = enclosed = 0
-    drawn: dict[tuple[str, str], IntArray] = {}
-    swept: list[tuple[Any, ...]] = []
-    for one in worlds:
-        for seed in range(options.seed, options.seed + size.seeds):
-            data = transitions(one, size, seed)
-            for kind in KINDS if one.name == SHARED else (PLAIN,):
-                row, made, is_enclosed = build(one, size, data, kind, seed)
-                rows.append(row)
-                labels = made.partitions(one.tau)[1]
-                refined += refines(labels, one.found.labels_upper)
-                enclosed += is_enclosed
-                if (one.name, kind) not in drawn:
-                    drawn[one.name, kind] = labels
-                    swept += thresholds(one, kind, made)
+    seeds = options.seeds(size.seeds, size.seeds)
+    builds = Rows(x for one in worlds for seed in seeds for x in builds_of(one, size, seed))
+    first = builds.where(seed=options.seed)
+    swept = Rows(y for x in first for y in threshold_rows(x))
     n = worlds[0].mdp.n_states
-    result.tables += tables(rows, size, n)
-    result.tables.append(
-        ResultTable(
-            "gridworld_thresholds",
-            "The upper arm of the first seed at other thresholds; last, where it has as many "
-            "clusters as published",
-            (
-                "model", "encoder", "threshold", "paper clusters", "clusters", "rooms merged",
-                "paper loss", "loss",
-            ),
-            swept,
-        )
-    )  # fmt: skip
-    certificates(result, worlds)
-    draw(result, options, worlds, drawn, size)
-    result.claims += [
-        theorem("the upper arm stays above every certified lower bound", enclosed, len(rows)),
-        theorem("clusters of the upper arm refine the exact (certified) ones", refined, len(rows)),
-    ]
-    claims(result, [x for x in rows if x[0] == SHARED], n, size, options)
-    plain_claims(result, [x for x in rows if x[0] == ROOMS])
-    late_claims(result, swept, rows)
-    result.choices += [
-        (
-            f"RoomsGrid with its defaults (slip 0.2, noise 0.02); 'shared successors' with noise "
-            f"{NOISE:g}, rewards rescaled to [0, 1], four successor cells per room and action in "
-            "the next room in that direction (its own at the edge)."
-        ),
-        (
-            "The threshold is the certificate's own: the geometric mean of the certified interval "
-            "that separates the rooms."
-        ),
-        (
-            "Visits are counted as the paper counts them, |S|·k' per sweep; distinct covered pairs "
-            "are fewer."
-        ),
-        (
-            f"DBC in R^8, {size.steps:,} steps of 128 x 128 pairs, LSH of 64 planes; upper start "
-            "D. As published it compares transitions of any actions, and its neighbours are hardly "
-            "better than chance; the variant compares transitions of equal actions."
-        ),
-        "Seconds of ours exclude gathering transitions, as the paper's seem to be of sweeps.",
-    ]
+    title = f"{n:,} states, k' = {NEIGHBOURS}, {SWEEPS} sweeps of the upper arm"
+    learned = f"; DBC trained in {size.steps:,} steps on {size.transitions:,} transitions"
+    for name, more in (("builds", learned), ("losses", ": clusters and losses")):
+        result.add_table(f"gridworld_{name}", title + more, builds, TABLES[name])
+    title = (
+        "The upper arm of the first seed at other thresholds; last, where it has as many clusters "
+    )
+    result.add_table("gridworld_thresholds", title + "as published", swept)
+    title = "Beyond the paper: certificates over all pairs, without any encoder"
+    result.add_table("gridworld_certificates", title, [certificate_row(x) for x in worlds])
+    draw(result, worlds[0], first, size)
+    judge(result, worlds, builds, swept, size)
+    result.choose(CHOICES.format(steps=size.steps))
     return result
+
+
+def judge(result: Result, worlds: Sequence[World], builds: Rows, swept: Rows, size: Size) -> None:
+    """Theorems, the published figures on shared successors, and what RoomsGrid itself gives."""
+    proven = {
+        "verified": [x.ours.verdict == "verified" for x in worlds],
+        "bounded": [x.ours.loss <= x.ours.bound for x in worlds],
+    }
+    result.judge(THEOREMS, builds.columns() | proven)
+    rooms, shared = (builds.where(model=name) for name in (ROOMS, SHARED))
+    result.judge(CLAIMS, shared_figures(shared, size, result.options.seed))
+    for kind in KINDS:
+        figures = kind_figures(shared.where(encoder=kind), kind)
+        better = figures["better"] = 1.0 - figures["loss"] / shared[0]["loss, rewards"]
+        figures["reason"] = LARGER if better > 0.3 else SCALE
+        result.judge([*KIND_CLAIMS, replace(IMPROVES, in_abstract=kind == PLAIN)], figures)
+    result.judge([ROOMS_CLAIM], kind_figures(rooms, PLAIN))
+    for own in (rooms, shared):
+        late = swept.where(model=own[0]["model"], encoder=PLAIN)[-1]
+        mixed = "mix rooms" if late["rooms merged"] else "are still pure"
+        better = 1.0 - late["loss"] / own[0]["loss, rewards"]
+        result.judge([LATE_CLAIM], late | {"mixed": mixed, "improvement": better})
+
+
+# -- models ------------------------------------------------------------------------------------
 
 
 def world(name: str, size: Size, seed: int) -> World:
     """A model with its certificate over all pairs, verified."""
     env: gym.Env[Any, Any] | None = None
     if name == ROOMS:
-        env = gym.make(
-            "bisim_abstract/RoomsGrid-v0", side=size.side, room_size=size.room, seed=seed
-        )
+        shape: Row = {"side": size.side, "room_size": size.room}
+        env = gym.make("bisim_abstract/RoomsGrid-v0", **shape, seed=seed)
         mdp, rooms = extract_mdp(env), np.asarray(env.get_wrapper_attr("rooms"))
     else:
         mdp, rooms = shared_model(size, seed)
-    certify(mdp, GAMMA, max_pairs=1)  # compiles
-    begin = time.perf_counter()
-    found = certify(mdp, GAMMA, tau="auto")
-    seconds = time.perf_counter() - begin
-    begin = time.perf_counter()
-    verdict = verify(mdp, found).verdict
-    checked = time.perf_counter() - begin
-    best = value_iteration(mdp, GAMMA)
-    return World(name, env, mdp, rooms, best, found, seconds, verdict, checked)
+    certify(mdp, GAMMA, method=Blocks(max_pairs=1))  # compiles
+    optimal = value_iteration(mdp, GAMMA)
+    return World(name, env, mdp, rooms, optimal, Certified.of(mdp, optimal, "auto"))
 
 
-def _targets(size: Size) -> list[IntArray]:
+def shared_model(size: Size, seed: int) -> tuple[TabularMDP, IntArray]:
+    """Rooms whose cells share their successors up to noise."""
+    rooms = (size.side // size.room) ** 2
+    return planted_mdp(size.side**2, rooms, 4, targets=targets(size), seed=seed)
+
+
+def targets(size: Size) -> list[IntArray]:
     """The cells of the next room in each direction, by room and action."""
     per_side, cells = size.side // size.room, size.room**2
     pools = []
-    for row in range(per_side):
-        for column in range(per_side):
-            for down, right in ((-1, 0), (0, 1), (1, 0), (0, -1)):
-                to_row = min(max(row + down, 0), per_side - 1)
-                to_column = min(max(column + right, 0), per_side - 1)
-                pools.append((to_row * per_side + to_column) * cells + np.arange(cells))
+    for row, column_ in np.ndindex(per_side, per_side):
+        for down, right in ((-1, 0), (0, 1), (1, 0), (0, -1)):
+            to_row, to_column = np.clip((row + down, column_ + right), 0, per_side - 1)
+            pools.append((to_row * per_side + to_column) * cells + np.arange(cells))
     return pools
+
+
+def other_models(size: Size, seed: int) -> tuple[list[float], list[float]]:
+    """Mean V*, and the loss of a single cluster, of several models with shared successors."""
+    values, losses = [], []
+    for k in range(seed, seed + MODELS):
+        mdp, _ = shared_model(size, k)
+        best = value_iteration(mdp, GAMMA)
+        values.append(float(best.upper.mean()))
+        losses.append(mean_loss(mdp, np.zeros(mdp.n_states, np.int64), best))
+    return values, losses
+
+
+# -- builds ------------------------------------------------------------------------------------
+
+
+def builds_of(one: World, size: Size, seed: int) -> list[Row]:
+    """The paper's runs on one model, by kind of encoder."""
+    data = transitions(one, size, seed)
+    kinds = KINDS if one.name == SHARED else (PLAIN,)
+    return [build(one, size, data, kind, seed) for kind in kinds]
 
 
 def transitions(one: World, size: Size, seed: int) -> Transitions:
@@ -229,272 +261,151 @@ def transitions(one: World, size: Size, seed: int) -> Transitions:
     return sample_transitions(one.mdp, size.transitions, seed=seed, states="rollout")
 
 
-def build(
-    one: World, size: Size, data: Transitions, kind: str, seed: int
-) -> tuple[tuple[Any, ...], Certificate, bool]:
-    """The paper's run: a row of the table, the build, and whether its upper arm is one."""
+def build(one: World, size: Size, data: Transitions, kind: str, seed: int) -> Row:
+    """The paper's run: columns of the tables, and whether its upper arm is one."""
     mdp, n = one.mdp, one.mdp.n_states
-    begin = time.perf_counter()
-    encoder = DBCEncoder(dim=8, gamma=GAMMA, steps=size.steps, seed=seed, **KINDS[kind]).fit(data)
-    training = time.perf_counter() - begin
-    begin = time.perf_counter()
-    made = single_build(
-        mdp, GAMMA, neighbours=NEIGHBOURS, embedding=encoder.encode(np.arange(n)), index=INDEX,
-        arms="upper", sweeps=SWEEPS, seed=seed,
-    )  # fmt: skip
-    seconds = time.perf_counter() - begin
-    labels = made.partitions(one.tau)[1]
-    rewards = cluster_by_rewards(mdp, one.tau)
+    untrained = DBCEncoder(dim=8, gamma=GAMMA, steps=size.steps, seed=seed, **KINDS[kind])
+    encoder, training = timed(lambda: untrained.fit(data))
+    settings: Row = {"neighbours": NEIGHBOURS, "index": INDEX, "sweeps": SWEEPS, "seed": seed}
+
+    def upper_arm() -> Certificate:
+        points = encoder.encode(np.arange(n))
+        return single_build(mdp, GAMMA, embedding=points, arms="upper", **settings)
+
+    made, seconds = timed(upper_arm)
+    labels, rewards = made.partitions(one.tau)[1], cluster_by_rewards(mdp, one.tau)
     s, t = np.divmod(made.keys, n)
-    # Uncovered pairs read D, an upper bound by definition: only covered ones can be wrong.
-    is_enclosed = bool((made.upper >= one.found.bounds(s, t)[0]).all())
-    row = (
-        one.name, kind, seed, one.tau, PUBLISHED["work"], SWEEPS * NEIGHBOURS * 2 / (n - 1),
-        made.coverage, float((one.rooms[s] == one.rooms[t]).mean()), PUBLISHED["clusters"],
-        count(labels), PUBLISHED["loss"], one.loss(labels)[0], PUBLISHED["reward clusters"],
-        count(rewards), PUBLISHED["reward loss"], one.loss(rewards)[0], PUBLISHED["value"],
-        float(one.optimal.upper.mean()), PUBLISHED["seconds"], seconds, training,
-    )  # fmt: skip
-    return row, made, is_enclosed
+    return {
+        "model": one.name,
+        "encoder": kind,
+        "seed": seed,
+        "threshold": one.tau,
+        "paper visits / sweep": WORK,
+        "visits / sweep": SWEEPS * NEIGHBOURS * 2 / (n - 1),
+        "pairs covered": made.coverage,
+        "same room": float((one.rooms[s] == one.rooms[t]).mean()),
+        "paper clusters": SHOWN_CLUSTERS,
+        "clusters": count(labels),
+        "paper loss": LOSS,
+        "loss": one.loss(labels),
+        "paper clusters, rewards": REWARD_CLUSTERS,
+        "clusters, rewards": count(rewards),
+        "paper loss, rewards": REWARD_LOSS,
+        "loss, rewards": one.loss(rewards),
+        "paper mean V*": VALUE,
+        "mean V*": float(one.optimal.upper.mean()),
+        "paper seconds": SECONDS,
+        "sweep seconds": seconds,
+        "training seconds": training,
+        # Uncovered pairs read D, an upper bound by definition: only covered ones can be wrong.
+        "is_enclosed": bool((made.upper >= one.ours.found.bounds(s, t)[0]).all()),
+        "is_refined": refines(labels, one.ours.found.labels_upper),
+        "labels": labels,
+        "world": one,
+        "made": made,
+    }
 
 
-def thresholds(one: World, kind: str, made: Certificate) -> list[tuple[Any, ...]]:
+def threshold_rows(row: Row) -> list[Row]:
     """Clusters and losses of an upper arm from the operating threshold to just below D.
 
     The last one is where it has as many clusters as published, in proportion to the states.
     """
+    one, made = row["world"], row["made"]
     top, n = made.ground.starts.diameter, made.n_states
     links = made.forests[1].weights
     wanted = min(n - round(269 / 2500 * n), links.size)
     shares = (0.0, 0.25, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
-    rows = []
-    for tau in [one.tau + x * (top - one.tau) for x in shares] + [float(links[wanted - 1])]:
-        labels = made.partitions(tau)[1]
-        mixed = not refines(labels, one.rooms)
-        rows.append(
-            (
-                one.name, kind, tau, PUBLISHED["clusters"], count(labels), mixed,
-                PUBLISHED["loss"], one.loss(labels)[0],
-            )
-        )  # fmt: skip
-    return rows
-
-
-def tables(rows: list[tuple[Any, ...]], size: Size, n: int) -> list[ResultTable]:
-    """The runs in two tables: what they looked at, and what came out."""
-    columns = (
-        "model", "encoder", "seed", "threshold", "paper visits / sweep", "visits / sweep",
-        "pairs covered", "same room", "paper clusters", "clusters", "paper loss", "loss",
-        "paper clusters, rewards", "clusters, rewards", "paper loss, rewards", "loss, rewards",
-        "paper mean V*", "mean V*", "paper seconds", "sweep seconds", "training seconds",
-    )  # fmt: skip
-    title = f"{n:,} states, k' = {NEIGHBOURS}, {SWEEPS} sweeps of the upper arm"
-    learned = f"DBC trained in {size.steps:,} steps on {size.transitions:,} transitions"
-    picked = {
-        "gridworld_builds": (f"{title}; {learned}", (0, 1, 2, 3, 4, 5, 6, 7, 18, 19, 20)),
-        "gridworld_losses": (f"{title}: clusters and losses", (0, 1, 2, *range(8, 18))),
-    }
+    taus = [one.tau + x * (top - one.tau) for x in shares] + [float(links[wanted - 1])]
+    cuts = [made.partitions(tau)[1] for tau in taus]
     return [
-        ResultTable(
-            name, text, tuple(columns[k] for k in at), [tuple(row[k] for k in at) for row in rows]
-        )
-        for name, (text, at) in picked.items()
+        {
+            "model": one.name,
+            "encoder": row["encoder"],
+            "threshold": tau,
+            "paper clusters": SHOWN_CLUSTERS,
+            "clusters": count(labels),
+            "rooms merged": not refines(labels, one.rooms),
+            "paper loss": LOSS,
+            "loss": one.loss(labels),
+        }
+        for tau, labels in zip(taus, cuts, strict=True)
     ]
 
 
-def certificates(result: Result, worlds: list[World]) -> None:
-    """Our certificates, beside the published run."""
-    rows: list[tuple[Any, ...]] = []
-    bounded = verified = 0
-    for one in worlds:
-        labels = one.found.labels_upper
-        value = one.found.value or prove_value(one.mdp, labels, GAMMA)
-        loss = value_loss(one.mdp, GAMMA, value.lifted_policy, optimal=one.optimal)
-        bounded += loss.sup_lower <= value.loss
-        verified += one.verdict == "verified"
-        rows.append(
-            (
-                one.name, PUBLISHED["clusters"], count(labels),
-                bool(refines(labels, one.rooms) and refines(one.rooms, labels)), one.found.scope,
-                one.verdict, PUBLISHED["loss"], one.loss(labels)[0], value.loss, one.found.coverage,
-                PUBLISHED["seconds"], one.seconds, one.checked,
-            )
-        )  # fmt: skip
-    result.tables.append(
-        ResultTable(
-            "gridworld_certificates",
-            "Beyond the paper: certificates over all pairs, without any encoder",
-            (
-                "model", "paper clusters", "ours", "are the rooms", "scope", "verdict",
-                "paper loss", "ours loss", "proven worst loss", "pairs looked at", "paper seconds",
-                "seconds to certify", "seconds to verify",
-            ),
-            rows,
-        )
-    )  # fmt: skip
-    result.claims += [
-        theorem("certificates over all pairs are verified", verified, len(worlds)),
-        theorem("proven losses are above the losses", bounded, len(worlds)),
-    ]
+def certificate_row(one: World) -> Row:
+    """Our certificate, beside the published run."""
+    found = one.ours.found
+    labels = found.labels_upper
+    return {
+        "model": one.name,
+        "paper clusters": SHOWN_CLUSTERS,
+        "ours": count(labels),
+        "are the rooms": refines(labels, one.rooms) and refines(one.rooms, labels),
+        "scope": found.scope,
+        "verdict": one.ours.verdict,
+        "paper loss": LOSS,
+        "ours loss": one.loss(labels),
+        "proven worst loss": one.ours.bound,
+        "pairs looked at": found.coverage,
+        "paper seconds": SECONDS,
+        "seconds to certify": one.ours.seconds[0],
+        "seconds to verify": one.ours.seconds[1],
+    }
 
 
-def other_models(size: Size, seed: int) -> tuple[list[float], list[float]]:
-    """Mean V*, and the loss of a single cluster, of several models with shared successors."""
-    values, losses = [], []
-    for k in range(seed, seed + MODELS):
-        mdp, _ = shared_model(size, k)
-        best = value_iteration(mdp, GAMMA)
-        one = np.zeros(mdp.n_states, np.int64)
-        row = compare_clusterings(mdp, {"": one}, GAMMA, optimal=best)[0]
-        values.append(float(best.upper.mean()))
-        losses.append(row.loss.mean)
-    return values, losses
+# -- figures of claims -------------------------------------------------------------------------
 
 
-def shared_model(size: Size, seed: int) -> tuple[TabularMDP, IntArray]:
-    """Rooms whose cells share their successors up to noise."""
-    rooms = (size.side // size.room) ** 2
-    return planted_mdp(size.side**2, rooms, 4, targets=_targets(size), seed=seed)
-
-
-def claims(
-    result: Result, rows: list[tuple[Any, ...]], n: int, size: Size, options: Options
-) -> None:
+def shared_figures(shared: Rows, size: Size, seed: int) -> Row:
     """The published figures, on the model with shared successors."""
-    values, losses = other_models(size, options.seed)
-    models = f"mean of {MODELS} models"
-    scale = "the rewards of rooms, on which the scale depends, are not published"
-    merged = {x[13] for x in rows}
-    rewards = rows[0][15]
-    result.claims += [
-        judged(
-            f"{SWEEPS} sweeps at k' = {NEIGHBOURS}, as a share of the visits of one full sweep",
-            PUBLISHED["work"],
-            rows[0][5],
-            why=f"a smaller grid, of {n} states",
-            in_abstract=True,
-        ),
-        judged(
-            f"mean V* (shared successors, {models})",
-            PUBLISHED["value"],
-            float(np.mean(values)),
-            why=scale,
-        ),
-        judged(
-            f"mean value loss of one cluster, as of rewards alone (shared successors, {models}: "
-            f"{min(losses):.2f} to {max(losses):.2f})",
-            PUBLISHED["reward loss"],
-            float(np.mean(losses)),
-            why=f"{scale}; it varies much from model to model",
-        ),
-        Claim(
-            "rewards alone merge everything at the same threshold (shared successors)",
-            "1 cluster",
-            f"{spread(list(merged))} cluster(s)",
-            REPRODUCED if merged == {1} else CLOSE,
-            "" if merged == {1} else "a room with unusual rewards stays apart",
-        ),
-        Claim(
-            "the sweeps end within the published time",
-            "about 1,200 s",
-            "yes" if max(x[19] for x in rows) < 1200.0 else "no",
-            REPRODUCED if max(x[19] for x in rows) < 1200.0 else DIFFERENT,
-            "compiled transport; seconds are in the table",
-        ),
-    ]
-    for kind in KINDS:
-        own = [x for x in rows if x[1] == kind]
-        clusters = [x[9] for x in own]
-        loss = float(np.mean([x[11] for x in own]))
-        better = 1.0 - loss / rewards
-        is_near = all(0.5 * 254 <= x <= 2 * 284 for x in clusters)
-        result.claims += [
-            Claim(
-                f"clusters of the upper arm (shared successors, DBC {kind})",
-                PUBLISHED["clusters"],
-                spread(clusters),
-                CLOSE if is_near else DIFFERENT,
-                "more than rooms, as published; how many depends on how often the embedding "
-                "retrieves cells of the same room, shown in the table",
-            ),
-            judged(
-                f"mean value loss of the upper arm (shared successors, DBC {kind})",
-                PUBLISHED["loss"],
-                loss,
-                why="every cluster lies in one room (a theorem at a threshold that separates "
-                "rooms), so planning loses almost nothing; a loss of 2.27, a quarter of V*, needs "
-                "a threshold at which the exact metric itself merges rooms",
-            ),
-            Claim(
-                f"improvement over rewards alone (shared successors, DBC {kind})",
-                f"{PUBLISHED['improvement']:.1%}",
-                f"{better:.1%}",
-                REPRODUCED if abs(better - PUBLISHED["improvement"]) < 0.03 else DIFFERENT,
-                "larger than published: see the loss of the upper arm" if better > 0.3 else scale,
-                in_abstract=kind == PLAIN,
-            ),
-        ]
+    values, losses = other_models(size, seed)
+    merged = set(shared.column("clusters, rewards"))
+    return {
+        "n": size.side**2,
+        "work": shared[0]["visits / sweep"],
+        "value": mean(values),
+        "one cluster": mean(losses),
+        "least_loss": min(losses),
+        "most_loss": max(losses),
+        "merged": spread(merged),
+        "all merged": merged == {1},
+        "in time": max(shared.column("sweep seconds")) < SECONDS,
+    }
 
 
-def plain_claims(result: Result, rows: list[tuple[Any, ...]]) -> None:
-    """What the environment itself gives."""
-    clusters = [x[9] for x in rows]
-    result.claims.append(
-        Claim(
-            "clusters of the upper arm (RoomsGrid, successors not shared)",
-            PUBLISHED["clusters"],
-            spread(clusters),
-            CLOSE if 25 < min(clusters) <= 1000 else DIFFERENT,
-            "cells of a room move to different cells, so that eight sweeps from D leave the upper "
-            "arm near gamma^8·D, far above any threshold between the bands: nothing merges",
-        )
-    )
+def kind_figures(builds: Rows, kind: str) -> Row:
+    """Clusters and losses of one kind of encoder."""
+    clusters = builds.column("clusters")
+    low, high = CLUSTERS
+    return {
+        "kind": kind,
+        "clusters": spread(clusters),
+        "same clusters": low <= min(clusters) and max(clusters) <= high,
+        "near clusters": 0.5 * low <= min(clusters) and max(clusters) <= 2 * high,
+        "some clusters": 25 < min(clusters) <= 1000,
+        "loss": builds.mean("loss"),
+    }
 
 
-def late_claims(result: Result, swept: list[tuple[Any, ...]], rows: list[tuple[Any, ...]]) -> None:
-    """What if the threshold were such that the published number of clusters comes out."""
-    for name in (ROOMS, SHARED):
-        tau, found, mixed, loss = next(
-            (x[2], x[4], x[5], x[7]) for x in reversed(swept) if x[:2] == (name, PLAIN)
-        )
-        rewards = next(x[15] for x in rows if x[0] == name)
-        result.claims.append(
-            judged(
-                f"improvement over one cluster at the threshold {tau:.3g} that gives {found} "
-                f"clusters ({name}, DBC as published)",
-                PUBLISHED["improvement"],
-                1.0 - loss / rewards,
-                why="so near D the clusters "
-                + ("mix rooms" if mixed else "are still pure")
-                + "; rewards, index and training are not published",
-            )
-        )
-
-
-def draw(
-    result: Result,
-    options: Options,
-    worlds: list[World],
-    drawn: dict[tuple[str, str], IntArray],
-    size: Size,
-) -> None:
+def draw(result: Result, rooms: World, builds: Rows, size: Size) -> None:
     """Sizes of clusters of the builds and of the certificate."""
-    with figure(result, options.out, "gridworld_clusters") as axes:
-        lines = {f"{name}, DBC {kind}": labels for (name, kind), labels in drawn.items()}
-        lines["certificate over all pairs (both)"] = worlds[0].found.labels_upper
-        for k, (title, labels) in enumerate(lines.items()):
+    lines = {f"{x['model']}, DBC {x['encoder']}": x["labels"] for x in builds}
+    lines["certificate over all pairs (both)"] = rooms.ours.found.labels_upper
+    with result.figure(
+        "gridworld_clusters",
+        legend={"frameon": False, "fontsize": 9, "loc": "upper right"},
+        grid={"alpha": 0.25},
+        xscale="log",
+        yscale="log",
+        ylim=(0.8, size.room**2 * 20),
+        xlabel="cluster, by size",
+        ylabel="states in it",
+        title=f"Upper arm after {SWEEPS} sweeps at k' = {NEIGHBOURS}, and all pairs",
+    ) as axes:
+        for title, labels in lines.items():
             sizes = np.sort(np.bincount(labels))[::-1]
-            axes.step(
-                np.arange(1, sizes.size + 1), sizes, color=f"C{k}", where="post", lw=2,
-                label=f"{title}: {sizes.size:,} clusters",
-            )  # fmt: skip
+            label = f"{title}: {sizes.size:,} clusters"
+            axes.step(np.arange(1, sizes.size + 1), sizes, where="post", lw=2, label=label)
         axes.axhline(size.room**2, color="k", ls=":", lw=1)
         axes.text(1, size.room**2 * 1.12, "cells of a room", fontsize=9)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_ylim(0.8, size.room**2 * 20)
-        axes.set_xlabel("cluster, by size")
-        axes.set_ylabel("states in it")
-        axes.set_title(f"Upper arm after {SWEEPS} sweeps at k' = {NEIGHBOURS}, and all pairs")
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False, fontsize=9, loc="upper right")

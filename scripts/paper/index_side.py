@@ -6,145 +6,92 @@ exact one and names such an instance, but shows no run with eps_op > 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
-from bisim_abstract._base.types import FloatArray, IntArray
-from bisim_abstract.parts import landmark_mds, single_build
+from bisim_abstract.parts import landmark_mds
 from paper import grid
-from paper.common import ResultTable
+from paper.engine import Row, Rows
 from paper.grid import GAMMA, Run
+from paper.inside import Arms, FloatArray, IntArray
 
 SWEEPS = 8
 FORMS = (("zero", 6), ("reward", 2))  # start of the arm, and dimension of its embeddings
 OMIT = 0.1  # share of probability mass that the toolkit's own build leaves out
 
 
-@dataclass(frozen=True)
-class Approximate:
-    """One run with index-side backups of the lower arm.
-
-    Attributes:
-        start: Start of the arm.
-        dim: Dimension of its embeddings.
-        eps_op: Largest error of a backup that occurred.
-        rho: Coverage gap.
-        floor: Which term limits the global error, "coverage" or "operator".
-        holds_covered: Part (A), after every sweep.
-        holds_global: Part (B), after every sweep.
-        holds_lemma: Whether every backup's error was at most gamma·eta.
-        covered: Covered error after the last sweep.
-        bound: What part (A) says of it.
-    """
-
-    start: str
-    dim: int
-    eps_op: float
-    rho: float
-    floor: str
-    holds_covered: bool
-    holds_global: bool
-    holds_lemma: bool
-    covered: float
-    bound: float
-
-
-def approximate(run: Run, start: str, dim: int, *, is_full: bool = False) -> Approximate:
+def approximate(run: Run, start: str, dim: int, *, is_full: bool = False) -> Row:
     """The theorem's iteration, f <- Bf on covered pairs, with costs read off an embedding of f.
 
     Tf lies between the two roundings of an exact backup, so that eps_op is not underestimated.
+
+    Returns:
+        The largest error of a backup that occurred ("eps_op"); the coverage gap; covered error
+        and what part (A) says of it after the last sweep; whether parts (A) and (B) held after
+        every sweep, and whether each backup's error was at most gamma·eta.
     """
     world, n = run.world, run.world.n
     pairs = grid.all_pairs(n) if is_full else run.pairs
     arms = grid.make_arms(world, pairs, lower_start=start)
-    truth, s, t = world.truth, *grid.all_pairs(n)
     rho = grid.coverage_gap(world, pairs, start)
-    first_gap = float((truth - world.start(start)).max())
+    first_gap = float((world.truth - world.start(start)).max())
     tol = grid.tolerance(world, arms)
-    eps_op, covered, bound = 0.0, 0.0, 0.0
-    holds_covered = holds_global = holds_lemma = True
+    row: Row = {"start": start, "dim": dim, "eps_op": 0.0, "rho": rho}
+    row |= {"holds (A)": True, "holds (B)": True, "holds lemma": True}
+    for sweep in range(1, SWEEPS + 1):
+        error, eta = inexact_sweep(arms, dim, np.random.default_rng([run.key, sweep]))
+        eps_op = row["eps_op"] = max(row["eps_op"], error)
+        row["covered"] = world.error(arms.lower, arms.pairs())
+        total = world.error(arms.bounds(*grid.all_pairs(n))[0])
+        transient = GAMMA**sweep * first_gap + tol
+        row["bound"] = max(eps_op / (1.0 - GAMMA), eps_op + GAMMA * rho) + transient
+        row["holds (A)"] &= row["covered"] <= row["bound"]
+        row["holds (B)"] &= total <= max(rho, eps_op / (1.0 - GAMMA)) + transient
+        row["holds lemma"] &= error <= GAMMA * eta + tol
+    return row
+
+
+def inexact_sweep(arms: Arms, dim: int, rng: np.random.Generator) -> tuple[float, float]:
+    """Replace the lower arm by backups under embedded costs; their error, and that of costs."""
 
     def below(states: IntArray, others: IntArray) -> FloatArray:
         return arms.bounds(states, others)[0]
 
-    for sweep in range(1, SWEEPS + 1):
-        points = landmark_mds(below, n, dim=dim, seed=np.random.default_rng([run.key, sweep]))
-        first, second = arms.ground_pairs()
-        costs = np.sqrt(((points[first] - points[second]) ** 2).sum(axis=1))
-        costs[0] = 0.0
-        values = arms.ground_costs(is_upper=False)
-        eta = float(np.abs(costs - values).max())
-        new = arms.backup(costs, is_upper=False)
-        up, down = arms.backup(values, is_upper=True), arms.backup(values, is_upper=False)
-        error = float(np.maximum(up - new, new - down).max())
-        eps_op = max(eps_op, error)
-        arms.lower = new
-        covered = float(np.abs(truth[arms.pairs()] - new).max())
-        total = float(np.abs(truth[s, t] - below(s, t)).max())
-        transient = GAMMA**sweep * first_gap + tol
-        bound = max(eps_op / (1.0 - GAMMA), eps_op + GAMMA * rho) + transient
-        holds_covered &= covered <= bound
-        holds_global &= total <= max(rho, eps_op / (1.0 - GAMMA)) + transient
-        holds_lemma &= error <= GAMMA * eta + tol
-    floor = "coverage" if rho >= eps_op / (1.0 - GAMMA) else "operator"
-    return Approximate(
-        start, dim, eps_op, rho, floor, holds_covered, holds_global, holds_lemma, covered, bound
-    )
+    points = landmark_mds(below, arms.n, dim=dim, seed=rng)
+    first, second = arms.ground_pairs()
+    costs = np.sqrt(((points[first] - points[second]) ** 2).sum(axis=1))
+    costs[0] = 0.0
+    values = arms.ground_costs(is_upper=False)
+    new = arms.backup(costs, is_upper=False)
+    up, down = arms.backup(values, is_upper=True), arms.backup(values, is_upper=False)
+    # What an inexact backup says is no bound, so that the upper arm has to make room for it.
+    arms.restore(arms.keys, new, np.maximum(arms.upper, new), arms.backups)
+    return float(np.maximum(up - new, new - down).max()), float(np.abs(costs - values).max())
 
 
 def corrected_arms_enclose(run: Run) -> bool:
     """Whether the toolkit's index-side build, mass left out, still encloses the metric."""
-    certificate = single_build(
-        run.world.mdp,
-        GAMMA,
-        sweeps=4,
-        neighbours=run.k,
-        embedding=run.points,
-        dim=grid.DIM,
-        index=run.index,
-        backup="index",
-        omit=OMIT,
-        seed=run.key,
-        threads=1,
-    )
+    certificate = grid.build(
+        run.world, start="reward", k=run.k, index=run.index, key=run.key,
+        sweeps=4, embedding=run.points, dim=grid.DIM, backup="index", omit=OMIT,
+    )  # fmt: skip
     bounds = certificate.bounds(*grid.all_pairs(run.world.n))
     return grid.encloses(run.world, *bounds) and certificate.run["eps_op"] > 0.0
 
 
-def form_table(forms: Sequence[Approximate]) -> ResultTable:
+def form_rows(forms: Rows) -> list[Row]:
     """Index-side backups: errors beside what parts (A) and (B) allow."""
-    rows = []
-    for (start, dim), of in grid.grouped(forms, lambda x: (x.start, x.dim)).items():
-        rows.append(
-            (
-                start,
-                dim,
-                len(of),
-                grid.mean(x.eps_op for x in of),
-                grid.mean(x.rho for x in of),
-                sum(x.floor == "operator" for x in of),
-                grid.mean(x.covered for x in of),
-                grid.mean(x.bound for x in of),
-                sum(x.holds_covered for x in of),
-                sum(x.holds_global for x in of),
-            )
-        )
-    return ResultTable(
-        "audit_index_side",
-        f"Backups that read an embedding, {SWEEPS} sweeps: parts (A) and (B) of the theorem",
-        (
-            "start",
-            "dim",
-            "runs",
-            "eps_op",
-            "rho",
-            "eps_op limits",
-            "covered error",
-            "bound (A)",
-            "(A) holds",
-            "(B) holds",
-        ),
-        rows,
-    )
+    return [
+        {
+            "start": start,
+            "dim": dim,
+            "runs": len(of),
+            "eps_op": of.mean("eps_op"),
+            "rho": of.mean("rho"),
+            "eps_op limits": sum(x["rho"] < x["eps_op"] / (1.0 - GAMMA) for x in of),
+            "covered error": of.mean("covered"),
+            "bound (A)": of.mean("bound"),
+            "(A) holds": of.sum("holds (A)"),
+            "(B) holds": of.sum("holds (B)"),
+        }
+        for (start, dim), of in forms.by("start", "dim").items()
+    ]

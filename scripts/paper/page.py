@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from bisim_abstract._base.atomic import replacing
-from paper.common import VERDICTS, Claim, Options, Result, ResultTable, cell
+from paper.engine import VERDICTS, Judgement, Options, Result, ResultTable, cell
+from paper.inside import replacing
 
 INTRODUCTION = """# The paper's experiments
 
@@ -60,7 +60,7 @@ def write_page(folder: Path, results: Sequence[Result], options: Options, second
         file.write(("\n".join(lines).rstrip() + "\n").encode())
 
 
-def _claims(claims: Sequence[Claim]) -> list[str]:
+def _claims(claims: Sequence[Judgement]) -> list[str]:
     rows = [
         (x.text, x.published, x.measured, x.verdict + (" (theorem)" * x.is_theorem), x.why)
         for x in claims

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract import MetricBounds
-from bisim_abstract._base.types import FloatArray
-from bisim_abstract._bounds.arms import Arms
+from paper.inside import Arms, FloatArray
 
 EPS = 2.0**-53
 MAX_SWEEPS = 5_000  # a sound run stands long before

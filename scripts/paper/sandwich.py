@@ -15,138 +15,116 @@ for comparison; re-seeding uses 6 hyperplanes, and 2 for comparison, over at mos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
-from bisim_abstract._linkage.forests import (spanning_forest)
 
-from bisim_abstract._base.types import FloatArray, IntArray
-from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._propose.embedding import as_points
-from bisim_abstract.parts import landmark_mds, retrieve_pairs
+from bisim_abstract.parts import retrieve_pairs
 from paper import grid
-from paper.common import (
-    CLOSE,
-    DIFFERENT,
-    REPRODUCED,
-    Claim,
-    Options,
-    Result,
-    ResultTable,
-    figure,
-    judged,
-    theorem,
-)
+from paper.engine import Claim, Near, Often, Options, Result, Row, Rows, Theorem, mean
 from paper.grid import GAMMA, Run, World
+from paper.inside import Arms, FloatArray, IntArray, as_points, spanning_forest
+from paper.planted import refines
 
-PUBLISHED = {
-    "equal": 9 / 240,
-    "evolving rounds": 275,
-    "evolving covered error": 0.055,
-}
-PUBLISHED_STUCK = (0.82, 0.84)  # shares of pairs
-
+EQUAL_RATE, EVOLVING_ROUNDS, STUCK = 9 / 240, 275, (0.82, 0.84)  # published; shares of pairs
 LOW, QUARTILES = "10, 20, 30%", "25, 50, 75%"
 QUANTILES = {LOW: (0.1, 0.2, 0.3), QUARTILES: (0.25, 0.5, 0.75)}
-SWEEPS = 1000  # at most; they end when nothing moves
+STARTS = ("zero", "reward")
 LOOKED_AT = frozenset({1, 2, 4, 8, 16, 32})  # sweeps after which clusterings are compared
 
 STATES, NEIGHBOURS, RESEED_SEEDS = 18, 3, 3
 HORIZON = 10  # rounds within which the paper looks for equality
 ROUNDS, QUICK_ROUNDS = 300, 12
-POLICIES = ("evolving", "frozen", "mixed")
+POLICIES = {  # label; colour; stuck at, full after and equal after, as published
+    "evolving": ("LSH alone, embedded anew", "#2166ac", "-", EVOLVING_ROUNDS, "-"),
+    "frozen": ("LSH alone, frozen embedding", "#e08214", "0.82-0.84", "never", "1 of 3"),
+    "mixed": ("LSH and one uniform partner", "#1b7837", "-", "3 of 3 seeds", "2 of 3"),
+}
+RESEED_COLUMNS = """policy; planes; seed; after 10; after 30; after 100; stuck at, pub.; full after;
+full, pub.; equal after; equal, pub.; covered error"""
 
-
-@dataclass(frozen=True, eq=False)
-class Checked:
-    """What held in one run, at every sweep or at the fixed points.
-
-    Attributes:
-        n: Number of states.
-        encloses: Both arms enclosed the metric after every sweep.
-        is_monotone: Exact backups never fell below the lower arm, nor rose above the upper.
-        shows_frontier: Uncovered pairs had the width U - start after every sweep.
-        lower_identity: The error of the lower arm equals rho, from 0 and from d_R.
-        upper_identity: The error of the upper arm equals rho_up.
-        upper_covered: The upper arm's covered error is within gamma·rho_up.
-        width: The covered width is within gamma·(rho + rho_up), for both starts.
-        chain: The clusterings refine each other as they should.
-        squeeze: Wherever both arms agree, the exact covered clustering is the same.
-        equal: Cases of agreement by thresholds and start.
-        useful: Those whose clustering is neither one cluster nor all states apart.
-        sweeps: Sweeps made.
-    """
-
-    n: int
-    encloses: bool
-    is_monotone: bool
-    shows_frontier: bool
-    lower_identity: bool
-    upper_identity: bool
-    upper_covered: bool
-    width: bool
-    chain: bool
-    squeeze: bool
-    equal: dict[tuple[str, str], int]
-    useful: dict[tuple[str, str], int]
-    sweeps: int
-
-
-@dataclass(frozen=True, eq=False)
-class Reseeded:
-    """One re-seeded run.
-
-    Attributes:
-        policy: Of `POLICIES`.
-        planes: Hyperplanes of the index.
-        coverage: Share of pairs covered after each round.
-        full: Rounds until all pairs were covered, or None.
-        equal: Rounds until both arms agreed, within the horizon, or None.
-        covered_error: Covered error of the lower arm after the last round with sweeps.
-        encloses: Both arms enclosed the metric after every round.
-    """
-
-    policy: str
-    planes: int
-    coverage: list[float]
-    full: int | None
-    equal: int | None
-    covered_error: float
-    encloses: bool
+# fmt: off
+CHECKS = (
+    Theorem("Both arms enclose the metric after every sweep", "80/80", "encloses",
+        in_abstract=True),
+    Theorem("Exact backups raise the lower arm and lower the upper, at every sweep", "proved",
+        "monotone"),
+    Theorem("Uncovered pairs have the width U - start, at every sweep", "80/80", "frontier"),
+    Theorem("Error of the lower arm equals rho", "80/80", "lower identity"),
+    Theorem("Error of the upper arm equals rho_up", "80/80", "upper identity"),
+    Theorem("Covered error of the upper arm within gamma·rho_up", "proved", "upper covered"),
+    Theorem("Covered width within gamma·(rho + rho_up)", "80/80", "width"),
+    Theorem("Upper clustering refines exact covered one, which refines lower", "80/80", "chain"),
+    Theorem("Where both arms agree they give the exact covered clustering", "proved", "squeeze",
+        in_abstract=True),
+)
+RESEED_CHECKS = (
+    Theorem("Both arms enclose the metric after every re-seeding round", "proved", "encloses"),
+    Theorem("Coverage never falls under re-seeding", "proved", "grows"),
+)
+# fmt: on
+FEW = "a count over three models, at a threshold the paper does not name"
+# fmt: off
+CLAIMS = (
+    Near("Rate at which both clusterings agree at a single build", EQUAL_RATE, "rate",
+        "thresholds are not published; at the quartiles it is {quartiles}/{cases}, {trivial} of "
+        "them with a single cluster or none merged"),
+    Often("Pure LSH over the evolving embedding reaches full coverage (rounds)", EVOLVING_ROUNDS,
+        "evolving full", "the last pair is drawn late, or beyond the rounds made here",
+        shown="{evolving ends}", tolerated=0.01),
+    Near("Coverage over a frozen embedding after ten rounds, {fewest} hyperplanes", 0.83, "coarse",
+        "hyperplanes and rounds are not published; with 6 hyperplanes it is {fine}",
+        shown="{shown_coarse}", tight=0.01, loose=0.1, absolute=True, stated="82-84%"),
+    Claim("Coverage over a frozen embedding saturates", "at 82-84%", "is stuck",
+        "LSH by Hamming distance always returns k' states, so far pairs are drawn now and then: "
+        "coverage grows slowly but does not stop",
+        shown="{least_last:.0%} to {most_last:.0%} after up to {rounds} rounds"),
+    Often("One uniform partner per state leads to full coverage (rounds)", "3 of 3 seeds",
+        "mixed full", "too few rounds", shown="{held} of {runs} ({mixed ends})"),
+    Claim("... and to agreement within ten rounds", "2 of 3", "mixed equal", FEW,
+        shown="{n_mixed_equal} of {n_mixed}", nearly="n_mixed_equal"),
+    Claim("Agreement within ten rounds over a frozen embedding", "1 of 3", "frozen equal", FEW,
+        shown="{n_frozen_equal} of {n_frozen}", nearly="n_frozen_equal"),
+    Near("Covered error of pure LSH when coverage is full", 0.055, "evolving error",
+        "depends on the last pair found, three sweeps before; after ten rounds over the frozen "
+        "embedding it is {frozen error:.2g}"),
+)
+# fmt: on
+CHOICES = f"""
+- Thresholds lie between neighbouring values of the exact metric at its 10, 20 and 30% quantiles. Of
+  nine sets of three thresholds tried (quantiles, shares of the diameter or of U, fixed values)
+  these give the rate nearest to the published one; over all sets it ran from 7 to 190 of 240, most
+  of it agreement on a single cluster.
+- U is L/(1 - gamma) with L the largest span of a single action's rewards, which is what the proofs
+  need; it is slightly below 1/(1 - gamma).
+- The lower arm starts from 0, as in the audit; d_R is reported beside it.
+- Re-seeded runs start from d_R and sweep 3 times per round. The frozen embedding is that of d_R;
+  the threshold is the 20% quantile.
+- Runs without uniform partners end after {ROUNDS} rounds if they never cover all pairs.
+"""
 
 
 def run(options: Options) -> Result:
     """Both parts, with a figure of coverage over rounds."""
-    result = Result("sandwich", "Sandwich verification and re-seeding")
-    checked = [check(x) for x in grid.grid(options)]
-    reseeded = [
-        reseed(policy, planes, seed, options)
-        for planes in ((6,) if options.quick else (6, 2))
-        for policy in POLICIES
-        for seed in range(1 if options.quick else RESEED_SEEDS)
-    ]
-    result.tables += [check_table(checked), equality_table(checked), reseed_table(reseeded)]
-    result.claims += theorem_claims(checked, reseeded)
-    result.claims += measured_claims(checked, reseeded)
-    result.choices += [
-        (
-            "Thresholds lie between neighbouring values of the exact metric at its 10, 20 and 30% "
-            "quantiles. Of nine sets of three thresholds tried (quantiles, shares of the diameter "
-            "or of U, fixed values) these give the rate nearest to the published one; over all "
-            "sets it ran from 7 to 190 of 240, most of it agreement on a single cluster."
-        ),
-        (
-            "U is L/(1 - gamma) with L the largest span of a single action's rewards, which is "
-            "what the proofs need; it is slightly below 1/(1 - gamma)."
-        ),
-        "The lower arm starts from 0, as in the audit; d_R is reported beside it.",
-        (
-            "Re-seeded runs start from d_R and sweep 3 times per round. The frozen embedding is "
-            "that of d_R; the threshold is the 20% quantile."
-        ),
-        f"Runs without uniform partners end after {ROUNDS} rounds if they never cover all pairs.",
-    ]
-    draw(result, options, reseeded)
+    result = Result("sandwich", "Sandwich verification and re-seeding", options)
+    checked = Rows(check(x) for x in grid.grid(options))
+    seeds = range(options.pick(1, RESEED_SEEDS))
+    runs = product(options.pick((6,), (6, 2)), POLICIES, seeds)
+    reseeded = Rows(reseed(policy, planes, seed, options) for planes, policy, seed in runs)
+    title = "Runs in which each statement held, both starts of the lower arm"
+    result.add_table("sandwich_checks", title, check_rows(checked))
+    title = "Agreement of both clusterings at a single build; useful: neither one cluster nor n"
+    result.add_table("sandwich_equality", title, equality_rows(checked))
+    title = (
+        "Re-seeding at |S| = 18, k' = 3: shares of pairs covered, rounds to the goals (pub. at 6)"
+    )
+    result.add_table("sandwich_reseed", title, reseeded, RESEED_COLUMNS)
+    result.judge(CHECKS, checked.columns())
+    result.judge(RESEED_CHECKS, reseeded.columns())
+    result.judge(CLAIMS, agreement_figures(checked) | reseed_figures(reseeded))
+    result.choose(CHOICES)
+    draw(result, reseeded)
     return result
 
 
@@ -160,67 +138,68 @@ def thresholds(world: World, quantiles: Sequence[float]) -> list[float]:
     return [float(values[p - 1] + values[p]) / 2.0 for p in places]
 
 
-def check(run: Run) -> Checked:
-    """Sweep both arms from their starts to their fixed points and check everything."""
-    world, pairs = run.world, run.pairs
-    s, t = grid.all_pairs(world.n)
-    truth = world.truth[s, t]
-    taus = {name: thresholds(world, q) for name, q in QUANTILES.items()}
-    rho_up = grid.upper_gap(world, pairs)
-    left = grid.uncovered(world.n, pairs)[s, t]
-    encloses = is_monotone = frontier = chain = squeeze = lower_identity = width = True
-    upper_identity = upper_covered = True
-    equal: dict[tuple[str, str], int] = {}
-    useful: dict[tuple[str, str], int] = {}
-    made, fixed_upper = 0, np.empty(0)
-    for start in ("zero", "reward"):
-        arms = grid.make_arms(world, pairs, lower_start=start)
-        is_first = start == "zero"
-        if not is_first:
-            arms.upper = fixed_upper  # it does not depend on the lower arm: not swept again
-        unit = grid.start_rounding(arms)
-        frozen = world.ceiling - world.start(start)[s, t][left]
-        for sweep in range(1, SWEEPS + 1):
-            is_monotone &= goes_inward(arms, with_upper=is_first)
-            moved = arms.sweep(upper=is_first)
-            lower, upper = arms.bounds(s, t)
-            encloses &= grid.encloses(world, lower, upper)
-            frontier &= bool((np.abs((upper - lower)[left] - frozen) <= unit).all())
-            if sweep in LOOKED_AT or max(moved) == 0.0:
-                for tau in (x for of in taus.values() for x in of):
-                    ok = chain_holds(world, arms, tau)
-                    chain, squeeze = chain and ok[0], squeeze and ok[1]
-            if max(moved) == 0.0:
-                made += sweep
-                fixed_upper = arms.upper
-                break
-        tol = grid.tolerance(world, arms)
-        rho = grid.coverage_gap(world, pairs, start)
-        lower_identity &= bool(abs(np.abs(truth - lower).max() - rho) <= tol)
-        upper_identity &= bool(abs(np.abs(upper - truth).max() - rho_up) <= tol)
-        covered_error = float((arms.upper - world.truth[arms.pairs()]).max())
-        upper_covered &= covered_error <= GAMMA * rho_up + tol
-        most = float((arms.upper - arms.lower).max())
-        width &= most <= GAMMA * (rho + rho_up) + 2.0 * tol
+def check(run: Run) -> Row:
+    """What held in one run, for both starts of the lower arm, and where both arms agree."""
+    taus = {name: thresholds(run.world, q) for name, q in QUANTILES.items()}
+    row: Row = {"n": run.world.n}
+    upper = None
+    for start in STARTS:
+        arms = grid.make_arms(run.world, run.pairs, lower_start=start)
+        held = sweep_out(run, arms, [x for of in taus.values() for x in of], upper)
+        held |= check_limits(run, arms)
+        row |= {name: row.get(name, True) and is_true for name, is_true in held.items()}
+        upper = arms.upper
         for name, of in taus.items():
-            counts = [agreement(arms, tau) for tau in of]
-            equal[name, start] = sum(x for x, _ in counts)
-            useful[name, start] = sum(y for _, y in counts)
-    return Checked(
-        world.n,
-        encloses,
-        is_monotone,
-        frontier,
-        lower_identity,
-        upper_identity,
-        upper_covered,
-        width,
-        chain,
-        squeeze,
-        equal,
-        useful,
-        made,
-    )
+            counts = np.sum([agreement(arms, tau) for tau in of], axis=0)
+            row[f"equal {name} {start}"], row[f"useful {name} {start}"] = counts.tolist()
+    return row
+
+
+def sweep_out(
+    run: Run, arms: Arms, taus: Sequence[float], upper: FloatArray | None
+) -> dict[str, bool]:
+    """Sweep arms from their starts to their fixed points and check every sweep.
+
+    The upper arm does not depend on the lower one: where its fixed point is given, it is taken
+    over and not swept again.
+    """
+    world = run.world
+    s, t = grid.all_pairs(world.n)
+    if upper is not None:
+        arms.tighten(arms.lower, upper)
+    unit, left = grid.start_rounding(arms), grid.uncovered(world.n, run.pairs)[s, t]
+    frozen = world.ceiling - world.start(arms.starts.lower)[s, t][left]
+    held = dict.fromkeys(("encloses", "monotone", "frontier", "chain", "squeeze"), True)
+    for sweep in range(1, grid.SWEEPS + 1):
+        held["monotone"] &= goes_inward(arms, with_upper=upper is None)
+        moved = max(arms.sweep(upper=upper is None))
+        low, high = arms.bounds(s, t)
+        held["encloses"] &= grid.encloses(world, low, high)
+        held["frontier"] &= bool((np.abs((high - low)[left] - frozen) <= unit).all())
+        if sweep in LOOKED_AT or moved == 0.0:
+            for tau in taus:
+                in_chain, is_squeezed = chain_holds(world, arms, tau)
+                held["chain"] &= in_chain
+                held["squeeze"] &= is_squeezed
+        if moved == 0.0:
+            break
+    return held
+
+
+def check_limits(run: Run, arms: Arms) -> dict[str, bool]:
+    """Whether errors and widths at the fixed points are what coverage says."""
+    world = run.world
+    lower, upper = arms.bounds(*grid.all_pairs(world.n))
+    tol = grid.tolerance(world, arms)
+    rho = grid.coverage_gap(world, run.pairs, arms.starts.lower)
+    rho_up = grid.upper_gap(world, run.pairs)
+    over, width = arms.upper - world.truth[arms.pairs()], arms.upper - arms.lower
+    return {
+        "lower identity": abs(world.error(lower) - rho) <= tol,
+        "upper identity": abs(world.error(upper) - rho_up) <= tol,
+        "upper covered": float(over.max()) <= GAMMA * rho_up + tol,
+        "width": float(width.max()) <= GAMMA * (rho + rho_up) + 2.0 * tol,
+    }
 
 
 def goes_inward(arms: Arms, *, with_upper: bool) -> bool:
@@ -239,12 +218,6 @@ def goes_inward(arms: Arms, *, with_upper: bool) -> bool:
 def labels(arms: Arms, weights: FloatArray, tau: float) -> IntArray:
     """Single linkage over the covered pairs."""
     return spanning_forest(arms.n, *arms.pairs(), weights).labels(tau)
-
-
-def refines(fine: IntArray, coarse: IntArray) -> bool:
-    """Whether every cluster of the first lies within one of the second."""
-    together = np.unique(np.stack([fine, coarse]), axis=1).shape[1]
-    return bool(together == np.unique(fine).size)
 
 
 def chain_holds(world: World, arms: Arms, tau: float) -> tuple[bool, bool]:
@@ -271,23 +244,28 @@ def agreement(arms: Arms, tau: float) -> tuple[bool, bool]:
 # -- re-seeding --------------------------------------------------------------------------------
 
 
-def reseed(policy: str, planes: int, seed: int, options: Options) -> Reseeded:
-    """Rounds of Algorithm 1 under one policy, on a model that all policies share."""
-    rounds = QUICK_ROUNDS if options.quick else ROUNDS
+def reseed(policy: str, planes: int, seed: int, options: Options) -> Row:
+    """Rounds of Algorithm 1 under one policy, on a model that all policies share.
+
+    Returns:
+        The share of pairs covered after each round; rounds until all were covered and until both
+        arms agreed within the horizon, or None; the covered error of the lower arm after the last
+        round with sweeps; whether both arms enclosed the metric.
+    """
+    rounds = options.pick(QUICK_ROUNDS, ROUNDS)
     world = grid.make_world(STATES, [options.seed, 3, seed])
-    n, index, key = world.n, f"LSH{planes}", 1000 * options.seed + seed
-    s, t = grid.all_pairs(n)
+    index, key = f"LSH{planes}", 1000 * options.seed + seed
     tau = thresholds(world, QUANTILES[LOW])[1]
-    points = None
-    if policy == "frozen":
-        rewards = world.rewards
-        points = as_points(landmark_mds(lambda x, y: rewards[x, y], n, dim=grid.DIM, seed=key), n)
+    points = as_points(grid.embed(world.rewards, key), world.n) if policy == "frozen" else None
+    stuck, full, equal = POLICIES[policy][2:]
+    row: Row = {"policy": policy, "planes": planes, "seed": seed}
+    row |= {"full after": None, "equal after": None}
+    row |= {"stuck at, pub.": stuck, "full, pub.": full, "equal, pub.": equal}
     coverage: list[float] = []
-    full = equal = None
-    encloses, covered_error = True, 0.0
+    encloses = True
     for certificate in grid.by_rounds(
         world.mdp,
-        HORIZON if policy == "frozen" else rounds,
+        rounds if points is None else HORIZON,
         neighbours=NEIGHBOURS,
         partners=1 if policy == "mixed" else 0,
         index=index,
@@ -295,284 +273,126 @@ def reseed(policy: str, planes: int, seed: int, options: Options) -> Reseeded:
         seed=key,
     ):
         coverage.append(certificate.coverage)
-        encloses &= grid.encloses(world, *certificate.bounds(s, t))
-        covered = world.truth[grid.covered_by(certificate)]
-        covered_error = float(np.abs(covered - certificate.lower).max())
         made = len(coverage)
-        if equal is None and made <= HORIZON and np.array_equal(*certificate.partitions(tau)):
-            equal = made
-        if full is None and certificate.coverage == 1.0:
-            full = made
-        if full is not None and made >= HORIZON:
+        encloses &= grid.encloses(world, *certificate.bounds(*grid.all_pairs(world.n)))
+        if made <= HORIZON and np.array_equal(*certificate.partitions(tau)):
+            row["equal after"] = row["equal after"] or made
+        if certificate.coverage == 1.0:
+            row["full after"] = row["full after"] or made
+        if row["full after"] and made >= HORIZON:
             break
-    if points is not None:
-        # Over a frozen embedding sweeps do not change what is retrieved: leave them out.
-        is_covered = ~grid.uncovered(n, grid.covered_by(certificate))
-        while full is None and len(coverage) < rounds:
-            rng = np.random.default_rng([key, len(coverage)])
-            is_covered[retrieve_pairs(points, k=NEIGHBOURS, index=index, seed=rng)] = True
-            coverage.append(float(is_covered[s, t].mean()))
-            full = len(coverage) if coverage[-1] == 1.0 else None
-    return Reseeded(policy, planes, coverage, full, equal, covered_error, encloses)
+    covered = grid.covered_by(certificate)
+    if points is not None and not row["full after"]:
+        coverage += go_on(points, covered, index, key, range(len(coverage), rounds))
+        row["full after"] = len(coverage) if coverage[-1] == 1.0 else None
+    return row | {
+        "coverage": coverage,
+        "covered error": world.error(certificate.lower, covered),
+        "encloses": encloses,
+        "grows": sorted(coverage) == coverage,
+        **{f"after {x}": coverage[min(x, len(coverage)) - 1] for x in (HORIZON, 30, 100)},
+    }
 
 
-# -- tables and claims -------------------------------------------------------------------------
+def go_on(points: Any, covered: grid.Pairs, index: str, key: int, rounds: range) -> list[float]:
+    """Coverage over further rounds with a frozen embedding, until it is full.
 
-CHECKS = (
-    ("encloses", "Both arms enclose the metric after every sweep", True),
-    ("is_monotone", "Exact backups raise the lower arm and lower the upper, at every sweep", False),
-    ("shows_frontier", "Uncovered pairs have the width U - start, at every sweep", True),
-    ("lower_identity", "Error of the lower arm equals rho", True),
-    ("upper_identity", "Error of the upper arm equals rho_up", True),
-    ("upper_covered", "Covered error of the upper arm within gamma·rho_up", False),
-    ("width", "Covered width within gamma·(rho + rho_up)", True),
-    ("chain", "Upper clustering refines exact covered one, which refines lower", True),
-    ("squeeze", "Where both arms agree they give the exact covered clustering", False),
-)
+    Sweeps do not change what is retrieved there, and are left out.
+    """
+    s, t = grid.all_pairs(len(points))
+    is_covered = ~grid.uncovered(len(points), covered)
+    coverage: list[float] = []
+    for made in rounds:
+        rng = np.random.default_rng([key, made])
+        is_covered[retrieve_pairs(points, k=NEIGHBOURS, index=index, seed=rng)] = True
+        coverage.append(float(is_covered[s, t].mean()))
+        if coverage[-1] == 1.0:
+            break
+    return coverage
 
 
-def check_table(checked: Sequence[Checked]) -> ResultTable:
+# -- tables and figures ------------------------------------------------------------------------
+
+
+def check_rows(checked: Rows) -> list[Row]:
     """How often each statement held, by size."""
-    rows = []
-    for name, text, is_counted in CHECKS:
-        held = [sum(getattr(x, name) for x in checked if x.n == n) for n in grid.SIZES]
-        rows.append((text, "80/80" if is_counted else "proved", *held, len(checked)))
-    return ResultTable(
-        "sandwich_checks",
-        "Runs in which each statement held, both starts of the lower arm",
-        ("statement", "published", *(f"|S| = {n}" for n in grid.SIZES), "runs"),
-        rows,
-    )
+    by_size = {f"|S| = {n}": checked.where(n=n) for n in grid.SIZES}
+    return [
+        {"statement": claim.text, "published": claim.published}
+        | {size: of.sum(claim.measure) for size, of in by_size.items()}
+        | {"runs": len(checked)}
+        for claim in CHECKS
+    ]
 
 
-def equality_table(checked: Sequence[Checked]) -> ResultTable:
+def equality_rows(checked: Rows) -> list[Row]:
     """How often both arms agree at a single build."""
-    rows = []
-    cases = 3 * len(checked)
-    for name in QUANTILES:
-        for start in ("zero", "reward"):
-            equal = sum(x.equal[name, start] for x in checked)
-            useful = sum(x.useful[name, start] for x in checked)
-            rows.append((name, start, PUBLISHED["equal"], equal / cases, equal, useful, cases))
-    return ResultTable(
-        "sandwich_equality",
-        "Agreement of both clusterings at a single build; useful: neither one cluster nor n",
-        ("quantiles", "lower start", "rate pub.", "rate", "equal", "useful", "cases"),
-        rows,
-    )
+    cases, rows = 3 * len(checked), []
+    for name, start in product(QUANTILES, STARTS):
+        equal, useful = (checked.sum(f"{x} {name} {start}") for x in ("equal", "useful"))
+        row = {"quantiles": name, "lower start": start, "rate pub.": EQUAL_RATE}
+        row |= {"rate": equal / cases, "equal": equal, "useful": useful, "cases": cases}
+        rows.append(row)
+    return rows
 
 
-def reseed_table(reseeded: Sequence[Reseeded]) -> ResultTable:
-    """Coverage and agreement of re-seeded runs."""
-    published = {
-        "evolving": ("-", PUBLISHED["evolving rounds"], "-"),
-        "frozen": ("0.82-0.84", "never", "1 of 3"),
-        "mixed": ("-", "3 of 3 seeds", "2 of 3"),
+def agreement_figures(checked: Rows) -> Row:
+    """How often both arms agree from 0."""
+    low, _, quartiles, _ = equality_rows(checked)
+    trivial = quartiles["equal"] - quartiles["useful"]
+    return low | {"quartiles": quartiles["equal"], "trivial": trivial}
+
+
+def reseed_figures(reseeded: Rows) -> Row:
+    """What re-seeded runs reached with 6 hyperplanes, and with the fewest."""
+    fewest = min(reseeded.column("planes"))
+    coarse = reseeded.where(policy="frozen", planes=fewest).column("after 10")
+    figures: Row = {"rounds": ROUNDS, "fewest": fewest, "coarse": mean(coarse)}
+    for policy, of in reseeded.where(planes=6).by("policy").items():
+        full = of.column("full after")
+        n_equal = sum(x is not None for x in of.column("equal after"))
+        late = [f"> {len(x)}" for x in of.column("coverage")]
+        figures |= {
+            f"n_{policy}": len(of),
+            f"{policy} full": [x is not None for x in full],
+            f"{policy} ends": ", ".join(str(x or y) for x, y in zip(full, late, strict=True)),
+            f"{policy} error": of.mean("covered error"),
+            f"n_{policy}_equal": n_equal,
+        }
+    frozen = reseeded.where(policy="frozen", planes=6)
+    last = [x[-1] for x in frozen.column("coverage")]
+    return figures | {
+        "mixed equal": 3 * figures["n_mixed_equal"] == 2 * figures["n_mixed"],
+        "frozen equal": 3 * figures["n_frozen_equal"] == figures["n_frozen"],
+        "shown_coarse": ", ".join(f"{x:.0%}" for x in coarse),
+        "fine": ", ".join(f"{x:.0%}" for x in frozen.column("after 10")),
+        "least_last": min(last),
+        "most_last": max(last),
+        "is stuck": max(last) <= STUCK[1] + 0.01 and not any(figures["frozen full"]),
     }
-    rows = []
-    for number, x in enumerate(reseeded):
-        seed = number % (len(reseeded) // len({(y.policy, y.planes) for y in reseeded}))
-        coverage, full, equal = published[x.policy]
-        rows.append(
-            (
-                x.policy,
-                x.planes,
-                seed,
-                at(x, HORIZON),
-                at(x, 30),
-                at(x, 100),
-                coverage,
-                x.full,
-                full,
-                x.equal,
-                equal,
-                x.covered_error,
-            )
-        )
-    return ResultTable(
-        "sandwich_reseed",
-        "Re-seeding at |S| = 18, k' = 3: shares of pairs covered, rounds to the goals (pub. at 6)",
-        (
-            "policy",
-            "planes",
-            "seed",
-            "after 10",
-            "after 30",
-            "after 100",
-            "stuck at, pub.",
-            "full after",
-            "full, pub.",
-            "equal after",
-            "equal, pub.",
-            "covered error",
-        ),
-        rows,
-    )
 
 
-def at(run: Reseeded, rounds: int) -> float:
-    """Coverage after some rounds, or at the end if that came before."""
-    return run.coverage[min(rounds, len(run.coverage)) - 1]
-
-
-def theorem_claims(checked: Sequence[Checked], reseeded: Sequence[Reseeded]) -> list[Claim]:
-    """What must hold in every run."""
-    claims = [
-        theorem(
-            text,
-            sum(getattr(x, name) for x in checked),
-            len(checked),
-            published="80/80" if is_counted else "proved",
-            in_abstract=name in ("encloses", "squeeze"),
-        )
-        for name, text, is_counted in CHECKS
-    ]
-    grows = sum(sorted(x.coverage) == x.coverage for x in reseeded)
-    return [
-        *claims,
-        theorem(
-            "Both arms enclose the metric after every re-seeding round",
-            sum(x.encloses for x in reseeded),
-            len(reseeded),
-            published="proved",
-        ),
-        theorem("Coverage never falls under re-seeding", grows, len(reseeded), published="proved"),
-    ]
-
-
-def measured_claims(checked: Sequence[Checked], reseeded: Sequence[Reseeded]) -> list[Claim]:
-    """What depends on thresholds, models and rounds."""
-    cases = 3 * len(checked)
-    rate = sum(x.equal[LOW, "zero"] for x in checked) / cases
-    quartiles = sum(x.equal[QUARTILES, "zero"] for x in checked)
-    trivial = quartiles - sum(x.useful[QUARTILES, "zero"] for x in checked)
-    by_policy = grid.grouped([x for x in reseeded if x.planes == 6], lambda x: x.policy)
-    evolving, frozen, mixed = (by_policy[name] for name in POLICIES)
-    ends = [x.full for x in evolving if x.full is not None]
-    is_full = len(ends) == len(evolving)
-    shown = ", ".join(str(x.full or f"> {len(x.coverage)}") for x in evolving)
-    low, high = PUBLISHED_STUCK
-    fewest = min(x.planes for x in reseeded)
-    coarse = [at(x, HORIZON) for x in reseeded if x.policy == "frozen" and x.planes == fewest]
-    fine = ", ".join(f"{at(x, HORIZON):.0%}" for x in frozen)
-    off = abs(grid.mean(coarse) - (low + high) / 2.0)
-    last = [x.coverage[-1] for x in frozen]
-    is_stuck = max(last) <= high + 0.01 and not any(x.full for x in frozen)
-    n_full = sum(x.full is not None for x in mixed)
-    fulls = ", ".join(str(x.full or f"> {len(x.coverage)}") for x in mixed)
-    n_equal, n_frozen = (sum(x.equal is not None for x in y) for y in (mixed, frozen))
-    few = "a count over three models, at a threshold the paper does not name"
-    return [
-        judged(
-            "Rate at which both clusterings agree at a single build",
-            PUBLISHED["equal"],
-            rate,
-            why=f"thresholds are not published; at the quartiles it is {quartiles}/{cases}, "
-            f"{trivial} of them with a single cluster or none merged",
-        ),
-        Claim(
-            "Pure LSH over the evolving embedding reaches full coverage (rounds)",
-            "275",
-            shown,
-            REPRODUCED if is_full else CLOSE if ends else DIFFERENT,
-            "" if is_full else "the last pair is drawn late, or beyond the rounds made here",
-        ),
-        Claim(
-            f"Coverage over a frozen embedding after ten rounds, {fewest} hyperplanes",
-            "82-84%",
-            ", ".join(f"{x:.0%}" for x in coarse),
-            REPRODUCED if off <= 0.01 else CLOSE if off <= 0.1 else DIFFERENT,
-            ""
-            if off <= 0.01
-            else f"hyperplanes and rounds are not published; with 6 hyperplanes it is {fine}",
-        ),
-        Claim(
-            "Coverage over a frozen embedding saturates",
-            "at 82-84%",
-            f"{min(last):.0%} to {max(last):.0%} after up to {ROUNDS} rounds",
-            REPRODUCED if is_stuck else DIFFERENT,
-            ""
-            if is_stuck
-            else "LSH by Hamming distance always returns k' states, so far pairs "
-            "are drawn now and then: coverage grows slowly but does not stop",
-        ),
-        Claim(
-            "One uniform partner per state leads to full coverage (rounds)",
-            "3 of 3 seeds",
-            f"{n_full} of {len(mixed)} ({fulls})",
-            REPRODUCED if n_full == len(mixed) else DIFFERENT,
-            "" if n_full == len(mixed) else "too few rounds",
-        ),
-        Claim(
-            "... and to agreement within ten rounds",
-            "2 of 3",
-            f"{n_equal} of {len(mixed)}",
-            REPRODUCED if n_equal * 3 == 2 * len(mixed) else CLOSE if n_equal else DIFFERENT,
-            "" if n_equal * 3 == 2 * len(mixed) else few,
-        ),
-        Claim(
-            "Agreement within ten rounds over a frozen embedding",
-            "1 of 3",
-            f"{n_frozen} of {len(frozen)}",
-            REPRODUCED if n_frozen * 3 == len(frozen) else CLOSE if n_frozen else DIFFERENT,
-            "" if n_frozen * 3 == len(frozen) else few,
-        ),
-        judged(
-            "Covered error of pure LSH when coverage is full",
-            PUBLISHED["evolving covered error"],
-            grid.mean(x.covered_error for x in evolving),
-            why="depends on the last pair found, three sweeps before; after ten rounds over the "
-            f"frozen embedding it is {grid.mean(x.covered_error for x in frozen):.2g}",
-        ),
-    ]
-
-
-def draw(result: Result, options: Options, reseeded: Sequence[Reseeded]) -> None:
+def draw(result: Result, reseeded: Rows) -> None:
     """Coverage over rounds, by policy."""
-    colours = {"evolving": "#2166ac", "frozen": "#e08214", "mixed": "#1b7837"}
-    texts = {
-        "evolving": "LSH alone, embedded anew",
-        "frozen": "LSH alone, frozen embedding",
-        "mixed": "LSH and one uniform partner",
-    }
-    low, high = PUBLISHED_STUCK
-    with figure(result, options.out, "sandwich_coverage") as axes:
-        for x in reseeded:
-            if x.planes != 6:
-                continue
-            rounds = np.arange(1, len(x.coverage) + 1)
-            axes.plot(
-                rounds,
-                np.array(x.coverage) * 100,
-                color=colours[x.policy],
-                lw=1.6,
-                label=texts.pop(x.policy, None),
-            )
-            if x.full is not None:
-                axes.plot(x.full, 100, "o", color=colours[x.policy], ms=5)
-        axes.axhspan(
-            100 * low,
-            100 * high,
-            color="#e08214",
-            alpha=0.2,
-            lw=0,
-            label="published: frozen embedding stays here",
-        )
-        axes.plot(
-            PUBLISHED["evolving rounds"],
-            100,
-            "o",
-            mfc="white",
-            color=colours["evolving"],
-            label="published: embedded anew, full coverage",
-        )
-        axes.set(xscale="log", xlabel="rounds", ylabel="pairs covered (%)", ylim=(15, 103))
-        axes.set_title(
-            "Re-seeding at |S| = 18, k' = 3, 6 hyperplanes (dot: full coverage)",
-            fontsize=10,
-            loc="left",
-        )
-        axes.set_xticks([1, 3, 10, 30, 100, 300], ["1", "3", "10", "30", "100", "300"])
-        axes.minorticks_off()
-        axes.legend(fontsize=8, loc="lower right")
-        axes.grid(alpha=0.3)
+    low, high = STUCK
+    with result.figure(
+        "sandwich_coverage",
+        ticks={x: str(x) for x in (1, 3, 10, 30, 100, 300)},
+        legend={"fontsize": 8, "loc": "lower right"},
+        xscale="log",
+        xlabel="rounds",
+        ylabel="pairs covered (%)",
+        ylim=(15, 103),
+    ) as axes:
+        for x in reseeded.where(planes=6):
+            label, colour, *_ = POLICIES[x["policy"]]
+            rounds, percents = range(1, len(x["coverage"]) + 1), 100 * np.array(x["coverage"])
+            axes.plot(rounds, percents, color=colour, lw=1.6, label=None if x["seed"] else label)
+            if x["full after"] is not None:
+                axes.plot(x["full after"], 100, "o", color=colour, ms=5)
+        text = "published: frozen embedding stays here"
+        axes.axhspan(100 * low, 100 * high, color="#e08214", alpha=0.2, lw=0, label=text)
+        text = "published: embedded anew, full coverage"
+        axes.plot(EVOLVING_ROUNDS, 100, "o", mfc="white", color="#2166ac", label=text)
+        title = "Re-seeding at |S| = 18, k' = 3, 6 hyperplanes (dot: full coverage)"
+        axes.set_title(title, fontsize=10, loc="left")

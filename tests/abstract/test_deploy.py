@@ -31,6 +31,7 @@ from bisim_abstract._base.npz import read_npz, write_npz, write_record
 from bisim_abstract._model.observations import Observations, check_layout, key_of, layout_of
 from bisim_abstract.errors import ExtractionError, FileFormatError
 from bisim_abstract.wrappers import AbstractedEnv, Distractor, TabularEnv, extract_mdp
+from tests.support.abstractions import lake
 
 GAMMA = 0.9
 SIDE = 4
@@ -93,10 +94,6 @@ class Maze(gym.Env[Any, Any]):
 
 
 VIEWS = ("number", "array", "bits", "pair", "names", "image", "text")
-
-
-def lake(**kwargs: Any) -> gym.Env[Any, Any]:
-    return gym.make("FrozenLake-v1", **kwargs)
 
 
 def small(ground: gym.Env[Any, Any], **kwargs: Any) -> AbstractedEnv:

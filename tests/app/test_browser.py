@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from bisim_abstract import (
+    Blocks,
     Certificate,
     Curve,
     TabularMDP,
@@ -23,6 +24,7 @@ from bisim_abstract import (
     write_report,
 )
 from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._app.figures import widest_intervals
 from bisim_abstract.parts import random_mdp
 from bisim_abstract.wrappers import extract_mdp
 
@@ -178,7 +180,7 @@ def taxi(tmp_path_factory: pytest.TempPathFactory) -> Report:
 @pytest.fixture(scope="module")
 def abstained(tmp_path_factory: pytest.TempPathFactory) -> Report:
     mdp = random_mdp(200, seed=1)
-    certificate = certify(mdp, 0.9, tau=0.15, max_pairs=500)
+    certificate = certify(mdp, 0.9, tau=0.15, method=Blocks(max_pairs=500))
     assert not certificate.is_certified
     path = write_report(tmp_path_factory.mktemp("random") / "report.html", mdp, certificate)
     return path, mdp, certificate
@@ -278,9 +280,9 @@ def test_the_slider_tells_what_is_kept_and_lost(
 def test_what_was_not_evaluated_says_so(
     page: Page, taxi: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import bisim_abstract._app.report_data as report_data
+    import bisim_abstract._app.report as report
 
-    monkeypatch.setattr(report_data, "MAX_VALUED", 100)
+    monkeypatch.setattr(report, "MAX_VALUED", 100)
     _, mdp, certificate = taxi
     value, tau = certificate.value, certificate.tau
     assert value is not None
@@ -615,18 +617,19 @@ def test_the_smallest_models(page: Page, tmp_path: Path, n: int) -> None:
 def test_what_a_thinned_page_does_not_know_it_does_not_say(
     page: Page, taxi: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import bisim_abstract._app.report_data as report_data
+    import bisim_abstract._app.report as report
 
-    for name, value in (("MAX_DRAWN", 100), ("MAX_STEPS", 8), ("MAX_INTERVALS", 3)):
-        monkeypatch.setattr(report_data, name, value)
+    for name, value in (("MAX_DRAWN", 100), ("POSITIONS", 8), ("MAX_INTERVALS", 3)):
+        monkeypatch.setattr(report, name, value)
     _, mdp, certificate = taxi
-    kept = report_data.kept_intervals(certificate.certified_thresholds(), certificate.tau or 0.0)
-    assert len(kept) == 3
+    every = certificate.certified_thresholds()
+    intervals = widest_intervals(every, certificate.tau or 0.0, 3)
+    assert len(intervals) == 3
     page.open(write_report(tmp_path / "report.html", mdp, certificate))
     for position in range(0, 1001, 50):
         page.slide(position)
         tau = page.tau()
-        inside = [i for i in kept if i.low <= tau < i.high]
+        inside = [i for i in intervals if i.low <= tau < i.high]
         assert page.state() == ("certified" if inside else "unknown")
         if inside:
             assert page.counts() == (inside[0].n_clusters, inside[0].n_clusters)

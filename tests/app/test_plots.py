@@ -38,8 +38,8 @@ from bisim_abstract import (
     state_map,
 )
 from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._app import figures, plots
 from bisim_abstract._app import palette as _palette
-from bisim_abstract._app import plots
 from bisim_abstract._app.plots import (
     plot_dendrogram,
     plot_frontier,
@@ -238,7 +238,7 @@ def test_widths_of_a_sample_say_so() -> None:
 def test_pairs_of_a_sample_are_of_their_kind() -> None:
     certificate = random_chain(200)
     for sample in (20, 500, 100_000):
-        groups = plots._pair_groups(certificate, sample, np.random.default_rng(0))
+        groups = figures.pair_groups(certificate, sample, np.random.default_rng(0))
         for name, (first, second) in groups.items():
             assert (first < second).all()
             assert 0 < first.size <= max(sample, 199)
@@ -325,7 +325,7 @@ def test_cells_hold_their_clusters(arm: str, tau: float | None) -> None:
     image = image_of(ax)
     assert np.array_equal(np.ma.getdata(image.get_array()), labels[:6].reshape(2, 3))
     assert ("NOT certified" in ax.get_title()) is not np.array_equal(lower, upper)
-    assert "1 state without a place" in ax.get_xlabel()
+    assert "Not drawn: 1 state without a place." in ax.get_xlabel()
     # What is drawn tells clusters of several states apart.
     drawn = np.asarray(image.to_rgba(image.get_array()))[..., :3].reshape(-1, 3)
     sizes = np.bincount(labels)
@@ -385,10 +385,10 @@ def test_large_maps_are_thinned_and_said_to_be(monkeypatch: pytest.MonkeyPatch) 
     image = np.ma.getdata(image_of(ax).get_array())
     assert image.shape == (10, 10)
     assert np.array_equal(image, certificate.labels_upper.reshape(20, 20)[::2, ::2])
-    assert "one of 2 rows" in ax.get_xlabel()
+    assert "One state stands for each 2 by 2 squares: 100 of 400 are drawn." in ax.get_xlabel()
     ax = plot_map(certificate, StateMap(x, y, False, "Points."))
     assert len(only(ax, PathCollection).get_offsets()) == 50
-    assert "50 states are drawn" in ax.get_xlabel()
+    assert "An even sample of 50 of 400 states is drawn." in ax.get_xlabel()
 
 
 def test_clusters_keep_their_colours() -> None:
@@ -794,7 +794,10 @@ def test_importing_draws_in_nothing() -> None:
         (lambda: plot_map(small(), GRID, tau=-1.0), "tau must be at least 0"),
         (lambda: plot_map(small(), GRID, tau=float("nan")), "tau must be finite"),
         (lambda: plot_map(small(), GRID, arm="both"), "arm must be one of"),
-        (lambda: plot_map(random_chain(9), GRID), "places must have one entry per state, 9"),
+        (
+            lambda: plot_map(random_chain(9), GRID),
+            r"places\.x must have a finite value or NaN for each of 9 states",
+        ),
         (lambda: plot_map(small(), "GRID"), "places must be a StateMap"),  # type: ignore[arg-type]
         (lambda: plot_dendrogram(small(), max_leaves=0), "max_leaves must be at least 1"),
         (lambda: plot_widths(small(), sample=0), "sample must be at least 1"),

@@ -19,10 +19,11 @@ import numpy.typing as npt
 import pytest
 
 import bisim_abstract._app.report as report
-import bisim_abstract._app.report_data as report_data
 from bisim_abstract import (
     AbstractionLoss,
+    Blocks,
     Certificate,
+    Covering,
     Curve,
     InvalidArgumentError,
     StateMap,
@@ -37,19 +38,14 @@ from bisim_abstract import (
     write_report,
 )
 from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._app import figures
+from bisim_abstract._app.maps import places_figure, restrict
 from bisim_abstract._app.palette import LOWER, UPPER
 from bisim_abstract._app.report import _inside, _kept, _number, _percent, _short, embed
-from bisim_abstract._app.report_data import (
-    draw_curves,
-    draw_frontier,
-    draw_steps,
-    draw_tree,
-    restrict,
-)
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
 from bisim_abstract._certificate.verdict import judge
-from bisim_abstract._linkage.forests import Forest, spanning_forest
+from bisim_abstract._linkage.forests import spanning_forest
 from bisim_abstract.parts import grouped_mdp, random_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 from tests.support import ROOT
@@ -104,7 +100,7 @@ def data_of(path: Path) -> Any:
 
 def clusters_of(data: Any, arm: str, tau: float) -> list[int]:
     """The union-find of the page's script, in Python."""
-    forest = data["arms"][arm]["forest"]
+    forest = data["forests"][arm]
     parent = list(range(len(data["map"]["x"])))
 
     def find(s: int) -> int:
@@ -119,21 +115,17 @@ def clusters_of(data: Any, arm: str, tau: float) -> list[int]:
     return [find(s) for s in range(len(parent))]
 
 
-def count_of(data: Any, arm: str, tau: float) -> int:
-    steps = data["arms"][arm]["steps"]
-    if steps is None:
-        forest = data["arms"][arm]["forest"]
-        pairs = zip(forest["tau"], forest["edges"], strict=True)
-        return int(data["n_states"] - sum(n for w, n in pairs if w <= tau))
-    at = [c for w, c in zip(steps["tau"], steps["count"], strict=True) if w <= tau]
-    return int(at[-1]) if at else int(data["n_states"])
-
-
 def live_of(data: Any, arm: str, tau: float) -> int:
-    """The same without the end of episodes, as long as it is linked to nothing."""
-    joined = data["arms"][arm]["joined"]
-    is_alone = data["end"] is not None and (joined is None or tau < joined)
-    return count_of(data, arm, tau) - is_alone
+    """Number of clusters at a threshold, the end of episodes not counted."""
+    profile = data["profile"]
+    steps = zip(profile["tau"], profile[arm], strict=True)
+    return int([n for at, n in steps if at <= tau][-1])
+
+
+def agrees_at(data: Any, tau: float) -> bool:
+    profile = data["profile"]
+    steps = zip(profile["tau"], profile["agrees"], strict=True)
+    return bool([agrees for at, agrees in steps if at <= tau][-1])
 
 
 def live_count(certificate: Certificate, labels: npt.NDArray[np.int64]) -> int:
@@ -156,19 +148,18 @@ def check_exact(certificate: Certificate, data: Any) -> None:
     states = np.arange(certificate.n_states) if states is None else np.array(states)
     for tau in thresholds(certificate):
         both = certificate.partitions(tau)
-        counts = []
         for arm, labels in zip(("lower", "upper"), both, strict=True):
             drawn = numbered(labels[states])
             np.testing.assert_array_equal(numbered(clusters_of(data, arm, tau)), drawn)
-            counts.append(count_of(data, arm, tau))
-            assert counts[-1] == int(labels.max()) + 1
             assert live_of(data, arm, tau) == live_count(certificate, labels)
         inside = [
-            k for low, high, k in data["intervals"] if low <= tau and (high is None or tau < high)
+            i["n_clusters"]
+            for i in data["profile"]["intervals"]
+            if i["low"] <= tau and (i["high"] is None or tau < i["high"])
         ]
         is_certified = np.array_equal(*both)
         assert bool(inside) == is_certified
-        assert (counts[0] == counts[1]) == is_certified
+        assert agrees_at(data, tau) == is_certified
         if is_certified:
             assert inside == [live_of(data, "upper", tau)]
 
@@ -188,7 +179,7 @@ def taxi() -> tuple[TabularMDP, Certificate]:
 @pytest.fixture(scope="module")
 def abstained() -> tuple[TabularMDP, Certificate]:
     mdp = random_mdp(40, seed=3)
-    certificate = certify(mdp, 0.9, tau=0.2, max_pairs=50)
+    certificate = certify(mdp, 0.9, tau=0.2, method=Blocks(max_pairs=50))
     assert not certificate.is_certified
     return mdp, certificate
 
@@ -247,9 +238,9 @@ def test_everything_is_there(rooms: tuple[TabularMDP, Certificate], tmp_path: Pa
     assert "little" not in page.ids
     data = data_of(target)
     assert data["tau"] == certificate.tau
-    assert data["curves"][0]["median"] == [0.15, 0.45, 0.85]
+    assert data["curves"][0]["median"] == pytest.approx([0.15, 0.45, 0.85])
     assert len(data["embedding"]["x"]) == 144
-    assert data["map"]["kind"] == "grid"
+    assert data["map"]["is_grid"]
     assert data["map"]["size"] == [12, 12]
 
 
@@ -365,7 +356,7 @@ def test_the_banner_is_the_verdict_in_its_colour(
     tmp_path: Path,
 ) -> None:
     random = random_mdp(40, seed=3)
-    fine = random, certify(random, 0.9, max_pairs=50)
+    fine = random, certify(random, 0.9, method=Blocks(max_pairs=50))
     assert fine[1].n_clusters == 40
     unasked = rooms[0], rooms[1].at(rooms[1].tau or 0.0)
     for (mdp, certificate), level, begin in (
@@ -454,7 +445,7 @@ def test_labels_in_a_file_do_not_make_a_verdict(
 
 def test_covered_scope_claims_less(tmp_path: Path) -> None:
     mdp = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
-    certificate = certify(mdp, 0.9, scope="covered", tau=0.3)
+    certificate = certify(mdp, 0.9, method=Covering(), tau=0.3)
     page_of(tmp_path, certificate, mdp)
     assert "between 3 and 5 clusters and the end" in sentence_of(tmp_path)
     check_exact(certificate, data_of(tmp_path / "page.html"))
@@ -523,7 +514,7 @@ def test_sampled_states_keep_their_clusters(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(report_data, "MAX_DRAWN", 30)
+    monkeypatch.setattr(report, "MAX_DRAWN", 30)
     for mdp, certificate in (rooms, taxi, abstained):
         target = write_report(tmp_path / "r.html", mdp, certificate)
         data = data_of(target)
@@ -550,90 +541,107 @@ def test_restriction_links_the_same() -> None:
             np.testing.assert_array_equal(small.labels(tau), expected)
 
 
-def test_thinned_steps_are_true_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_data, "MAX_STEPS", 40)
-    n = 500
-    weights = np.sort(np.random.default_rng(0).exponential(size=n - 1))
-    forest = Forest(n, weights, np.arange(n - 1), np.arange(1, n))
-    ends = np.array([weights[100], np.inf])
-    found = draw_steps(forest, ends)
-    assert not found["exact"]
-    assert len(found["tau"]) < 40
-    assert weights[100] in found["tau"]
-    assert found["tau"] == sorted(set(found["tau"]))
-    assert found["count"] == forest.count(np.array(found["tau"])).tolist()
+def test_thinned_steps_are_true_where_they_are(taxi: tuple[TabularMDP, Certificate]) -> None:
+    certificate, every = taxi[1], taxi[1].profile()
+    exact = figures.profile_figure(certificate, positions=every.tau.size)
+    assert np.array_equal(exact.tau, every.tau)
+    thin = figures.profile_figure(certificate, positions=8)
+    assert thin.n_steps == every.tau.size > thin.tau.size
+    assert thin.tau.size <= 16
+    at = np.searchsorted(every.tau, thin.tau)
+    for name in ("tau", "lower", "upper"):
+        np.testing.assert_array_equal(getattr(thin, name), getattr(every, name)[at])
+    assert thin.tau[0] == 0.0
+    assert thin.tau[-1] == every.tau[-1]
 
 
-def test_intervals_are_kept_by_width(
+def test_positions_and_values_of_a_scale_belong_together() -> None:
+    for scale in (figures.Scale(0.03, 7.0), figures.Scale(0.03, 7.0, is_log=False)):
+        values = np.array([0.0, 1e-4, 0.01, 0.02, 0.5, 7.0])
+        along = scale.along(values)
+        assert (along[0], along[-1]) == (0.0, 1.0)
+        assert (np.diff(along) > 0.0).all()
+        np.testing.assert_allclose(scale.at(along), values, rtol=1e-12)
+
+
+def test_the_widest_intervals_are_listed(
     taxi: tuple[TabularMDP, Certificate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mdp, certificate = taxi
-    monkeypatch.setattr(report_data, "MAX_INTERVALS", 5)
+    monkeypatch.setattr(report, "MAX_INTERVALS", 5)
     target = write_report(tmp_path / "r.html", mdp, certificate)
     data = data_of(target)
     every = certificate.certified_thresholds()
     assert len(every) > 5
-    assert not data["intervals_complete"]
-    assert len(data["intervals"]) == 5
-    listed = {(i.low, None if math.isinf(i.high) else i.high, i.n_clusters) for i in every}
-    assert {tuple(entry) for entry in data["intervals"]} <= listed
+    assert data["profile"]["n_intervals"] == len(every)
+    intervals = [tuple(entry.values()) for entry in data["profile"]["intervals"]]
+    assert len(intervals) == 5
+    assert set(intervals) <= {
+        (i.low, None if math.isinf(i.high) else i.high, i.n_clusters) for i in every
+    }
     tau = certificate.tau
     assert tau is not None
-    assert any(low <= tau < (high or math.inf) for low, high, _ in data["intervals"])
+    assert any(low <= tau < (high or math.inf) for low, high, _ in intervals)
     assert "This page lists 5:" in Reader(target.read_text(encoding="utf-8")).text
 
 
-def leaves_below(tree: Any, node: int) -> set[int]:
-    k = len(tree["leaves"])
-    if node < k:
-        return {node}
-    children = tree["nodes"][node - k]["children"]
-    return set().union(*(leaves_below(tree, child) for child in children))
+def leaves_below(tree: figures.TreeFigure, node: int) -> set[int]:
+    children = tree.nodes[node].children
+    return set().union(*(leaves_below(tree, child) for child in children)) if children else {node}
 
 
 def test_merges_are_those_of_both_arms(
     taxi: tuple[TabularMDP, Certificate], rooms: tuple[TabularMDP, Certificate]
 ) -> None:
     lake = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
-    covered = certify(lake, 0.9, scope="covered", tau=0.3)
-    for mdp, certificate in (taxi, rooms, (lake, covered)):
-        intervals = certificate.certified_thresholds()
-        drawn = report_data.choose_drawn(state_map(mdp), mdp.n_states)
-        tree = draw_tree(certificate, intervals, drawn)
-        assert tree is not None
-        k = len(tree["leaves"])
-        assert 2 <= tree["clusters"] <= report_data.MAX_LEAVES
-        sizes = [leaf["size"] for leaf in tree["leaves"]]
+    covered = certify(lake, 0.9, method=Covering(), tau=0.3)
+    for certificate in (taxi[1], rooms[1], covered):
+        tree = figures.tree_figure(certificate, max_leaves=report.MAX_LEAVES)
+        k, low, clusters = len(tree.leaves), tree.interval.low, tree.interval.n_clusters
+        assert 2 <= clusters <= report.MAX_LEAVES
+        sizes = [leaf.size for leaf in tree.leaves]
         assert sum(sizes) == certificate.n_live  # the end is a member of none
-        assert tree["clusters"] == sum(size > 0 for size in sizes)
-        assert k - tree["clusters"] == sizes.count(0) <= 1
-        first = [leaf["state"] for leaf in tree["leaves"]]
-        bounds = dict.fromkeys(range(k), tree["low"])
-        for j, node in enumerate(tree["nodes"]):
-            assert len(node["children"]) >= 2
+        assert clusters == sum(size > 0 for size in sizes)
+        assert k - clusters == sizes.count(0) <= 1
+        assert sorted(node.row for node in tree.nodes[:k]) == list(range(k))
+        first = [leaf.state for leaf in tree.leaves]
+        assert first == [leaf.drawn for leaf in tree.leaves]  # all states are
+        bounds = dict.fromkeys(range(k), low)
+        for j, node in enumerate(tree.nodes[k:], k):
+            assert len(node.children) >= 2
+            rows = [tree.nodes[child].row for child in node.children]
+            assert (node.first, node.last) == (min(rows), max(rows))
             # Children are complete before their merge can begin.
-            assert all(bounds[child] < node["low"] <= node["high"] for child in node["children"])
-            bounds[k + j] = node["high"]
-            inside = sorted(leaves_below(tree, k + j))
-            before = float(np.nextafter(node["low"], 0.0))
+            assert all(bounds[child] < node.start <= node.begin for child in node.children)
+            bounds[j] = node.begin
+            before = float(np.nextafter(node.start, 0.0))
             lower, _ = certificate.partitions(before)
-            parts = [
-                {int(lower[first[x]]) for x in leaves_below(tree, c)} for c in node["children"]
-            ]
+            parts = [{int(lower[first[x]]) for x in leaves_below(tree, c)} for c in node.children]
             assert all(len(part) == 1 for part in parts)
             assert len(set().union(*parts)) == len(parts)
-            _, upper = certificate.partitions(node["high"])
-            assert len({int(upper[first[x]]) for x in inside}) == 1
+            _, upper = certificate.partitions(node.begin)
+            assert len({int(upper[first[x]]) for x in leaves_below(tree, j)}) == 1
         # At every certified threshold the tree's clusters are the certified ones.
-        for interval in intervals:
-            if interval.low < tree["low"]:
+        for interval in certificate.certified_thresholds():
+            if interval.low < low:
                 continue
             labels = certificate.partitions(interval.low)[1][first]
             own = np.arange(k)
-            for j, node in enumerate(tree["nodes"]):
-                if node["high"] <= interval.low:
-                    own[sorted(leaves_below(tree, k + j))] = k + j
+            for j, node in enumerate(tree.nodes[k:], k):
+                if node.begin <= interval.low:
+                    own[sorted(leaves_below(tree, j))] = j
             np.testing.assert_array_equal(numbered(own), numbered(labels))
+
+
+def test_leaves_have_the_colours_of_the_map(taxi: tuple[TabularMDP, Certificate]) -> None:
+    mdp, certificate = taxi
+    states = places_figure(state_map(mdp), certificate.terminal_state, most=30).states
+    tree = figures.tree_figure(certificate, max_leaves=60, states=states)
+    labels = certificate.partitions(tree.interval.low)[1]
+    on_map = labels[states].tolist()
+    for leaf in tree.leaves:
+        expected = on_map.index(leaf.label) if leaf.label in on_map else None
+        assert leaf.drawn == expected
 
 
 # -- value -------------------------------------------------------------------------------------
@@ -650,26 +658,26 @@ def test_values_are_those_of_the_frontier(
         drawn = data_of(target)["frontier"]
         expected = certificate.frontier(mdp)
         assert drawn["keep"] == 100.0 * certificate.keep
-        assert len(drawn["points"]) == len(expected.points)
-        for got, point in zip(drawn["points"], expected.points, strict=True):
+        assert len(drawn["marks"]) == len(expected.points)
+        for got, point in zip(drawn["marks"], expected.points, strict=True):
             assert (got["low"], got["high"] or math.inf) == (point.low, point.high)
-            assert got["clusters"] == point.n_clusters
+            assert got["n_clusters"] == point.n_clusters
             assert got["loss"] == point.loss
             assert got["loss_text"] == amount_text(point.loss)
-            assert got["proven"] == (point.kept > 0.0)
-            if got["proven"]:
+            assert got["is_proven"] == (point.kept > 0.0)
+            if got["is_proven"]:
                 assert got["percent"] == pytest.approx(100.0 * point.kept)
-                assert got["kept"] == share_text(point.kept)
+                assert got["kept_text"] == share_text(point.kept)
             else:
-                assert (got["percent"], got["kept"]) == (0.0, "nothing proven")
-            assert got["worth"] == (
+                assert (got["percent"], got["kept_text"]) == (0.0, "nothing proven")
+            assert got["is_worth"] == (
                 point.kept >= certificate.keep and point.n_clusters < certificate.n_live
             )
-        (own,) = [got for got in drawn["points"] if got["own"]]
+        (own,) = [got for got in drawn["marks"] if got["is_own"]]
         value = certificate.value
         assert value is not None
-        assert (own["clusters"], own["loss"]) == (certificate.n_clusters, value.loss)
-        assert own["kept"] == share_text(value.kept)
+        assert (own["n_clusters"], own["loss"]) == (certificate.n_clusters, value.loss)
+        assert own["kept_text"] == share_text(value.kept)
         text = Reader(target.read_text(encoding="utf-8")).text
         if expected.is_complete:
             assert "All certified ranges of tau were evaluated." in text
@@ -681,13 +689,13 @@ def test_where_nothing_is_proven_nothing_is_drawn_above_the_bottom(
     rooms: tuple[TabularMDP, Certificate],
 ) -> None:
     points = [FrontierPoint(k, k + 1.0, 9 - k, 2.0, 1.0, kept) for k, kept in enumerate(ODD)]
-    drawn = draw_frontier(rooms[1].at(100.0), Frontier(tuple(points), 9))
-    assert [p["percent"] for p in drawn["points"]] == [0.0, 0.0, 0.0, pytest.approx(0.04), 100.0]
-    assert [p["proven"] for p in drawn["points"]] == [False, False, False, True, True]
+    drawn = figures.frontier_figure(rooms[1].at(100.0), Frontier(tuple(points), 9))
+    assert [mark.percent for mark in drawn.marks] == [0.0, 0.0, 0.0, pytest.approx(0.04), 100.0]
+    assert [mark.is_proven for mark in drawn.marks] == [False, False, False, True, True]
     words = [*["nothing proven"] * 3, "at least 0.0%", "100%"]
-    assert [p["kept"] for p in drawn["points"]] == words
-    assert not any(p["own"] for p in drawn["points"])
-    embed(drawn)  # refuses what is no number
+    assert [mark.kept_text for mark in drawn.marks] == words
+    assert not any(mark.is_own for mark in drawn.marks)
+    embed(figures.as_json(drawn))  # refuses what is no number
     shares = [_kept(share).replace("\xa0", " ") for share in (*ODD, math.nan, 0.9999)]
     assert shares == [
         *["nothing proven"] * 3, "≥ 0.0%", "100%", "nothing proven", "≥ 99.9%",
@@ -725,19 +733,19 @@ def test_large_models_are_valued_at_their_own_threshold_only(
     def fails(*_: Any, **__: Any) -> Frontier:
         raise AssertionError("too much work")
 
-    monkeypatch.setattr(report_data, "MAX_VALUED", mdp.n_states - 1)
+    monkeypatch.setattr(report, "MAX_VALUED", mdp.n_states - 1)
     monkeypatch.setattr(Certificate, "frontier", fails)
     page = page_of(tmp_path, certificate, mdp)
-    (own,) = data_of(tmp_path / "page.html")["frontier"]["points"]
-    assert own["own"]
-    assert (own["clusters"], own["loss"]) == (9, value.loss)
-    assert own["kept"] == share_text(value.kept)
-    assert "no other than the certificate's own is" in page.text
+    (own,) = data_of(tmp_path / "page.html")["frontier"]["marks"]
+    assert own["is_own"]
+    assert (own["n_clusters"], own["loss"]) == (9, value.loss)
+    assert own["kept_text"] == share_text(value.kept)
+    assert "only the certificate's own is" in page.text
     for bare in (certificate.at(certificate.tau or 0.0), certificate.at(1e-9)):
         page = page_of(tmp_path, bare, mdp)
-        assert data_of(tmp_path / "page.html")["frontier"]["points"] == []
+        assert data_of(tmp_path / "page.html")["frontier"]["marks"] == []
         assert "No certified clustering was evaluated." in page.text
-    monkeypatch.setattr(report_data, "MAX_VALUED", mdp.n_states)
+    monkeypatch.setattr(report, "MAX_VALUED", mdp.n_states)
     with pytest.raises(AssertionError, match="too much work"):
         page_of(tmp_path, certificate, mdp)
 
@@ -829,8 +837,8 @@ def test_tiny_models(n: int, tau: float | None, tmp_path: Path) -> None:
     target = write_report(tmp_path / "r.html", mdp, certificate)
     data = data_of(target)
     check_exact(certificate, data)
-    low, high = data["range"]
-    assert 0.0 < low < high
+    scale = data["profile"]["scale"]
+    assert 0.0 < scale["low"] < scale["right"]
     assert data["tau"] >= 0.0
 
 
@@ -850,13 +858,13 @@ def test_large_grids_are_drawn_by_samples(tmp_path: Path) -> None:
     data = data_of(target)
     assert len(data["map"]["x"]) == 75 * 75
     assert data["map"]["size"] == [75, 75]
-    assert data["arms"]["lower"]["steps"]["exact"]
+    assert data["profile"]["n_steps"] == len(data["profile"]["tau"])
     assert target.stat().st_size < 5_000_000
     text = Reader(target.read_text(encoding="utf-8")).text
-    assert "one state stands for each 2 by 2 squares: 5,625 of 22,500 are drawn" in text
+    assert "One state stands for each 2 by 2 squares: 5,625 of 22,500 are drawn" in text
     tau = certificate.tau
     assert tau is not None
-    assert count_of(data, "upper", tau) == 9
+    assert live_of(data, "upper", tau) == 9
     states = np.array(data["map"]["states"])
     drawn = numbered(certificate.labels_upper[states])
     np.testing.assert_array_equal(numbered(clusters_of(data, "upper", tau)), drawn)
@@ -904,7 +912,7 @@ def test_odd_numbers_are_left_out_of_the_json(
         ({}, None),
     ],
 )
-def test_times_are_told_without_that_of_compiling(
+def test_times_are_given_without_that_of_compiling(
     run: dict[str, Any],
     text: str | None,
     rooms: tuple[TabularMDP, Certificate],
@@ -918,7 +926,7 @@ def test_times_are_told_without_that_of_compiling(
     assert "time to certify" not in told
 
 
-def test_times_of_the_check_are_told_beside(
+def test_times_of_the_check_are_given_beside(
     rooms: tuple[TabularMDP, Certificate], tmp_path: Path
 ) -> None:
     mdp, certificate = rooms
@@ -962,9 +970,9 @@ def test_the_page_uses_the_shared_colours(
 
 def test_long_curves_are_thinned() -> None:
     steps = tuple(range(5000))
-    (found,) = draw_curves([Curve("long", steps, np.zeros((2, 5000)))])
-    assert len(found["steps"]) == report_data.MAX_POINTS
-    assert (found["steps"][0], found["steps"][-1]) == (0, 4999)
+    (line,) = figures.curve_lines([Curve("long", steps, np.zeros((2, 5000)))])
+    assert line.steps.size == line.median.size == figures.MAX_POINTS
+    assert (line.steps[0], line.steps[-1]) == (0, 4999)
 
 
 def test_an_embedding_replaces_a_map_of_rewards(
@@ -1031,7 +1039,7 @@ def test_wrong_arguments_are_refused(
         write_report(target, mdp, certificate, places=StateMap(gone, half * 0, True, ""))
     with pytest.raises(InvalidArgumentError):
         write_report(target, mdp, certificate, embedding=np.zeros((3, 2)))
-    with pytest.raises(InvalidArgumentError, match="scores of curve"):
+    with pytest.raises(InvalidArgumentError, match="scores of 'c' must"):
         write_report(target, mdp, certificate, curves=[Curve("c", (1, 2), np.zeros((1, 3)))])
     assert not target.exists()
 

@@ -21,7 +21,8 @@ from bisim_abstract._base.jit import kernel, watching
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.progress import COMPILE, compiling
 from bisim_abstract._base.types import Progress
-from bisim_abstract._prove.run import Budget
+from bisim_abstract._prove.driver import Budget
+from bisim_abstract._prove.options import Options
 from bisim_abstract.errors import BisimError
 from bisim_abstract.parts import grouped_mdp
 
@@ -92,6 +93,15 @@ def test_a_part_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "GROUPS", {1: (("nothing of the kind",),)})
     with pytest.raises(BisimError, match=r"\(nothing of the kind\) could not be compiled: KeyErr"):
         ahead.compile_kernels()
+
+
+def test_every_module_of_kernels_is_known() -> None:
+    """A name that no module has would leave out its kernels without a word."""
+    home = Path(ahead.__file__).parents[1]
+    found = {f"_kernels.{path.stem}" for path in (home / "_kernels").glob("[!_]*.py")}
+    assert {*ahead.KERNELS} == found | {"_verify.kernels"}
+    for name in ahead.KERNELS:
+        importlib.import_module(f"bisim_abstract.{name}")
 
 
 def test_every_part_is_in_every_grouping() -> None:
@@ -194,7 +204,7 @@ def test_an_error_while_compiling_leaves_nothing_behind() -> None:
 
 def test_budgets_stand_still_while_solvers_compile() -> None:
     with watching() as found:
-        budget = Budget(rounds=1, seconds=5.0, backups=None, compiled=found)
+        budget = Budget(Options(max_rounds=1, max_seconds=5.0), found)
         found.seconds = -10.0  # as if ten seconds had passed
         assert budget.ended(0, 0).startswith("budget: 10")
         found.seconds = 10.0

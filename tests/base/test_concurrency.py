@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bisim_abstract import Resources
 from bisim_abstract._base.atomic import write_json
 from bisim_abstract._propose.retrieval import _faiss_ready
 from bisim_abstract._prove.certify import certify
@@ -92,8 +93,8 @@ def test_different_work_at_once() -> None:
 def test_threads_share_a_model_and_a_certificate() -> None:
     """What is computed once and kept is computed right, whoever comes first."""
     mdp, _ = grouped_mdp(120, 4, noise=0.1, seed=8)
-    alone = certify(mdp, 0.9, threads=1)
-    shared = certify(mdp.with_metadata(shared=True), 0.9, threads=1)
+    alone = certify(mdp, 0.9, resources=Resources(threads=1))
+    shared = certify(mdp.with_metadata(shared=True), 0.9, resources=Resources(threads=1))
     assert together(4, lambda _: verified(shared, mdp)) == [verified(alone, mdp)] * 4
 
 

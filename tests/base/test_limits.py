@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from bisim_abstract import Certificate, TabularMDP, certify
+from bisim_abstract import Certificate, Resources, TabularMDP
 from bisim_abstract._app.runs import Config, Run
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base import memory
@@ -30,6 +30,7 @@ from bisim_abstract._base.types import Progress
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.wrappers import RoomsGridEnv
 from tests.support import ROOT
+from tests.support.asking import certify_named
 from tests.support.jobs import digest
 
 pytestmark = pytest.mark.slow
@@ -171,7 +172,9 @@ def test_full_disk_while_certifying(scope: str, tmp_path: Path) -> None:
     message, found, saved = ended(python(FULL, tmp_path, scope, before=small))
     assert message == f"[Errno 28] No space left on device: '{tmp_path / 'checkpoint'}'"
     assert saved == 2
-    assert found == content(certify(model(), 0.9, threads=1, **SCOPES[scope]))
+    assert found == content(
+        certify_named(model(), 0.9, resources=Resources(threads=1), **SCOPES[scope])
+    )
 
 
 @pytest.mark.slow
@@ -187,7 +190,7 @@ def test_full_disk_in_a_run(stage: str, named: str, tmp_path: Path) -> None:
     assert named in message
     assert {"config.json", "mdp.npz"} <= set(kept)
     assert verdict.endswith("(verified)")
-    whole = Run(tmp_path / "whole", Config(source=ROOMS), threads=1)()
+    whole = Run(tmp_path / "whole", Config(source=ROOMS), resources=Resources(threads=1))()
     assert found == content(whole.certificate)
 
 
@@ -234,13 +237,22 @@ def test_a_failing_write_leaves_the_last_checkpoint(
             held.append(path.read_bytes())
 
     with pytest.raises(OSError) as caught:
-        certify(mdp, 0.9, checkpoint=path, threads=1, callback=hear, **SCOPES[scope])
+        certify_named(
+            mdp,
+            0.9,
+            checkpoint=path,
+            resources=Resources(threads=1),
+            callback=hear,
+            **SCOPES[scope],
+        )
     assert (caught.value.errno, caught.value.filename) == (number, str(path))
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
     assert path.read_bytes() == held[-1]
     monkeypatch.undo()
-    resumed = certify(mdp, 0.9, checkpoint=path, threads=1, **SCOPES[scope])
-    whole = certify(mdp, 0.9, threads=1, **SCOPES[scope])
+    resumed = certify_named(
+        mdp, 0.9, checkpoint=path, resources=Resources(threads=1), **SCOPES[scope]
+    )
+    whole = certify_named(mdp, 0.9, resources=Resources(threads=1), **SCOPES[scope])
     assert content(resumed) == content(whole)
 
 
@@ -256,7 +268,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_refused_before_any_work(
 
     path = tmp_path / "missing" / "checkpoint"
     with pytest.raises(FileNotFoundError, match="missing"):
-        certify(model(), 0.9, checkpoint=path, callback=worked, **SCOPES[scope])
+        certify_named(model(), 0.9, checkpoint=path, callback=worked, **SCOPES[scope])
 
 
 CLOSED = """
@@ -320,12 +332,16 @@ def test_half_a_checkpoint_is_never_loaded(scope: str, tmp_path: Path) -> None:
         if path.exists() and not held:
             held.append(path.read_bytes())
 
-    certify(mdp, 0.9, checkpoint=path, threads=1, callback=hear, **SCOPES[scope])
+    certify_named(
+        mdp, 0.9, checkpoint=path, resources=Resources(threads=1), callback=hear, **SCOPES[scope]
+    )
     whole = held[0]
     for size in (0, 1, 30, len(whole) // 2, len(whole) - 100, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(FileFormatError, match="checkpoint"):
-            certify(mdp, 0.9, checkpoint=path, threads=1, **SCOPES[scope])
+            certify_named(
+                mdp, 0.9, checkpoint=path, resources=Resources(threads=1), **SCOPES[scope]
+            )
         assert path.read_bytes() == whole[:size]
 
 
@@ -333,14 +349,14 @@ def test_half_a_checkpoint_is_never_loaded(scope: str, tmp_path: Path) -> None:
 def test_half_a_file_of_a_run_is_named(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = Config(source=Source(name="FrozenLake-v1"), certify={"max_pairs": 100})
-    Run(folder, config, threads=1)()
+    Run(folder, config, resources=Resources(threads=1))()
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(FileFormatError, match=name):
-        Run.resume(folder, threads=1)()
+        Run.resume(folder, resources=Resources(threads=1))()
     (folder / name).unlink()
     if name != "config.json":
-        assert Run.resume(folder, threads=1)().verification.is_valid
+        assert Run.resume(folder, resources=Resources(threads=1))().verification.is_valid
 
 
 KILLED = """
@@ -388,10 +404,10 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path:
 def test_a_run_clears_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = Config(source=Source(name="FrozenLake-v1"), certify={"max_pairs": 100})
-    Run(folder, config, threads=1)()
+    Run(folder, config, resources=Resources(threads=1))()
     assert python(KILLED, folder / "curves.json", "killed").returncode == -9
     assert list(folder.glob(".*.part")) != []
-    Run.resume(folder, threads=1)()
+    Run.resume(folder, resources=Resources(threads=1))()
     assert list(folder.glob(".*.part")) == []
 
 
@@ -400,7 +416,7 @@ def test_a_run_that_was_killed_at_its_first_file_can_begin_again(tmp_path: Path)
     folder.mkdir()
     assert python(KILLED, folder / "config.json", "killed").returncode == -9
     config = Config(source=Source(name="FrozenLake-v1"), certify={"max_pairs": 100})
-    assert Run(folder, config, threads=1)().verification.is_valid
+    assert Run(folder, config, resources=Resources(threads=1))().verification.is_valid
 
 
 def test_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

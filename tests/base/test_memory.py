@@ -15,8 +15,10 @@ import pytest
 
 from bisim_abstract import (
     Certificate,
+    Covering,
     InvalidArgumentError,
     QLearning,
+    Resources,
     TabularMDP,
     bisimulation_metric,
     certify,
@@ -25,7 +27,7 @@ from bisim_abstract import (
     learning_curve,
     verify,
 )
-from bisim_abstract._app.plots import _pair_groups
+from bisim_abstract._app.figures import pair_groups
 from bisim_abstract._base.memory import _left_by_groups, available_bytes, check_memory, human_bytes
 from bisim_abstract.encoders import RandomEmbedding, collect_transitions, sample_transitions
 from bisim_abstract.errors import MemoryLimitError
@@ -203,13 +205,24 @@ def world() -> World:
 # A call with a limit, a limit that is enough, and what the refusal says.
 LIMITED: dict[str, tuple[Callable[[World, int | None], Any], int, tuple[str, ...]]] = {
     "single_build": (
-        lambda w, b: single_build(w.mdp, 0.5, neighbours=4, sweeps=1, memory_limit=b).upper,
+        lambda w, b: (
+            single_build(
+                w.mdp, 0.5, neighbours=4, sweeps=1, resources=Resources(memory_limit=b)
+            ).upper
+        ),
         10_000_000,
         ("300 states", "landmarks"),
     ),
     "single_build, index side": (
         lambda w, b: (
-            single_build(w.mdp, 0.5, neighbours=4, sweeps=1, backup="index", memory_limit=b).upper
+            single_build(
+                w.mdp,
+                0.5,
+                neighbours=4,
+                sweeps=1,
+                backup="index",
+                resources=Resources(memory_limit=b),
+            ).upper
         ),
         10_000_000,
         ("300 states", "landmarks"),
@@ -217,61 +230,81 @@ LIMITED: dict[str, tuple[Callable[[World, int | None], Any], int, tuple[str, ...
     "single_build, own points": (
         lambda w, b: (
             single_build(
-                w.mdp, 0.5, neighbours=4, sweeps=1, embedding=w.points, memory_limit=b
+                w.mdp,
+                0.5,
+                neighbours=4,
+                sweeps=1,
+                embedding=w.points,
+                resources=Resources(memory_limit=b),
             ).upper
         ),
         10_000_000,
         ("4 neighbours of 300 states", "fewer neighbours"),
     ),
     "cluster_by_metric": (
-        lambda w, b: cluster_by_metric(w.metric, 0.3, memory_limit=b),
+        lambda w, b: cluster_by_metric(w.metric, 0.3, resources=Resources(memory_limit=b)),
         10_000_000,
         ("300 classes", "certify(mdp, gamma, tau=tau)"),
     ),
     "landmark_mds": (
-        lambda w, b: landmark_mds(gap, N, n_landmarks=100, seed=0, memory_limit=b),
+        lambda w, b: landmark_mds(
+            gap, N, n_landmarks=100, seed=0, resources=Resources(memory_limit=b)
+        ),
         1_400_000,
         ("300 states from 100 landmarks", "fewer landmarks"),
     ),
     "retrieve_neighbours": (
-        lambda w, b: retrieve_neighbours(w.points, k=5, seed=0, memory_limit=b),
+        lambda w, b: retrieve_neighbours(
+            w.points, k=5, seed=0, resources=Resources(memory_limit=b)
+        ),
         210_000,
         ("5 neighbours of 300 states", "fewer neighbours"),
     ),
     "retrieve_pairs": (
-        lambda w, b: retrieve_pairs(w.points, k=5, seed=0, memory_limit=b),
+        lambda w, b: retrieve_pairs(w.points, k=5, seed=0, resources=Resources(memory_limit=b)),
         210_000,
         ("5 neighbours of 300 states", "fewer neighbours"),
     ),
     "evaluate_embedding": (
-        lambda w, b: evaluate_embedding(w.metric, w.points, sample=50_000, memory_limit=b),
+        lambda w, b: evaluate_embedding(
+            w.metric, w.points, sample=50_000, resources=Resources(memory_limit=b)
+        ),
         7_300_000,
         ("44,850 pairs", "smaller sample"),
     ),
     "verify": (
-        lambda w, b: verify(w.mdp, w.certificate, memory_limit=b),
+        lambda w, b: verify(w.mdp, w.certificate, resources=Resources(memory_limit=b)),
         1_000_000,
         ("checking a certificate", "larger machine"),
     ),
     "verify, exact": (
-        lambda w, b: verify(w.mdp, w.certificate, mode="sampled", sample=5, memory_limit=b),
+        lambda w, b: verify(
+            w.mdp, w.certificate, mode="sampled", sample=5, resources=Resources(memory_limit=b)
+        ),
         1_000_000,
         ("checking a certificate", "larger machine"),
     ),
     "estimate_mdp": (
         lambda w, b: estimate_mdp(
-            *w.steps, w.steps[0], n_states=N, n_actions=2, reward_range=(0, 1), memory_limit=b
+            *w.steps,
+            w.steps[0],
+            n_states=N,
+            n_actions=2,
+            reward_range=(0, 1),
+            resources=Resources(memory_limit=b),
         ),
         200_000,
         ("300 states and 2 actions from 500 steps", "that occur"),
     ),
     "value_features": (
-        lambda w, b: value_features(w.mdp, 0.5, count=9, memory_limit=b).values,
+        lambda w, b: (
+            value_features(w.mdp, 0.5, count=9, resources=Resources(memory_limit=b)).values
+        ),
         66_000,
         ("9 value functions of 300 states", "smaller count"),
     ),
     "bisimulation_metric": (
-        lambda w, b: bisimulation_metric(w.mdp, 0.5, memory_limit=b).upper,
+        lambda w, b: bisimulation_metric(w.mdp, 0.5, resources=Resources(memory_limit=b)).upper,
         50_000_000,
         ("300 bisimulation classes", "reachable"),
     ),
@@ -298,22 +331,30 @@ def test_links_are_found_a_few_rows_at_once(world: World) -> None:
     for tau in (1e-9, 0.1, 0.3, 1e9):
         plain = cluster_by_metric(world.metric, tau)
         for limit in (53_000, 60_000, 200_000):
-            few = cluster_by_metric(world.metric, tau, memory_limit=limit)
+            few = cluster_by_metric(world.metric, tau, resources=Resources(memory_limit=limit))
             np.testing.assert_array_equal(few, plain)
-    assert peak(lambda: cluster_by_metric(world.metric, 1e9, memory_limit=60_000)) < 120_000
+    assert (
+        peak(lambda: cluster_by_metric(world.metric, 1e9, resources=Resources(memory_limit=60_000)))
+        < 120_000
+    )
 
 
 def test_limits_reach_what_single_build_covers(world: World) -> None:
     """Embedding and retrieval fit, the lookup of ground costs does not."""
     with pytest.raises(MemoryLimitError, match="covered pairs"):
-        single_build(world.mdp, 0.5, neighbours=8, memory_limit=650_000)
+        single_build(world.mdp, 0.5, neighbours=8, resources=Resources(memory_limit=650_000))
 
 
 def test_limits_reach_rounds_over_covered_pairs(world: World) -> None:
     with pytest.raises(MemoryLimitError, match="40 partners of 300 states"):
-        certify(world.mdp, 0.5, scope="covered", neighbours=0, partners=40, memory_limit=400_000)
+        certify(
+            world.mdp,
+            0.5,
+            method=Covering(neighbours=0, partners=40),
+            resources=Resources(memory_limit=400_000),
+        )
     with pytest.raises(MemoryLimitError, match="landmarks"):
-        certify(world.mdp, 0.5, scope="covered", memory_limit=100_000)
+        certify(world.mdp, 0.5, method=Covering(), resources=Resources(memory_limit=100_000))
 
 
 # -- a check that does not fit is no rejection -------------------------------------------------
@@ -324,11 +365,11 @@ def test_verify_looks_at_all_parts_of_a_certificate(world: World) -> None:
     found = certify(mdp, 0.9, tau="auto")
     found = replace(found, features=value_features(mdp, 0.9), run={})
     assert found.levels
-    assert verify(mdp, found, memory_limit=10**8).is_valid
+    assert verify(mdp, found, resources=Resources(memory_limit=10**8)).is_valid
     names = set()
     for limit in range(1_000, 400_000, 1_000):
         try:
-            verify(mdp, found, memory_limit=limit)
+            verify(mdp, found, resources=Resources(memory_limit=limit))
         except MemoryLimitError as error:
             names.add(str(error).split(" up to its ")[1].split(" ")[0])
         else:
@@ -336,16 +377,18 @@ def test_verify_looks_at_all_parts_of_a_certificate(world: World) -> None:
     assert {"labels", "values"} <= names
     # Pairs are checked one table after the other: only the largest counts.
     pairs = verify(world.mdp, world.certificate).pairs_checked
-    text = refused(lambda: verify(world.mdp, world.certificate, memory_limit=1))
+    text = refused(
+        lambda: verify(world.mdp, world.certificate, resources=Resources(memory_limit=1))
+    )
     assert human_bytes(158 * pairs) in text
 
 
 def test_wrong_certificates_are_rejected_where_they_fit(world: World) -> None:
     made = world.certificate
     wrong = replace(made, lower=made.lower + 9.0, upper=made.upper + 9.0, run={})
-    assert verify(world.mdp, wrong, memory_limit=10**8).verdict == "rejected"
+    assert verify(world.mdp, wrong, resources=Resources(memory_limit=10**8)).verdict == "rejected"
     with pytest.raises(MemoryLimitError):
-        verify(world.mdp, wrong, memory_limit=10_000)
+        verify(world.mdp, wrong, resources=Resources(memory_limit=10_000))
 
 
 class Impostor:
@@ -495,9 +538,9 @@ def test_features_of_many_pairs_are_refused(monkeypatch: pytest.MonkeyPatch, wor
 def test_pairs_to_draw_are_refused(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr("bisim_abstract._base.memory.available_bytes", lambda: 1_500_000)
     rng = np.random.default_rng(0)
-    text = refused(lambda: _pair_groups(world.certificate, 10**12, rng))
+    text = refused(lambda: pair_groups(world.certificate, 10**12, rng))
     assert "44,850 pairs" in text
-    assert _pair_groups(world.certificate, 100, rng)["covered"][0].size == 100
+    assert pair_groups(world.certificate, 100, rng)["covered"][0].size == 100
 
 
 def test_models_of_an_environment_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import sys
 import types
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from bisim_abstract import (
+    Covering,
     QLearning,
     abstract_env,
     bisimulation_metric,
@@ -30,13 +30,7 @@ from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract.encoders import Encoder, MICoEncoder, collect_transitions
 from bisim_abstract.parts import grouped_mdp, random_mdp, single_build, value_features
 from bisim_abstract.wrappers import RoomsGridEnv, enumerate_mdp, extract_mdp
-
-
-class Terminal(io.StringIO):
-    """Standard error as people have it."""
-
-    def isatty(self) -> bool:
-        return True
+from tests.support.terminals import Terminal
 
 
 @pytest.fixture
@@ -195,7 +189,7 @@ def curve() -> None:
 CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     "certify": (lambda _: certify(MDP, 0.9, progress=True), "looking for"),
     "covered": (
-        lambda _: certify(MDP, 0.9, scope="covered", tau=0.1, progress=True),
+        lambda _: certify(MDP, 0.9, method=Covering(), tau=0.1, progress=True),
         "",
     ),
     "collect": (
@@ -214,7 +208,7 @@ CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: write_report(folder / "r.html", MDP, certify(MDP, 0.9), progress=True),
         "tracing the frontier: ",
     ),
-    "single": (lambda _: single_build(MDP, 0.9, sweeps=2, progress=True), "sweeping: 2 of 2"),
+    "single": (lambda _: single_build(MDP, 0.9, sweeps=2, progress=True), "certifying, round: 1"),
     "verify": (lambda _: verify(MDP, certify(MDP, 0.9), progress=True), ""),
     "values": (lambda _: value_iteration(MDP, 0.9, progress=True), "value iteration: "),
 }

@@ -22,8 +22,10 @@ import pytest
 
 from bisim_abstract import (
     Certificate,
+    Covering,
     InvalidArgumentError,
     RayBackend,
+    Resources,
     TabularMDP,
     certify,
     estimate_mdp,
@@ -37,23 +39,8 @@ from bisim_abstract.errors import MemoryLimitError, MissingDependency
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp, value_features
 from bisim_abstract.wrappers import RoomsGridEnv
 from tests.support import ROOT
-
-
-def parts(certificate: Certificate) -> dict[str, Any]:
-    """Everything that is claimed, as bytes."""
-    found: dict[str, Any] = {
-        name: getattr(certificate, name).tobytes()
-        for name in ("keys", "lower", "upper", "labels_lower", "labels_upper")
-    }
-    found |= {"tau": certificate.tau, "stop": certificate.stop}
-    for k, level in enumerate(certificate.levels):
-        for name in ("keys", "lower", "upper"):
-            found[f"level {k} {name}"] = getattr(level, name).tobytes()
-        found[f"level {k} labels"] = level.model.labels.tobytes()
-    if certificate.features is not None:
-        found["features"] = certificate.features.values.tobytes()
-        found["corrections"] = certificate.features.corrections.tobytes()
-    return found
+from tests.support.asking import certify_named
+from tests.support.shared import parts
 
 
 def estimated() -> TabularMDP:
@@ -91,15 +78,15 @@ def test_ray_is_not_imported_by_default() -> None:
 def test_bad_backends() -> None:
     mdp = random_mdp(3, seed=0)
     with pytest.raises(InvalidArgumentError, match="backend must be one of 'local', 'ray'"):
-        certify(mdp, 0.9, backend="spark")
+        certify(mdp, 0.9, resources=Resources(backend="spark"))
     with pytest.raises(InvalidArgumentError, match="address goes with backend 'ray'"):
-        certify(mdp, 0.9, address="auto")
+        certify(mdp, 0.9, resources=Resources(address="auto"))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependency, match=r"bisim-abstract\[ray\]"):
-        certify(random_mdp(3, seed=0), 0.9, backend="ray")
+        certify(random_mdp(3, seed=0), 0.9, resources=Resources(backend="ray"))
 
 
 # -- with one ----------------------------------------------------------------------------------
@@ -128,8 +115,8 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_certificates_are_the_same(name: str, cluster: RayBackend) -> None:
     make, options = MODELS[name]
     mdp = make()
-    local = certify(mdp, 0.9, **options)
-    remote = certify(mdp, 0.9, backend=cluster, **options)
+    local = certify_named(mdp, 0.9, **options)
+    remote = certify_named(mdp, 0.9, resources=Resources(backend=cluster), **options)
     assert parts(local) == parts(remote)
     assert verify(mdp, remote).is_valid
 
@@ -141,7 +128,7 @@ def test_many_shards_give_the_bits_of_one_thread(cluster: RayBackend, lookup_byt
     small = RayBackend(shard_bytes=1)  # joins the cluster that runs; a chunk is a shard
     tables = []
     for backend in (LocalBackend(1), cluster, small):
-        arms = Arms(mdp, 0.9, backend=backend, lookup_bytes=lookup_bytes)
+        arms = Arms(mdp, 0.9, resources=Resources(backend=backend), lookup_bytes=lookup_bytes)
         arms.cover_all()
         for _ in range(3):
             arms.sweep()
@@ -154,7 +141,10 @@ def test_many_shards_give_the_bits_of_one_thread(cluster: RayBackend, lookup_byt
 @pytest.mark.slow
 def test_features_are_the_same(cluster: RayBackend) -> None:
     mdp = sparse_mdp(10_000, seed=4)
-    local, remote = value_features(mdp, 0.9), value_features(mdp, 0.9, backend=cluster)
+    local, remote = (
+        value_features(mdp, 0.9),
+        value_features(mdp, 0.9, resources=Resources(backend=cluster)),
+    )
     assert local.values.tobytes() == remote.values.tobytes()
     assert local.corrections.tobytes() == remote.corrections.tobytes()
 
@@ -189,9 +179,9 @@ def test_killed_workers_change_nothing(cluster: RayBackend, tmp_path: Path) -> N
         (tmp_path / str(k)).touch()
     backend = Deadly()
     backend.marks = str(tmp_path)
-    remote = certify(mdp, 0.9, backend=backend, **options)
+    remote = certify_named(mdp, 0.9, resources=Resources(backend=backend), **options)
     assert list(tmp_path.iterdir()) == []  # all three deaths took place
-    assert parts(remote) == parts(certify(mdp, 0.9, **options))
+    assert parts(remote) == parts(certify_named(mdp, 0.9, **options))
     assert verify(mdp, remote).is_valid
 
 
@@ -335,7 +325,13 @@ def test_workers_of_another_version_are_refused(
 ) -> None:
     monkeypatch.setattr(ray_backend, "__version__", "0.0.1")
     with pytest.raises(ConnectionError, match=r"but 0\.0\.1 asks it; install the same version"):
-        certify(sparse_mdp(100, seed=0), 0.9, backend=cluster, scope="covered", max_rounds=1)
+        certify(
+            sparse_mdp(100, seed=0),
+            0.9,
+            resources=Resources(backend=cluster),
+            method=Covering(),
+            max_rounds=1,
+        )
 
 
 @pytest.mark.slow
@@ -367,7 +363,7 @@ def test_what_does_not_fit_is_refused_with_its_size(cluster: RayBackend) -> None
 def test_progress_of_shards_is_told(cluster: RayBackend) -> None:
     seen: list[tuple[int, int]] = []
     cluster.listener = lambda done, total: seen.append((done, total))
-    arms = Arms(sparse_mdp(200, seed=3), 0.9, backend=cluster)
+    arms = Arms(sparse_mdp(200, seed=3), 0.9, resources=Resources(backend=cluster))
     arms.cover_all()
     arms.sweep(upper=False)
     cluster.listener = None

@@ -25,12 +25,13 @@ from typing import Any
 
 import pytest
 
-from bisim_abstract import Certificate, RayBackend, TabularMDP, certify, verify
+from bisim_abstract import Certificate, RayBackend, Resources, TabularMDP, certify, verify
 from bisim_abstract._base import ray as module
 from bisim_abstract._base.parallel import Array, Job, Sweep, Work
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
-from tests.base.test_ray import parts
 from tests.support import ROOT
+from tests.support.asking import certify_named
+from tests.support.shared import parts
 
 DEADLINE = 120.0  # seconds for anything to happen: only a fault takes that long
 INLINE = 100 * 1024  # bytes up to which Ray keeps results in the driver, not in a node's store
@@ -191,7 +192,7 @@ def drive(kind: str, address: str, folder: str) -> None:
         backend.wrap = functools.partial({"meets": meets, "hangs": hangs}[kind], folder)
     mdp, options = large() if kind == "stalls" else (model(), OPTIONS)
     with backend:
-        found = certify(mdp, 0.9, backend=backend, **options)
+        found = certify_named(mdp, 0.9, resources=Resources(backend=backend), **options)
     found.save(Path(folder).with_suffix(".npz"))
 
 
@@ -315,7 +316,7 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def local() -> Certificate:
-    return certify(model(), 0.9, **OPTIONS)
+    return certify_named(model(), 0.9, **OPTIONS)
 
 
 def test_a_cluster_is_joined_at_its_address(
@@ -351,7 +352,7 @@ def test_a_node_is_killed_with_tasks_and_results(nodes: Nodes, tmp_path: Path) -
         assert len(list(folder.glob(f"{begin} *"))) == 2
     found = Certificate.load(folder.with_suffix(".npz"))
     mdp, options = large()
-    assert parts(found) == parts(certify(mdp, 0.9, **options))
+    assert parts(found) == parts(certify_named(mdp, 0.9, **options))
     assert verify(mdp, found).is_valid
 
 
@@ -396,9 +397,9 @@ def check_interrupted(driver: subprocess.Popen[bytes], log: Path) -> None:
     mdp = TabularMDP.load(log.parent / "m.npz")
     options: dict[str, Any] = {"scope": "covered", "tol": 1e-13}
     state = log.parent / "state.npz"
-    rounds = certify(mdp, 0.9, checkpoint=state, max_rounds=1, **options).run["rounds"]
-    resumed = certify(mdp, 0.9, checkpoint=state, max_rounds=rounds + 1, **options)
-    assert parts(resumed) == parts(certify(mdp, 0.9, max_rounds=rounds + 1, **options))
+    rounds = certify_named(mdp, 0.9, checkpoint=state, max_rounds=1, **options).run["rounds"]
+    resumed = certify_named(mdp, 0.9, checkpoint=state, max_rounds=rounds + 1, **options)
+    assert parts(resumed) == parts(certify_named(mdp, 0.9, max_rounds=rounds + 1, **options))
 
 
 def test_waiting_for_a_node_can_be_interrupted(nodes: Nodes, tmp_path: Path) -> None:

@@ -11,21 +11,15 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric
+from bisim_abstract import InvalidArgumentError, Resources, TabularMDP, bisimulation_metric
 from bisim_abstract._bounds.arms import CHUNK, Arms
 from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
-from tests.support.oracles import backup_exact
+from tests.support.oracles import backup_exact, check_inequalities
 from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled
 
-LAW = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=100,
-    suppress_health_check=[HealthCheck.too_slow],
-)
 Floats = npt.NDArray[np.float64]
 Pair = tuple[int, int]
 
@@ -58,7 +52,9 @@ def worlds(draw: st.DrawFn, max_states: int = 5, min_states: int = 1) -> tuple[A
     """Arms of a random model with nothing covered yet, and pairs to cover."""
     mdp = draw(mdps(max_states, 3, min_states=min_states))
     lower, upper = draw(starts)
-    arms = Arms(mdp, draw(discounts), lower_start=lower, upper_start=upper, threads=1)
+    arms = Arms(
+        mdp, draw(discounts), lower_start=lower, upper_start=upper, resources=Resources(threads=1)
+    )
     return arms, draw(pair_sets(mdp.n_states))
 
 
@@ -106,16 +102,6 @@ def check_form(arms: Arms) -> None:
     np.testing.assert_array_equal(upper[s, t], arms.upper)
 
 
-def check_proof(arms: Arms) -> None:
-    """lower <= T(lower) and upper >= T(upper) on every pair, in exact arithmetic."""
-    lower, upper = tables(arms)
-    lower_backup = backup_exact(arms.mdp, arms.gamma, lower)
-    upper_backup = backup_exact(arms.mdp, arms.gamma, upper)
-    for s, t in all_pairs(arms.mdp.n_states):
-        assert Fraction(float(lower[s, t])) <= lower_backup[s][t], ("lower", s, t)
-        assert Fraction(float(upper[s, t])) >= upper_backup[s][t], ("upper", s, t)
-
-
 def settle(arms: Arms) -> int:
     """Sweep until nothing moves; how many sweeps that took."""
     for sweep in range(100_000):
@@ -127,7 +113,9 @@ def settle(arms: Arms) -> int:
 def metric(mdp: TabularMDP, gamma: float) -> tuple[Floats, Floats]:
     """Certified bounds on d, a tenth of what the identities below allow apart."""
     top = float(top_exact(mdp, gamma))
-    bounds = bisimulation_metric(mdp, gamma, tol=max(1e-10 * top, 1e-300), threads=1)
+    bounds = bisimulation_metric(
+        mdp, gamma, tol=max(1e-10 * top, 1e-300), resources=Resources(threads=1)
+    )
     assert bounds.is_converged
     return bounds.lower, bounds.upper
 
@@ -135,7 +123,6 @@ def metric(mdp: TabularMDP, gamma: float) -> tuple[Floats, Floats]:
 # -- the starts --------------------------------------------------------------------------------
 
 
-@LAW
 @given(mdp=mdps(6), gamma=discounts, kinds=starts)
 def test_uncovered_pairs_read_their_start(
     mdp: TabularMDP, gamma: float, kinds: tuple[str, str]
@@ -153,7 +140,6 @@ def test_uncovered_pairs_read_their_start(
     check_form(arms)
 
 
-@LAW
 @given(
     mdp=mdps(4),
     gamma=st.sampled_from((0.0, 1e-9, 0.3, 0.9, 0.999, 0.999999, 1.0 - 2.0**-40)),
@@ -164,7 +150,7 @@ def test_starts_prove_themselves_at_any_scale(
     mdp: TabularMDP, gamma: float, factor: float, kinds: tuple[str, str]
 ) -> None:
     arms = Arms(scaled(mdp, factor), gamma, lower_start=kinds[0], upper_start=kinds[1])
-    check_proof(arms)
+    check_inequalities(arms.mdp, arms.gamma, *tables(arms))
     lower, _ = tables(arms)
     for s, t in all_pairs(mdp.n_states):
         assert Fraction(float(lower[s, t])) <= reward_gap(arms.mdp, s, t)
@@ -194,10 +180,10 @@ def test_starts_hold_where_products_underflow(
     _, upper = tables(arms)
     assert Fraction(float(upper[2, 3])) >= far
     assert Fraction(float(upper[0, 1])) >= Fraction(gamma) * far
-    check_proof(arms)
+    check_inequalities(arms.mdp, arms.gamma, *tables(arms))
     arms.cover_all()
     arms.sweep()
-    check_proof(arms)
+    check_inequalities(arms.mdp, arms.gamma, *tables(arms))
 
 
 def test_equal_rewards_leave_nothing_open() -> None:
@@ -211,7 +197,6 @@ def test_equal_rewards_leave_nothing_open() -> None:
 # -- proofs at every sweep ---------------------------------------------------------------------
 
 
-@LAW
 @given(world=worlds(max_states=4), sweeps=st.integers(0, 6))
 def test_both_arms_prove_themselves(world: tuple[Arms, list[Pair]], sweeps: int) -> None:
     arms, pairs = world
@@ -219,10 +204,9 @@ def test_both_arms_prove_themselves(world: tuple[Arms, list[Pair]], sweeps: int)
     for _ in range(sweeps):
         arms.sweep()
     check_form(arms)
-    check_proof(arms)
+    check_inequalities(arms.mdp, arms.gamma, *tables(arms))
 
 
-@LAW
 @given(world=worlds(max_states=4, min_states=2), data=st.data())
 def test_proofs_survive_any_history(world: tuple[Arms, list[Pair]], data: st.DataObject) -> None:
     """Coverage that grows between sweeps, and arms swept one at a time."""
@@ -233,10 +217,9 @@ def test_proofs_survive_any_history(world: tuple[Arms, list[Pair]], data: st.Dat
             arms.sweep(lower=lower, upper=upper)
         pairs = data.draw(pair_sets(arms.mdp.n_states))
     check_form(arms)
-    check_proof(arms)
+    check_inequalities(arms.mdp, arms.gamma, *tables(arms))
 
 
-@LAW
 @given(
     known=st.sampled_from(BY_HAND),
     kinds=starts,
@@ -247,7 +230,13 @@ def test_hand_solved_metrics_are_enclosed(
     known: Known, kinds: tuple[str, str], sweeps: int, data: st.DataObject
 ) -> None:
     n = known.mdp.n_states
-    arms = Arms(known.mdp, known.gamma, lower_start=kinds[0], upper_start=kinds[1], threads=1)
+    arms = Arms(
+        known.mdp,
+        known.gamma,
+        lower_start=kinds[0],
+        upper_start=kinds[1],
+        resources=Resources(threads=1),
+    )
     cover(arms, data.draw(pair_sets(n)))
     for _ in range(sweeps):
         lower, upper = tables(arms)
@@ -257,13 +246,12 @@ def test_hand_solved_metrics_are_enclosed(
         arms.sweep()
 
 
-@LAW
 @given(world=worlds(max_states=6), sweeps=st.integers(1, 12))
 def test_arms_enclose_the_metric_and_only_tighten(
     world: tuple[Arms, list[Pair]], sweeps: int
 ) -> None:
     arms, pairs = world
-    d = bisimulation_metric(arms.mdp, arms.gamma, threads=1)
+    d = bisimulation_metric(arms.mdp, arms.gamma, resources=Resources(threads=1))
     start = tables(arms)
     cover(arms, pairs)
     np.testing.assert_array_equal(tables(arms), start)
@@ -303,7 +291,6 @@ def check_jacobi(arms: Arms, sweeps: int) -> None:
             assert abs(new_upper[s, t] - high) <= slack
 
 
-@LAW
 @given(world=worlds(max_states=4, min_states=2), sweeps=st.integers(1, 4))
 def test_a_sweep_is_the_exact_jacobi_sweep(world: tuple[Arms, list[Pair]], sweeps: int) -> None:
     arms, pairs = world
@@ -317,10 +304,10 @@ def test_actions_that_cannot_matter_leave_the_others_alone(gamma: float, support
     """Many actions over different successors, most of them dominated."""
     for seed in range(4):
         mdp = sparse_mdp(7, 6, support=support, seed=seed)
-        arms = Arms(mdp, gamma, threads=1)
+        arms = Arms(mdp, gamma, resources=Resources(threads=1))
         cover(arms, all_pairs(7)[seed:])
         check_jacobi(arms, 2)
-        check_proof(arms)
+        check_inequalities(arms.mdp, arms.gamma, *tables(arms))
 
 
 # -- the paper's identities at convergence -----------------------------------------------------
@@ -333,7 +320,9 @@ def check_identities(
     n = mdp.n_states
     d_lower, d_upper = metric(mdp, gamma)
     d = (d_lower + d_upper) / 2
-    arms = Arms(mdp, gamma, lower_start=lower_start, upper_start=upper_start, threads=1)
+    arms = Arms(
+        mdp, gamma, lower_start=lower_start, upper_start=upper_start, resources=Resources(threads=1)
+    )
     start_lower, start_upper = tables(arms)
     cover(arms, pairs)
     settle(arms)
@@ -355,7 +344,7 @@ def check_identities(
     assert (np.abs(upper - d) <= width + tol).all()
 
 
-@settings(LAW, max_examples=60)
+@settings(max_examples=60)
 @given(
     mdp=mdps(6, min_states=2),
     gamma=st.sampled_from((0.0, 0.3, 0.5, 0.8, 0.9)),
@@ -391,7 +380,7 @@ def test_the_coverage_gap_is_the_error_at_a_high_discount(kinds: tuple[str, str]
     check_identities(mdp, 0.99, all_pairs(8)[::2], *kinds)
 
 
-@settings(LAW, max_examples=40)
+@settings(max_examples=40)
 @given(
     mdp=mdps(6, min_states=2),
     gamma=st.sampled_from((0.0, 0.5, 0.9)),
@@ -401,7 +390,9 @@ def test_the_coverage_gap_is_the_error_at_a_high_discount(kinds: tuple[str, str]
 def test_growing_coverage_tightens_to_the_metric(
     mdp: TabularMDP, gamma: float, kinds: tuple[str, str], data: st.DataObject
 ) -> None:
-    arms = Arms(mdp, gamma, lower_start=kinds[0], upper_start=kinds[1], threads=1)
+    arms = Arms(
+        mdp, gamma, lower_start=kinds[0], upper_start=kinds[1], resources=Resources(threads=1)
+    )
     d_lower, d_upper = metric(mdp, gamma)
     pairs = all_pairs(mdp.n_states)
     rounds = [data.draw(pair_sets(mdp.n_states)) for _ in range(3)]
@@ -459,7 +450,9 @@ def test_a_planted_pair_is_the_error_until_it_is_covered(rho0: float, n: int) ->
     others = [pair for pair in all_pairs(n) if pair != hidden]
     near = [(s, t) for s, t in others if min(t - s, n - t + s) <= 1]
     for pairs in ([], near, others):
-        arms = Arms(mdp, 0.9, lower_start="zero", upper_start="constant", threads=1)
+        arms = Arms(
+            mdp, 0.9, lower_start="zero", upper_start="constant", resources=Resources(threads=1)
+        )
         cover(arms, pairs)
         settle(arms)
         lower, upper = tables(arms)
@@ -476,7 +469,7 @@ def test_a_planted_pair_is_the_error_until_it_is_covered(rho0: float, n: int) ->
 @pytest.mark.parametrize("rho0", RHO0)
 def test_covering_the_planted_pair_alone_leaves_its_neighbours(rho0: float) -> None:
     mdp = planted(8, (2, 5), rho0, -1)
-    arms = Arms(mdp, 0.9, lower_start="zero", threads=1)
+    arms = Arms(mdp, 0.9, lower_start="zero", resources=Resources(threads=1))
     cover(arms, [(5, 2)])
     settle(arms)
     lower, _ = tables(arms)
@@ -498,7 +491,9 @@ def test_the_sign_of_an_uncovered_planted_pair_leaves_no_trace(rho0: float) -> N
     hidden = (1, 4)
     results = []
     for sign in (-1, 1):
-        arms = Arms(planted(8, hidden, rho0, sign), 0.9, lower_start="zero", threads=1)
+        arms = Arms(
+            planted(8, hidden, rho0, sign), 0.9, lower_start="zero", resources=Resources(threads=1)
+        )
         cover(arms, [pair for pair in all_pairs(8) if pair != hidden])
         settle(arms)
         results.append((tables(arms)[0], arms.upper))
@@ -525,7 +520,9 @@ def test_hidden_bits_show_at_covered_partners_alone(signs: tuple[int, ...], rho0
     partners = [(2 * k, 2 * k + 1) for k in range(len(signs))]
     strangers = [pair for pair in all_pairs(n) if pair not in partners]
     for missing in range(len(signs)):
-        arms = Arms(mdp, 0.9, lower_start="zero", upper_start="constant", threads=1)
+        arms = Arms(
+            mdp, 0.9, lower_start="zero", upper_start="constant", resources=Resources(threads=1)
+        )
         start = tables(arms)
         cover(arms, strangers + [pair for k, pair in enumerate(partners) if k != missing])
         settle(arms)
@@ -540,7 +537,9 @@ def test_hidden_bits_show_at_covered_partners_alone(signs: tuple[int, ...], rho0
                 assert lower[pair] == pytest.approx(distance, rel=1e-14)
                 assert upper[pair] == pytest.approx(distance, rel=1e-14)
         flipped = tuple(-sign if k == missing else sign for k, sign in enumerate(signs))
-        other = Arms(hidden_bits(flipped, rho0), 0.9, lower_start="zero", threads=1)
+        other = Arms(
+            hidden_bits(flipped, rho0), 0.9, lower_start="zero", resources=Resources(threads=1)
+        )
         other.cover(*arms.pairs())
         settle(other)
         np.testing.assert_array_equal(tables(other)[0], lower)
@@ -570,16 +569,16 @@ def test_threads_and_lookups_do_not_change_a_bit(share: float) -> None:
     order = np.random.default_rng(6).permutation(len(pairs))
     chosen = [pairs[k] for k in order[: int(share * len(pairs))]]
     assert len(chosen) > CHUNK
-    reference = swept(Arms(mdp, 0.95, threads=1), chosen)
+    reference = swept(Arms(mdp, 0.95, resources=Resources(threads=1)), chosen)
     assert (reference.lower > 0.0).any()
     for threads in (1, 2, 3):
         for lookup_bytes in (0, 100_000, 2**30):
-            arms = Arms(mdp, 0.95, threads=threads, lookup_bytes=lookup_bytes)
+            arms = Arms(mdp, 0.95, resources=Resources(threads=threads), lookup_bytes=lookup_bytes)
             check_same(swept(arms, chosen), reference)
     check_same(swept(Arms(mdp, 0.95), chosen), reference)
 
 
-@settings(LAW, max_examples=60)
+@settings(max_examples=60)
 @given(world=worlds(max_states=6, min_states=2), sweeps=st.integers(1, 4), data=st.data())
 def test_order_of_covering_does_not_change_a_bit(
     world: tuple[Arms, list[Pair]], sweeps: int, data: st.DataObject
@@ -593,7 +592,7 @@ def test_order_of_covering_does_not_change_a_bit(
             arms.gamma,
             lower_start=arms.starts.lower,
             upper_start=arms.starts.upper,
-            threads=2,
+            resources=Resources(threads=2),
             lookup_bytes=lookup_bytes,
         )
         for s, t in shuffled:
@@ -601,7 +600,7 @@ def test_order_of_covering_does_not_change_a_bit(
         check_same(swept(other, [], sweeps), arms)
 
 
-@settings(LAW, max_examples=60)
+@settings(max_examples=60)
 @given(world=worlds(max_states=6, min_states=2), data=st.data())
 def test_positions_are_found_anew_when_coverage_grows(
     world: tuple[Arms, list[Pair]], data: st.DataObject
@@ -613,7 +612,7 @@ def test_positions_are_found_anew_when_coverage_grows(
         kept.gamma,
         lower_start=kept.starts.lower,
         upper_start=kept.starts.upper,
-        threads=1,
+        resources=Resources(threads=1),
         lookup_bytes=0,
     )
     for _ in range(3):
@@ -718,7 +717,7 @@ def test_two_states(gamma: float) -> None:
 
 def test_either_arm_alone() -> None:
     mdp = sparse_mdp(12, 2, support=3, seed=8)
-    both, low, high = (Arms(mdp, 0.9, threads=1) for _ in range(3))
+    both, low, high = (Arms(mdp, 0.9, resources=Resources(threads=1)) for _ in range(3))
     for arms in (both, low, high):
         arms.cover_all()
     start_lower, start_upper = both.lower.copy(), both.upper.copy()
@@ -757,7 +756,7 @@ REFUSED: list[tuple[str, Callable[[], object], list[str]]] = [
     ("negative gamma", lambda: Arms(three(), -0.5), ["gamma", "-0.5"]),
     ("lower_start", lambda: Arms(three(), 0.5, lower_start="one"), ["lower_start", "'one'"]),
     ("upper_start", lambda: Arms(three(), 0.5, upper_start="zero"), ["upper_start", "'zero'"]),
-    ("threads", lambda: Arms(three(), 0.5, threads=0), ["threads", "0"]),
+    ("threads", lambda: Arms(three(), 0.5, resources=Resources(threads=0)), ["threads", "0"]),
     ("lookup_bytes", lambda: Arms(three(), 0.5, lookup_bytes=-3), ["lookup_bytes", "-3"]),
     ("float states", lambda: Arms(three(), 0.5).cover([0.5], [1]), ["states", "float64"]),
     ("float others", lambda: Arms(three(), 0.5).bounds([0], [1.5]), ["others", "float64"]),
@@ -823,7 +822,7 @@ def test_arms_of_an_estimate_enclose_all_models_within_its_radii() -> None:
     )
     tables = []
     for model in (mdp, dataclasses.replace(mdp, estimate=estimate)):
-        arms = Arms(model, 0.8, threads=1)
+        arms = Arms(model, 0.8, resources=Resources(threads=1))
         arms.cover_all()
         for _ in range(60):
             arms.sweep()
@@ -840,6 +839,6 @@ def test_arms_of_an_estimate_enclose_all_models_within_its_radii() -> None:
             (1.0 - row_radius[..., None]) * P + row_radius[..., None] * corner,
             mdp.rewards + reward_radius * rng.choice([-1.0, 1.0], size=shape) * (1.0 - 1e-12),
         )
-        exact = bisimulation_metric(true, 0.8, threads=1)
+        exact = bisimulation_metric(true, 0.8, resources=Resources(threads=1))
         assert (lower <= exact.upper).all()
         assert (upper >= exact.lower).all()

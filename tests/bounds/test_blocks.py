@@ -2,102 +2,51 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy.optimize import linprog
 
 from bisim_abstract import (
+    Blocks,
     InvalidArgumentError,
+    Resources,
     TabularMDP,
-    bisimulation_classes,
     bisimulation_metric,
     certify,
-    estimate_mdp,
     verify,
 )
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks, exact_blocks
 from bisim_abstract._kernels.transport import arm_kernel, normalise_rows_kernel
-from bisim_abstract._model.estimation import Estimate
 from bisim_abstract.errors import InvalidMDPError
-from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract.parts import grouped_mdp, sparse_mdp
+from tests.support.blocks import (
+    EDGES,
+    Floats,
+    dyadic,
+    ends,
+    estimated,
+    partition,
+    sampled,
+    small_mdp,
+    true_models,
+)
 from tests.support.oracles import (
-    backup_exact,
+    check_inequalities,
     first_appearance,
     lifted_exact,
     metric_lp,
+    partial_exact,
     transport_exact,
     variation_exact,
 )
-from tests.support.worlds import BY_HAND, dense
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from tests.support.worlds import BY_HAND
 
 # -- models and partitions ---------------------------------------------------------------------
-
-
-def estimated(
-    mdp: TabularMDP, reward_radius: npt.ArrayLike, row_radius: npt.ArrayLike
-) -> TabularMDP:
-    """The model as an estimate with given radii."""
-    shape = mdp.rewards.shape
-    estimate = Estimate(
-        counts=np.ones(shape, np.int64),
-        reward_radius=np.broadcast_to(reward_radius, shape),
-        row_radius=np.broadcast_to(row_radius, shape),
-        alpha=0.1,
-        reward_range=(-1e3, 1e3),
-        support_bound=mdp.n_states,
-    )
-    return dataclasses.replace(mdp, estimate=estimate)
-
-
-def dyadic(n: int, n_actions: int, rng: np.random.Generator) -> TabularMDP:
-    """Rows in sixteenths and rewards in quarters: many coincide, all sums are exact."""
-    pool = rng.multinomial(16, np.ones(n) / n, size=3) / 16
-    P = pool[rng.integers(3, size=(n, n_actions))]
-    return TabularMDP.from_dense(P, rng.integers(0, 3, (n, n_actions)) / 4)
-
-
-def small_mdp(seed: int) -> TabularMDP:
-    """Four to seven states: random, sparse, planted, deterministic, dyadic or estimated."""
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(4, 8))
-    kind = seed % 6
-    if kind == 0:
-        return random_mdp(min(n, 5), 2, seed=seed)
-    if kind == 1:
-        return sparse_mdp(n, 2, support=3, seed=seed)
-    if kind == 2:
-        noise = float(rng.choice([0.0, 0.01, 0.1]))
-        return grouped_mdp(n, 3, 2, noise=noise, support=2, seed=seed)[0]
-    if kind == 3:
-        return sparse_mdp(n, 2, support=1, seed=seed)
-    if kind == 4:
-        return dyadic(n, 2, rng)
-    base = sparse_mdp(n, 2, support=2, seed=seed)
-    shape = base.rewards.shape
-    few = rng.random(shape) < 0.5
-    return estimated(base, 0.05 * rng.random(shape) * few, 0.2 * rng.random(shape))
-
-
-def partition(mdp: TabularMDP, kind: str, seed: int = 0) -> Ints:
-    n = mdp.n_states
-    rng = np.random.default_rng([seed, n])
-    if kind == "classes":
-        return bisimulation_classes(mdp).labels
-    if kind == "singletons":
-        return rng.permutation(n)
-    if kind == "one":
-        return np.full(n, 7)
-    return rng.integers(0, int(rng.integers(1, n)) + 1, n)
 
 
 PARTITIONS = ("random", "classes", "singletons", "one")
@@ -153,7 +102,7 @@ def test_members_are_within_intervals_and_radii(kind: str) -> None:
     for seed in range(36):
         mdp = small_mdp(seed)
         given = partition(mdp, kind, seed)
-        model = build_blocks(mdp, given, threads=1)
+        model = build_blocks(mdp, given, resources=Resources(threads=1))
         assert model.labels.tolist() == first_appearance(given.tolist())
         assert model.is_estimate == (mdp.estimate is not None)
         check_model(mdp, model)
@@ -241,7 +190,7 @@ def test_the_number_of_threads_does_not_matter() -> None:
     for seed in range(3):
         mdp = grouped_mdp(300, 40, 3, noise=0.05, seed=seed)[0]
         labels = np.random.default_rng(seed).integers(0, 60, 300)
-        one, two = (build_blocks(mdp, labels, threads=k) for k in (1, 2))
+        one, two = (build_blocks(mdp, labels, resources=Resources(threads=k)) for k in (1, 2))
         for name in ("labels", "low", "high", "indptr", "indices", "probs", "radius"):
             assert getattr(one, name).tobytes() == getattr(two, name).tobytes(), name
 
@@ -361,10 +310,10 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"keys": [1, 0]}, "rise strictly"),
         ({"keys": [1, 1]}, "rise strictly"),
         ({"keys": [-1, 0]}, "rise strictly"),
-        ({"keys": [0, 2]}, "rise strictly"),
+        ({"keys": [0, 2]}, "pairs s <= t"),
         ({"keys": [0, 4]}, "rise strictly"),
-        ({"keys": [0, 3], "lower": [0.0, 0.0]}, "no diameter"),
-        ({"lower": [0.1, 0.5]}, "lower = 0 within a block"),
+        ({"keys": [0, 3], "lower": [0.0, 0.0]}, "several members have a diameter"),
+        ({"lower": [0.1, 0.5]}, "lower must be 0 within a block"),
         ({"lower": [0.0, 3.0]}, "0 <= lower <= upper"),
         ({"lower": [0.0, -0.5]}, "0 <= lower <= upper"),
         ({"lower": [0.0, np.nan]}, "0 <= lower <= upper"),
@@ -387,6 +336,19 @@ def test_entries_of_a_level() -> None:
     lower, upper = empty.entries(first, second)
     assert not lower.any()
     assert np.isinf(upper).all()
+
+
+def test_the_widest_gap_is_rounded_up() -> None:
+    missed = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        lower, upper = np.append(0.0, 0.3 * rng.random()), np.append(1.0, 2.0 + rng.random())
+        level = BlockLevel(**table(lower=lower, upper=upper))
+        exact = Fraction(float(upper[1])) - Fraction(float(lower[1]))
+        assert Fraction(level.widest()) >= exact
+        assert level.widest() <= float(exact) * (1.0 + 1e-15)
+        missed += Fraction(float(upper[1] - lower[1])) < exact
+    assert missed > 5
 
 
 # -- diameters that are exactly 0 --------------------------------------------------------------
@@ -446,9 +408,14 @@ def test_exact_blocks_have_diameter_0() -> None:
         rng = np.random.default_rng(seed)
         mdp = dyadic(6, 1, rng)
         for kind in ("classes", "random"):
-            arms = Arms(mdp, 0.9, model=build_blocks(mdp, partition(mdp, kind, seed)), threads=1)
+            arms = Arms(
+                mdp,
+                0.9,
+                model=build_blocks(mdp, partition(mdp, kind, seed)),
+                resources=Resources(threads=1),
+            )
             arms.start_diagonal()
-            check_proof(arms)
+            check_inequalities(arms.mdp, arms.gamma, *lifted(arms))
             first, second = arms.pairs()
             assert (first == second).all()
             zeros += int((arms.upper == 0.0).sum())
@@ -490,7 +457,7 @@ def test_singleton_blocks_give_back_the_pair_arms() -> None:
         gamma = (0.0, 0.5, 0.9)[seed % 3]
         rng = np.random.default_rng(seed)
         s, t = rng.integers(mdp.n_states, size=(2, 12))
-        both = [Arms(mdp, gamma, model=m, threads=1) for m in (None, model)]
+        both = [Arms(mdp, gamma, model=m, resources=Resources(threads=1)) for m in (None, model)]
         for _ in range(4):
             for arms in both:
                 arms.cover(s, t)
@@ -519,19 +486,9 @@ def lifted(arms: Arms) -> tuple[Floats, Floats]:
     return lower, upper
 
 
-def check_proof(arms: Arms) -> None:
-    """lower <= T(lower) and upper >= T(upper) on all pairs of states, in exact arithmetic."""
-    lower, upper = lifted(arms)
-    below = backup_exact(arms.mdp, arms.gamma, lower)
-    above = backup_exact(arms.mdp, arms.gamma, upper)
-    for s, t in np.ndindex(lower.shape):
-        assert Fraction(float(lower[s, t])) <= below[s][t], ("lower", s, t)
-        assert Fraction(float(upper[s, t])) >= above[s][t], ("upper", s, t)
-
-
 def check_enclosure(arms: Arms, mdp: TabularMDP) -> None:
     lower, upper = lifted(arms)
-    exact = bisimulation_metric(mdp, arms.gamma, threads=1)
+    exact = bisimulation_metric(mdp, arms.gamma, resources=Resources(threads=1))
     assert (lower <= exact.upper).all()
     assert (upper >= exact.lower).all()
 
@@ -551,7 +508,12 @@ def test_arms_on_blocks_prove_themselves_at_every_sweep(seed: int) -> None:
     rng = np.random.default_rng([seed, 3])
     gamma = float(rng.choice([0.0, 0.3, 0.9, 0.99]))
     kind = str(rng.choice(["random", "random", "random", "classes", "one"]))
-    arms = Arms(mdp, gamma, model=build_blocks(mdp, partition(mdp, kind, seed)), threads=1)
+    arms = Arms(
+        mdp,
+        gamma,
+        model=build_blocks(mdp, partition(mdp, kind, seed)),
+        resources=Resources(threads=1),
+    )
     before = lifted(arms)
     for sweeps in (0, 1, 2, 8):
         if rng.random() < 0.5:
@@ -564,7 +526,7 @@ def test_arms_on_blocks_prove_themselves_at_every_sweep(seed: int) -> None:
         assert (now[1] <= before[1]).all()
         before = now
         check_enclosure(arms, mdp)
-    check_proof(arms)
+    check_inequalities(arms.mdp, arms.gamma, *lifted(arms))
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -572,9 +534,9 @@ def test_diagonals_prove_themselves_before_any_sweep(seed: int) -> None:
     mdp = small_mdp(seed)
     gamma = (0.5, 0.9)[seed % 2]
     model = build_blocks(mdp, partition(mdp, "random", seed))
-    arms = Arms(mdp, gamma, model=model, threads=1)
+    arms = Arms(mdp, gamma, model=model, resources=Resources(threads=1))
     arms.start_diagonal()
-    check_proof(arms)
+    check_inequalities(arms.mdp, arms.gamma, *lifted(arms))
     # Proven for blocks, too: a sweep finds no diameter above what was stored.
     values = arms.ground_costs(is_upper=True)
     assert (arms.backup(values, is_upper=True) <= arms.upper * (1.0 + 1e-11)).all()
@@ -590,14 +552,19 @@ def test_the_diameter_of_rows_that_differ_counts() -> None:
     assert arms.bounds(0, 0)[1] >= 1.0  # d(0, 1) = 0.5 * 2
     arms.sweep()
     assert arms.bounds(0, 0)[1] == pytest.approx(1.0)
-    check_proof(arms)
+    check_inequalities(arms.mdp, arms.gamma, *lifted(arms))
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_enclosure_by_linear_programming(seed: int) -> None:
     mdp = small_mdp(6 * seed + seed % 5)
     d = metric_lp(mdp, 0.6)
-    arms = Arms(mdp, 0.6, model=build_blocks(mdp, partition(mdp, "random", seed)), threads=1)
+    arms = Arms(
+        mdp,
+        0.6,
+        model=build_blocks(mdp, partition(mdp, "random", seed)),
+        resources=Resources(threads=1),
+    )
     arms.start_diagonal()
     arms.cover_all()
     for _ in range(40):
@@ -645,7 +612,12 @@ def block_backup(arms: Arms, is_upper: bool) -> list[Fraction]:
 def test_backups_are_the_definition_rounded_outward(seed: int) -> None:
     mdp = small_mdp(seed)
     gamma = (0.4, 0.9)[seed % 2]
-    arms = Arms(mdp, gamma, model=build_blocks(mdp, partition(mdp, "random", seed)), threads=1)
+    arms = Arms(
+        mdp,
+        gamma,
+        model=build_blocks(mdp, partition(mdp, "random", seed)),
+        resources=Resources(threads=1),
+    )
     if seed % 3:
         arms.start_diagonal()
     arms.cover_all()
@@ -661,22 +633,6 @@ def test_backups_are_the_definition_rounded_outward(seed: int) -> None:
 
 
 # -- partial transport -------------------------------------------------------------------------
-
-
-def partial_exact(
-    cost: Sequence[Sequence[Fraction]], a: Sequence[Any], b: Sequence[Any], free: Fraction
-) -> Fraction:
-    """The least cost of carrying all but `free`, through one more row and column."""
-    if free >= 1:
-        return Fraction(0)
-    top = max(max(line) for line in cost)
-    wide = [[*line, Fraction(0)] for line in cost]
-    wide.append([*(Fraction(0) for _ in b), 4 * top + 1])
-    sides = []
-    for side in (a, b):
-        masses = [Fraction(x) for x in side]
-        sides.append([x / sum(masses) for x in masses] + [free])
-    return transport_exact(wide, *sides) * (1 + free)
 
 
 def partial_lp(cost: Floats, a: Floats, b: Floats, free: float) -> float:
@@ -739,37 +695,8 @@ def test_partial_transport() -> None:
 # -- estimated models --------------------------------------------------------------------------
 
 
-def moved_mass(
-    P: Floats, radius: Floats, rng: np.random.Generator, towards: Sequence[int] | None = None
-) -> Floats:
-    """Rows at total variation `radius` of given ones, on any states (dyadic: exact)."""
-    out = P.copy()
-    for s, a in np.ndindex(radius.shape):
-        left = radius[s, a]
-        row = out[s, a]
-        to = int(rng.choice(towards if towards is not None else np.flatnonzero(row == 0.0)))
-        for k in rng.permutation(np.flatnonzero(row)):
-            if k != to:
-                part = min(left, row[k])
-                row[k] -= part
-                row[to] += part
-                left -= part
-    return out
-
-
-def true_models(mdp: TabularMDP, rng: np.random.Generator, count: int) -> list[TabularMDP]:
-    """Models at the very edge of what an estimate allows."""
-    assert mdp.estimate is not None
-    e, found = mdp.estimate, []
-    for _ in range(count):
-        signs = rng.choice([-1.0, 1.0], size=mdp.rewards.shape)
-        P = moved_mass(dense(mdp), e.row_radius, rng, range(mdp.n_states))
-        found.append(TabularMDP.from_dense(P, mdp.rewards + signs * e.reward_radius))
-    return found
-
-
 def tight_arms(mdp: TabularMDP, gamma: float, model: BlockModel | None) -> Arms:
-    arms = Arms(mdp, gamma, model=model, threads=1)
+    arms = Arms(mdp, gamma, model=model, resources=Resources(threads=1))
     arms.start_diagonal()
     arms.cover_all()
     for _ in range(60):
@@ -796,24 +723,6 @@ def test_true_models_at_the_edge_are_enclosed(seed: int) -> None:
     for truth in true_models(mdp, rng, 4):
         for arms in all_arms:
             check_enclosure(arms, truth)
-
-
-def ends(gamma: float, rows: Floats, rewards: Floats) -> TabularMDP:
-    """States 0 and 1 with given rows over 2 (pays nothing for ever) and 3 (pays 1)."""
-    P = np.zeros((4, 1, 4))
-    P[:2, 0, 2:] = rows
-    P[2, 0, 2] = P[3, 0, 3] = 1.0
-    return TabularMDP.from_dense(P, [*rewards, 0.0, 1.0])
-
-
-# (rows and rewards of 0 and 1 as estimated and as they are, radii of row and reward)
-EDGES: dict[str, tuple[Any, Any, Any, Any, float, float]] = {
-    "rows apart": ([[0.5, 0.5]] * 2, [0, 0], [[0.25, 0.75], [0.75, 0.25]], [0, 0], 0.25, 0.0),
-    "rows together": ([[0.25, 0.75], [0.75, 0.25]], [0, 0], [[0.5, 0.5]] * 2, [0, 0], 0.25, 0.0),
-    "never seen": ([[1.0, 0.0]] * 2, [0, 0], [[0.75, 0.25], [1.0, 0.0]], [0, 0], 0.25, 0.0),
-    "rewards apart": ([[1.0, 0.0]] * 2, [0.5, 0.5], [[1.0, 0.0]] * 2, [0.25, 0.75], 0.0, 0.25),
-    "rewards together": ([[1.0, 0.0]] * 2, [0, 0.5], [[1.0, 0.0]] * 2, [0.25, 0.25], 0.0, 0.25),
-}
 
 
 @pytest.mark.parametrize("name", EDGES)
@@ -850,33 +759,10 @@ def test_estimates_from_samples_give_enclosing_arms() -> None:
         truth = sparse_mdp(4, 1, support=2, seed=seed)
         mdp = sampled(truth, 60, rng)
         arms = tight_arms(mdp, 0.5, None)
-        exact = bisimulation_metric(truth, 0.5, threads=1)
+        exact = bisimulation_metric(truth, 0.5, resources=Resources(threads=1))
         lower, upper = lifted(arms)
         held += bool((lower <= exact.upper).all() and (upper >= exact.lower).all())
     assert held >= 180
-
-
-def sampled(truth: TabularMDP, visits: int, rng: np.random.Generator) -> TabularMDP:
-    """An estimate from as many visits to every state and action."""
-    s, a = (np.repeat(x.ravel(), visits) for x in np.indices(truth.rewards.shape))
-    t = np.array(
-        [
-            rng.choice(successors, p=probs / probs.sum())
-            for x, y in zip(s.tolist(), a.tolist(), strict=True)
-            for successors, probs in [truth.successors(x, y)]
-        ]
-    )
-    return estimate_mdp(
-        s,
-        a,
-        (rng.random(s.size) < truth.rewards[s, a]).astype(float),
-        t,
-        n_states=truth.n_states,
-        n_actions=truth.n_actions,
-        reward_range=(0.0, 1.0),
-        alpha=0.1,
-        support_bound=2,
-    )
 
 
 CHECKS: list[Callable[[TabularMDP], BlockModel]] = [
@@ -900,6 +786,6 @@ def test_means_of_the_least_probabilities_stay_above_0() -> None:
     model = build_blocks(mdp, [0, 1, 0])
     assert (model.probs > 0.0).all()
     mdp = TabularMDP.from_dense(P, [0.0, 0.5, 1.0])
-    certificate = certify(mdp, 0.5, blocks=[0, 1, 0], propose=[])
+    certificate = certify(mdp, 0.5, method=Blocks(partition=[0, 1, 0], propose=[]))
     assert verify(mdp, certificate).is_valid
     assert verify(mdp, certificate, mode="exact").is_valid

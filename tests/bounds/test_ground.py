@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import TabularMDP, bisimulation_metric
+from bisim_abstract import Resources, TabularMDP, bisimulation_metric
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, build_blocks
 from bisim_abstract._bounds.features import ValueFeatures, make_witness, value_features
 from bisim_abstract._bounds.ground import Ground, Starts
-from tests.bounds.test_blocks import estimated, partition, small_mdp
+from tests.support.blocks import estimated, partition, small_mdp
 from tests.support.oracles import backup_exact
 
 Floats = npt.NDArray[np.float64]
@@ -21,7 +21,12 @@ Floats = npt.NDArray[np.float64]
 
 def make_level(mdp: TabularMDP, gamma: float, seed: int, sweeps: int) -> BlockLevel:
     """Bounds on a random partition, all or some block pairs covered."""
-    arms = Arms(mdp, gamma, model=build_blocks(mdp, partition(mdp, "random", seed)), threads=1)
+    arms = Arms(
+        mdp,
+        gamma,
+        model=build_blocks(mdp, partition(mdp, "random", seed)),
+        resources=Resources(threads=1),
+    )
     if seed % 3:
         arms.start_diagonal()
     if seed % 2:
@@ -34,7 +39,9 @@ def make_level(mdp: TabularMDP, gamma: float, seed: int, sweeps: int) -> BlockLe
 
 
 def make_features(mdp: TabularMDP, gamma: float, seed: int) -> ValueFeatures:
-    features = value_features(mdp, gamma, count=4, max_iter=3 + 20 * (seed % 2), threads=1)
+    features = value_features(
+        mdp, gamma, count=4, max_iter=3 + 20 * (seed % 2), resources=Resources(threads=1)
+    )
     if mdp.estimate is not None:
         return features
     made = [make_witness(mdp, gamma, features, 0, k) for k in (1, 2)]
@@ -65,7 +72,7 @@ def check(arms: Arms, *, is_exact: bool = True) -> None:
     """Enclosure, nothing looser than a component, and both inequalities in fractions."""
     mdp, gamma = arms.mdp, arms.gamma
     lower, upper = read(arms)
-    metric = bisimulation_metric(mdp, gamma, threads=1)
+    metric = bisimulation_metric(mdp, gamma, resources=Resources(threads=1))
     assert (lower <= metric.upper).all()
     assert (upper >= metric.lower).all()
     off = ~np.eye(mdp.n_states, dtype=bool)
@@ -84,7 +91,7 @@ def test_components_compose_in_any_order(seed: int) -> None:
     mdp = small_mdp(seed)
     rng = np.random.default_rng([seed, 5])
     gamma = float(rng.choice([0.0, 0.5, 0.9]))
-    arms = Arms(mdp, gamma, threads=1)
+    arms = Arms(mdp, gamma, resources=Resources(threads=1))
     steps = ["level", "level", "features", "cover", "sweep", "sweep"]
     before = read(arms)
     for k, step in enumerate(rng.permutation(steps).tolist()):
@@ -108,7 +115,7 @@ def test_each_component_is_the_tightest_somewhere() -> None:
     wins = {"starts": 0, "levels": 0, "features": 0}
     for seed in range(12):
         mdp = small_mdp(seed)
-        arms = Arms(mdp, 0.9, threads=1)
+        arms = Arms(mdp, 0.9, resources=Resources(threads=1))
         arms.add_level(make_level(mdp, 0.9, 3 * seed + 1, sweeps=12))
         arms.set_features(make_features(mdp, 0.9, 1))
         tables = component_tables(mdp, arms.ground)
@@ -123,7 +130,7 @@ def test_each_component_is_the_tightest_somewhere() -> None:
 def test_sweeps_read_new_components_at_once(seed: int) -> None:
     """Uncovered pairs that backups read must be read anew when a component is added."""
     mdp = small_mdp(6 * seed + 1)
-    old, new = (Arms(mdp, 0.9, threads=1) for _ in range(2))
+    old, new = (Arms(mdp, 0.9, resources=Resources(threads=1)) for _ in range(2))
     level, features = make_level(mdp, 0.9, 6 * seed + 1, 20), make_features(mdp, 0.9, 1)
     pairs = np.array([0, 1]), np.array([2, 3])
     old.cover(*pairs)

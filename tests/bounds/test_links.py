@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import TabularMDP, bisimulation_metric
+from bisim_abstract import Resources, TabularMDP, bisimulation_metric
 from bisim_abstract._bounds import links as linking
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
@@ -25,21 +25,10 @@ from bisim_abstract._bounds.links import (
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import certified_intervals
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
-from tests.support.oracles import first_appearance
+from tests.support.oracles import first_appearance, linked, refines
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-def linked(table: Floats, tau: float) -> list[int]:
-    """Clusters of a table at a threshold, by merging."""
-    n = len(table)
-    label = list(range(n))
-    for s, t in itertools.combinations(range(n), 2):
-        if table[s, t] <= tau and label[s] != label[t]:
-            old, new = label[t], label[s]
-            label = [new if x == old else x for x in label]
-    return first_appearance(label)
 
 
 def thresholds(*forests: Forest) -> list[float]:
@@ -48,10 +37,6 @@ def thresholds(*forests: Forest) -> list[float]:
     near = [float(np.nextafter(w, d)) for w in weights for d in (-np.inf, np.inf)]
     between = [(a + b) / 2.0 for a, b in itertools.pairwise(weights)]
     return [*weights, *near, *between]
-
-
-def is_finer(fine: list[int], coarse: list[int]) -> bool:
-    return len(set(zip(fine, coarse, strict=True))) == len(set(fine))
 
 
 def model(seed: int) -> TabularMDP:
@@ -68,12 +53,12 @@ def table_of(seed: int, *, pairs: str = "some", levels: int = 2, features: bool 
     mdp, gamma = model(seed), (0.5, 0.9)[seed % 2]
     rng = np.random.default_rng([seed, 7])
     n = mdp.n_states
-    table = Arms(mdp, gamma, threads=1)
+    table = Arms(mdp, gamma, resources=Resources(threads=1))
     for k in range(levels):
         labels = rng.integers(0, 4 + k, n)
         if k == 0 and seed % 3:
             labels = np.arange(n) * 3 // n  # about the planted groups
-        arms = Arms(mdp, gamma, model=build_blocks(mdp, labels), threads=1)
+        arms = Arms(mdp, gamma, model=build_blocks(mdp, labels), resources=Resources(threads=1))
         arms.start_diagonal()
         if rng.random() < 0.7:
             arms.cover_all()
@@ -83,7 +68,7 @@ def table_of(seed: int, *, pairs: str = "some", levels: int = 2, features: bool 
             arms.sweep()
         table.add_level(arms.level())
     if features:
-        table.set_features(value_features(mdp, gamma, count=4, threads=1))
+        table.set_features(value_features(mdp, gamma, count=4, resources=Resources(threads=1)))
     cells = table.ground.levels[0].model.labels if levels else np.zeros(n, np.int64)
     if pairs == "all":
         table.cover_all()
@@ -158,7 +143,7 @@ def test_coarser_cells_err_on_the_safe_side(
             if tau >= 0.0:
                 exact = linked(lower, tau)
                 found = below.labels(tau).tolist()
-                assert is_finer(exact, found), (seed, tau)
+                assert refines(exact, found), (seed, tau)
                 coarser += exact != found
                 assert above.labels(tau).tolist() == linked(upper, tau), (seed, tau)
     # Exact where every pair has an entry, and only there.
@@ -175,7 +160,7 @@ def test_certified_intervals_hold_for_the_metric(
     useful = 0
     for seed in range(12):
         table = table_of(seed, pairs=pairs, levels=1 + seed % 2)
-        metric = bisimulation_metric(table.mdp, table.gamma, threads=1)
+        metric = bisimulation_metric(table.mdp, table.gamma, resources=Resources(threads=1))
         middle = (metric.lower + metric.upper) / 2.0
         below, above = forests(table)
         for interval in certified_intervals(below, above):

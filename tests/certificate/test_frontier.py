@@ -13,20 +13,18 @@ from hypothesis import strategies as st
 from bisim_abstract import InvalidArgumentError, TabularMDP, certify, prove_value
 from bisim_abstract._certificate.frontier import first_good
 from bisim_abstract.parts import grouped_mdp
-from tests.abstract.test_value import NOTHING_TO_LOSE, limit_tightening, random_row
+from tests.support.asking import certify_named
+from tests.support.values import NOTHING_TO_LOSE, random_row
 from tests.support.worlds import BY_HAND, Known
 
-
-@pytest.fixture(autouse=True)
-def _no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit_tightening(monkeypatch)
+pytestmark = pytest.mark.usefixtures("_no_endless_loop")
 
 
 # -- first_good ------------------------------------------------------------------------------------
 
 
 @given(good=st.lists(st.booleans(), max_size=200), most=st.integers(1, 60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_first_good_of_anything(good: list[bool], most: int) -> None:
     asked: list[int] = []
 
@@ -52,7 +50,7 @@ def test_first_good_of_anything(good: list[bool], most: int) -> None:
 
 
 @given(count=st.integers(0, 3_000), data=st.data(), most=st.integers(1, 60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_first_good_of_monotone_questions_is_exact(
     count: int, data: st.DataObject, most: int
 ) -> None:
@@ -189,7 +187,7 @@ def test_keep_nothing_and_keep_everything() -> None:
 )
 def test_goals_that_cannot_be_are_refused(goals: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        certify(some_model(1), 0.9, **goals)
+        certify_named(some_model(1), 0.9, **goals)
     assert "\n" not in str(refused.value)
 
 

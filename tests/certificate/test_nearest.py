@@ -7,14 +7,11 @@ import pytest
 
 from bisim_abstract import Certificate, InvalidArgumentError, TabularMDP, certify
 from bisim_abstract.parts import NearPair
-from tests.abstract.test_value import limit_tightening, random_row, with_equal_radii
 from tests.support.oracles import metric_lp, transport_lp
+from tests.support.values import random_row, with_equal_radii
 from tests.support.worlds import dense
 
-
-@pytest.fixture(autouse=True)
-def _no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit_tightening(monkeypatch)
+pytestmark = pytest.mark.usefixtures("_no_endless_loop")
 
 
 def some_model(seed: int) -> TabularMDP:

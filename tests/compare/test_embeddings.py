@@ -160,7 +160,8 @@ def test_points_are_checked(points: Any, message: str) -> None:
 
 def test_other_arguments_are_checked() -> None:
     metric, points = line([0.0, 1.0, 3.0]), np.arange(3.0)[:, None]
-    for bad in ({"k": 0}, {"sample": 0}, {"seed": -1}):
+    bads: list[dict[str, Any]] = [{"k": 0}, {"sample": 0}, {"seed": -1}]
+    for bad in bads:
         with pytest.raises(InvalidArgumentError):
             evaluate_embedding(metric, points, **bad)
     with pytest.raises(InvalidArgumentError, match="bounds"):

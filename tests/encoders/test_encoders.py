@@ -30,50 +30,12 @@ from bisim_abstract.encoders import (
 )
 from bisim_abstract.encoders._nets import Samples, angles
 from bisim_abstract.encoders.action_max import ActionMaxLearner
-from bisim_abstract.encoders.dbc import DBCLearner
 from bisim_abstract.encoders.mico import MICoLearner
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import grouped_mdp, random_mdp
+from tests.support.learners import QUICK, halves, learner_of, pushed_points, steps_down
 
 CLASSES: list[type[Encoder]] = [ActionMaxEncoder, DBCEncoder, MICoEncoder]
-QUICK: dict[str, Any] = {"dim": 3, "steps": 20, "batch_size": 16, "hidden": (8,)}
-
-
-def countdown(n: int = 5) -> TabularMDP:
-    """State i pays 1 and moves to i - 1; state 0 is the end."""
-    P = np.zeros((n, 1, n))
-    P[0, 0, 0] = 1.0
-    P[np.arange(1, n), 0, np.arange(n - 1)] = 1.0
-    return TabularMDP.from_dense(P, np.minimum(np.arange(n), 1.0), terminal_state=0)
-
-
-def vectors(n: int = 400) -> Transitions:
-    """A point on a line that is pushed to and fro, and is paid for where it is."""
-    rng = np.random.default_rng(0)
-    x, actions = rng.normal(size=(n, 2)).astype(np.float32), rng.integers(2, size=n)
-    after = x + (actions[:, None] - 0.5).astype(np.float32)
-    return Transitions(
-        states=x,
-        actions=actions,
-        rewards=x[:, 0].astype(np.float64),
-        next_states=after,
-        terminated=after[:, 0] > 1.5,
-        n_actions=2,
-    )
-
-
-def learner_of(encoder: Encoder, data: Transitions) -> tuple[Any, Samples]:
-    samples = Samples.of(data, torch.device("cpu"))
-    n_features = 0 if data.is_discrete else data.n_features
-    generator = torch.Generator().manual_seed(0)
-    learner = encoder._make(samples.n_rows, n_features, data.n_actions, generator)
-    learner.prepare(samples)
-    return learner, samples
-
-
-def halves(samples: Samples, n: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
-    drawn = torch.randint(len(samples), (2, n), generator=torch.Generator().manual_seed(1))
-    return drawn[0], drawn[1]
 
 
 def all_pairs(n: int) -> tuple[Any, Any]:
@@ -116,29 +78,6 @@ def test_angles_have_finite_slopes(x: list[float], y: list[float]) -> None:
 # -- who receives gradients --------------------------------------------------------------------
 
 
-def test_dbc_targets_are_constants() -> None:
-    data = sample_transitions(random_mdp(6, 2, seed=0), 200)
-    learner, samples = learner_of(DBCEncoder(pairs="same_action", **QUICK), data)
-    assert isinstance(learner, DBCLearner)
-    rows, columns = halves(samples)
-    both = torch.cat([rows, columns])
-    torch.autograd.backward(learner.loss(samples, rows, columns))
-    found = learner.phi.table.weight.grad
-    # By hand: only the two latent points of a pair move; the rest is a number.
-    with torch.no_grad():
-        z = learner.phi(samples.now[both], samples)
-        mean, width = learner.predicted(z, samples.actions[both])
-        target = learner.target(samples.rewards[both], mean, width, 16)
-    points = learner.phi.table.weight.detach().clone().requires_grad_()
-    z = points[samples.now[both]]
-    gap = (z[:16, None] - z[None, 16:]).abs().sum(-1) - target
-    same = samples.actions[rows][:, None] == samples.actions[columns]
-    torch.autograd.backward((gap.square() * same).sum() / same.sum())
-    torch.testing.assert_close(found, points.grad)
-    for name in ("dynamics", "reward"):
-        assert all(float(x.grad.abs().sum()) > 0 for x in getattr(learner, name).weights)
-
-
 def test_dbc_models_shape_points_only_if_joint() -> None:
     data = sample_transitions(random_mdp(6, 2, seed=0), 200)
     grads = []
@@ -179,7 +118,7 @@ def test_mico_bootstraps_from_the_slow_copy() -> None:
 
 
 def test_action_max_heads_and_points_are_apart() -> None:
-    learner, samples = learner_of(ActionMaxEncoder(**QUICK), vectors())
+    learner, samples = learner_of(ActionMaxEncoder(**QUICK), pushed_points())
     assert isinstance(learner, ActionMaxLearner)
     assert learner.heads is not None
     rows, columns = halves(samples)
@@ -246,7 +185,7 @@ def test_dbc_approaches_the_metric_of_a_chain() -> None:
     # State i pays i and moves to i - 1. Rewards rise, so the metric is that of the values, a
     # line, which L1 distances can follow exactly. More than one coordinate lets points pass.
     gamma, n = 0.8, 5
-    P = countdown(n).kernel().toarray()[:, None, :]
+    P = steps_down(n).kernel().toarray()[:, None, :]
     mdp = TabularMDP.from_dense(P, np.arange(n) / 4.0, terminal_state=0)
     encoder = DBCEncoder(
         dim=4,
@@ -268,7 +207,7 @@ def test_dbc_approaches_the_metric_of_a_chain() -> None:
 
 
 def test_action_max_approaches_the_metric_of_a_chain() -> None:
-    mdp = countdown(6)
+    mdp = steps_down(6)
     encoder = ActionMaxEncoder(dim=2, gamma=0.8, steps=1_500, batch_size=32, seed=0).fit(
         mdp, n_transitions=2_000
     )
@@ -292,7 +231,7 @@ def test_action_max_finds_planted_groups() -> None:
 @pytest.mark.parametrize("cls", CLASSES)
 @pytest.mark.parametrize("kind", ["table", "vectors"])
 def test_same_seed_same_bits(cls: type[Encoder], kind: str) -> None:
-    data = vectors() if kind == "vectors" else sample_transitions(countdown(), 200)
+    data = pushed_points() if kind == "vectors" else sample_transitions(steps_down(), 200)
     inputs = data.states[:20]
     state = torch.get_rng_state()
     threads = torch.get_num_threads()
@@ -309,7 +248,7 @@ def test_same_seed_same_bits(cls: type[Encoder], kind: str) -> None:
 @pytest.mark.parametrize("cls", CLASSES)
 @pytest.mark.parametrize("kind", ["table", "vectors"])
 def test_files_bring_encoders_back(cls: type[Encoder], kind: str, tmp_path: Path) -> None:
-    data = vectors() if kind == "vectors" else sample_transitions(countdown(), 200)
+    data = pushed_points() if kind == "vectors" else sample_transitions(steps_down(), 200)
     encoder = cls(**QUICK).fit(data)
     path = tmp_path / "encoder"
     encoder.save(path)
@@ -327,7 +266,7 @@ def test_files_bring_encoders_back(cls: type[Encoder], kind: str, tmp_path: Path
 
 def test_hostile_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "encoder.npz"
-    DBCEncoder(**QUICK).fit(sample_transitions(countdown(), 200)).save(path)
+    DBCEncoder(**QUICK).fit(sample_transitions(steps_down(), 200)).save(path)
     whole, arrays = path.read_bytes(), read_npz(path)
     header = json.loads(arrays["header"].tobytes())
 
@@ -401,7 +340,7 @@ def test_wrong_arguments(cls: type[Encoder], bad: dict[str, Any]) -> None:
 
 
 def test_wrong_inputs() -> None:
-    encoder = ActionMaxEncoder(**QUICK).fit(sample_transitions(countdown(), 200))
+    encoder = ActionMaxEncoder(**QUICK).fit(sample_transitions(steps_down(), 200))
     assert isinstance(encoder, Embedding)
     assert as_points(encoder, 5).shape == (5, 3)
     for bad in ([5], [-1], [0.5]):
@@ -416,7 +355,7 @@ def test_wrong_inputs() -> None:
     assert encoder.distance([[0], [1]], [0, 1, 2]).shape == (2, 3)
     with pytest.raises(InvalidArgumentError, match="source must be"):
         encoder.fit(3)  # type: ignore[arg-type]
-    flat = ActionMaxEncoder(**QUICK).fit(vectors())
+    flat = ActionMaxEncoder(**QUICK).fit(pushed_points())
     with pytest.raises(InvalidArgumentError, match="2 features"):
         flat.encode([[1.0, 2.0, 3.0]])
     with pytest.raises(InvalidArgumentError, match="finite"):
@@ -427,7 +366,7 @@ def test_wrong_inputs() -> None:
 
 def test_states_come_in_any_shape() -> None:
     """A single pair ended in an error of torch."""
-    encoder = ActionMaxEncoder(**QUICK).fit(sample_transitions(countdown(), 200))
+    encoder = ActionMaxEncoder(**QUICK).fit(sample_transitions(steps_down(), 200))
     points = encoder.encode(np.arange(5))
     assert np.array_equal(encoder.encode(3), points[3])
     assert np.array_equal(encoder.encode(np.int64(3)), points[3])
@@ -441,7 +380,7 @@ def test_states_come_in_any_shape() -> None:
     assert every[0, 1] == one
     assert np.array_equal(encoder.distance(2, [0, 1, 3]), every[2, [0, 1, 3]])
     assert encoder.distance([], []).shape == (0,)
-    flat = ActionMaxEncoder(**QUICK).fit(vectors())
+    flat = ActionMaxEncoder(**QUICK).fit(pushed_points())
     assert flat.encode([0.5, 0.5]).shape == (3,)
     assert flat.encode(np.zeros((2, 4, 2))).shape == (2, 4, 3)
     assert flat.distance([0.5, 0.5], [0.0, 1.0]).shape == ()
@@ -477,7 +416,7 @@ def test_ended_steps_lead_to_the_end_and_stay_there() -> None:
 
 def test_progress_is_told() -> None:
     reports: list[Any] = []
-    MICoEncoder(**QUICK).fit(countdown(), n_transitions=50, callback=reports.append)
+    MICoEncoder(**QUICK).fit(steps_down(), n_transitions=50, callback=reports.append)
     assert [(x.stage, x.done, x.total) for x in reports] == [("training", 20, 20)]
     reports.clear()
     MICoEncoder(**QUICK).fit("FrozenLake-v1", n_transitions=50, callback=reports.append)
@@ -597,7 +536,7 @@ def test_arguments_passed_on_are_kept(tmp_path: Path) -> None:
 def test_files_cannot_ask_for_layers_without_end(cls: type[Encoder], tmp_path: Path) -> None:
     """Found by fuzzing: 4 kB that kept the loader busy for minutes."""
     path = tmp_path / "encoder.npz"
-    cls(dim=2, steps=1, hidden=(2,)).fit(vectors(50)).save(path)
+    cls(dim=2, steps=1, hidden=(2,)).fit(pushed_points(50)).save(path)
     arrays = read_npz(path)
     header = json.loads(arrays["header"].tobytes())
     header["config"]["hidden"] = [1] * 100_000

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 
-from bisim_abstract import bisimulation_metric, certify, evaluate_embedding, verify
+from bisim_abstract import Blocks, bisimulation_metric, certify, evaluate_embedding, verify
 from bisim_abstract.encoders import (
     ActionMaxEncoder,
     DBCEncoder,
@@ -20,6 +21,7 @@ from bisim_abstract.encoders import (
 )
 from bisim_abstract.parts import grouped_mdp, single_build
 from bisim_abstract.wrappers import RoomsGridEnv
+from tests.support.asking import certify_named
 
 CLASSES = [ActionMaxEncoder, DBCEncoder, MICoEncoder]
 
@@ -29,7 +31,8 @@ CLASSES = [ActionMaxEncoder, DBCEncoder, MICoEncoder]
 def test_any_encoder_is_an_embedding_and_none_is_trusted(cls: type[Encoder], scope: str) -> None:
     mdp, _ = grouped_mdp(40, 4, noise=0.05, seed=2)
     encoder = cls(dim=3, steps=20, batch_size=16).fit(mdp, n_transitions=500)
-    found = certify(mdp, 0.8, tau=0.4, scope=scope, embedding=encoder, propose=["embedding"])
+    only = {"propose": ["embedding"]} if scope == "all" else {}
+    found = certify_named(mdp, 0.8, tau=0.4, scope=scope, embedding=encoder, **only)
     assert verify(mdp, found).is_valid
     metric = bisimulation_metric(mdp, 0.8)
     states = np.arange(40)
@@ -44,19 +47,23 @@ def test_a_trained_encoder_finds_the_blocks_and_a_random_one_does_not() -> None:
     env = RoomsGridEnv(side=20, room_size=5)
     mdp = env.to_mdp()
     encoder = ActionMaxEncoder(steps=1_500).fit(mdp, n_transitions=16_000)
-    goal: dict[str, Any] = {"tau": "auto", "max_pairs": 0}
-    found = certify(mdp, 0.9, embedding=encoder, propose=["embedding"], **goal)
+    only = partial(Blocks, propose=["embedding"], max_pairs=0)
+    found = certify(
+        mdp, 0.9, tau="auto", method=Blocks(embedding=encoder, propose=["embedding"], max_pairs=0)
+    )
     assert found.is_certified
     assert verify(mdp, found).is_valid
     both = np.unique(np.stack([found.labels_upper, env.rooms]), axis=1)
     assert both.shape[1] == 16 == found.labels_upper.max() + 1
     random = RandomEmbedding(mdp.n_states)
-    chance = certify(mdp, 0.9, embedding=random, propose=["embedding"], **goal)
+    chance = certify(
+        mdp, 0.9, tau="auto", method=Blocks(embedding=random, propose=["embedding"], max_pairs=0)
+    )
     assert not chance.is_certified
     assert verify(mdp, chance).is_valid
     # Where other proposals come to the rescue, the useless one was work for nothing.
-    helped = certify(mdp, 0.9, embedding=encoder, **goal)
-    rescued = certify(mdp, 0.9, embedding=random, **goal)
+    helped = certify(mdp, 0.9, tau="auto", method=Blocks(embedding=encoder, max_pairs=0))
+    rescued = certify(mdp, 0.9, tau="auto", method=Blocks(embedding=random, max_pairs=0))
     assert helped.is_certified
     assert rescued.is_certified
     assert helped.run["backups"] < rescued.run["backups"]

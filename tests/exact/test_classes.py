@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisim_abstract import (
     BisimulationClasses,
     InvalidArgumentError,
+    Resources,
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
@@ -25,21 +26,10 @@ from tests.support.oracles import (
     first_appearance,
     lifted_exact,
     metric_lp,
+    refines,
     variation_exact,
 )
 from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, permuted
-
-LAW = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=300,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-
-
-def refines(fine: list[int], coarse: list[int]) -> bool:
-    """Whether states alike in `fine` are alike in `coarse`."""
-    return len(set(zip(fine, coarse, strict=True))) == len(set(fine))
 
 
 def check_claims(mdp: TabularMDP, classes: BisimulationClasses) -> None:
@@ -103,7 +93,6 @@ def test_actions_are_not_interchangeable() -> None:
 # -- laws --------------------------------------------------------------------------------------
 
 
-@LAW
 @given(mdps(max_states=8, kinds=("deterministic", "dyadic")))
 def test_classes_equal_naive_refinement(mdp: TabularMDP) -> None:
     classes = bisimulation_classes(mdp)
@@ -113,7 +102,6 @@ def test_classes_equal_naive_refinement(mdp: TabularMDP) -> None:
     check_claims(mdp, classes)
 
 
-@LAW
 @given(mdps(max_states=7))
 def test_bisimilar_states_are_merged_and_claims_hold(mdp: TabularMDP) -> None:
     classes = bisimulation_classes(mdp)
@@ -126,7 +114,6 @@ def test_bisimilar_states_are_merged_and_claims_hold(mdp: TabularMDP) -> None:
     check_claims(mdp, classes)
 
 
-@LAW
 @given(mdps(max_states=8), st.data())
 def test_the_order_of_states_does_not_matter(mdp: TabularMDP, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(mdp.n_states)))
@@ -151,7 +138,6 @@ def test_sums_do_not_depend_on_the_order_of_successors() -> None:
     assert labels.tolist() == [0] * 10 + [1] + [2] * 40
 
 
-@LAW
 @given(mdps(max_states=6, kinds=("deterministic", "dyadic")), st.data())
 def test_an_initial_partition_is_refined(mdp: TabularMDP, data: st.DataObject) -> None:
     n = mdp.n_states
@@ -161,7 +147,6 @@ def test_an_initial_partition_is_refined(mdp: TabularMDP, data: st.DataObject) -
     check_claims(mdp, classes)
 
 
-@LAW
 @given(mdps(max_states=7), st.integers(1, 15))
 def test_claims_hold_for_rounded_signatures(mdp: TabularMDP, digits: int) -> None:
     classes = bisimulation_classes(mdp, digits=digits)
@@ -172,7 +157,7 @@ def test_claims_hold_for_rounded_signatures(mdp: TabularMDP, digits: int) -> Non
         assert refines(classes.labels.tolist(), classes_exact(mdp))
 
 
-@settings(LAW, max_examples=60)
+@settings(max_examples=60)
 @given(mdps(max_states=6), st.data())
 def test_claims_hold_for_any_merging(mdp: TabularMDP, data: st.DataObject) -> None:
     # One digit merges nearly everything: what is claimed must be large, not wrong.
@@ -351,7 +336,7 @@ def test_a_span_beyond_floats_is_handled_or_refused() -> None:
 # -- distortion --------------------------------------------------------------------------------
 
 
-@settings(LAW, max_examples=150)
+@settings(max_examples=150)
 @given(mdps(max_states=5), st.integers(1, 6), gammas(0.99))
 def test_distortion_bounds_what_merging_changes(mdp: TabularMDP, digits: int, gamma: float) -> None:
     classes = bisimulation_classes(mdp, digits=digits)
@@ -425,7 +410,7 @@ def test_long_chains_take_near_linear_time(copies: int) -> None:
 
 def test_many_states_on_any_number_of_threads() -> None:
     mdp, groups = grouped_mdp(20_000, 7, 2, noise=1e-9, seed=5)
-    one, two = (bisimulation_classes(mdp, digits=4, threads=k) for k in (1, 2))
+    one, two = (bisimulation_classes(mdp, digits=4, resources=Resources(threads=k)) for k in (1, 2))
     assert refines(one.labels.tolist(), groups.tolist())
     np.testing.assert_array_equal(one.labels, two.labels)
     assert (one.reward_gap, one.variation) == (two.reward_gap, two.variation)
@@ -503,7 +488,6 @@ def test_the_result_is_read_only_and_prints_itself() -> None:
         ({"digits": 1.5}, r"digits must be a whole number, got 1\.5"),
         ({"initial": [0, 1]}, r"initial .*\(3\), got shape \(2,\)"),
         ({"initial": [[0, 1, 2]]}, r"initial .*got shape \(1, 3\)"),
-        ({"threads": 0}, "threads must be at least 1, got 0"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -10,21 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from bisim_abstract import InvalidArgumentError
+from bisim_abstract import InvalidArgumentError, Resources
 from bisim_abstract._kernels.transport import bounds_kernel, normalise_rows_kernel
 from bisim_abstract.parts import TransportPlans, solve_transport
 from tests.support.oracles import transport_exact, transport_lp
 
-LAW = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=300,
-    suppress_health_check=[HealthCheck.too_slow],
-)
 Floats = npt.NDArray[np.float64]
 
 
@@ -83,14 +77,12 @@ def problems(draw: st.DrawFn, max_size: int = 6) -> Problem:
 # -- laws on small problems --------------------------------------------------------------------
 
 
-@LAW
 @given(problems())
 def test_bounds_enclose_the_exact_value(problem: Problem) -> None:
     plan = solve(problem)
     assert encloses(float(plan.lower), exact(problem), float(plan.upper))
 
 
-@LAW
 @given(problems())
 def test_bounds_are_tight(problem: Problem) -> None:
     plan = solve(problem)
@@ -98,14 +90,13 @@ def test_bounds_are_tight(problem: Problem) -> None:
     assert abs(plan.value - float(exact(problem))) <= 1e-13 * problem.cost.max()
 
 
-@settings(LAW, max_examples=60)
+@settings(max_examples=60)
 @given(problems())
 def test_value_is_that_of_a_linear_program(problem: Problem) -> None:
     expected = transport_lp(*problem)
     assert abs(float(solve(problem).value) - expected) <= 1e-7 * problem.cost.max()
 
 
-@LAW
 @given(problems())
 def test_coupling_has_the_marginals(problem: Problem) -> None:
     coupling = solve(problem).coupling
@@ -115,7 +106,6 @@ def test_coupling_has_the_marginals(problem: Problem) -> None:
     np.testing.assert_allclose(coupling.sum(axis=0), problem.b / problem.b.sum(), atol=4e-15)
 
 
-@LAW
 @given(problems())
 def test_potentials_are_feasible_and_optimal(problem: Problem) -> None:
     plan = solve(problem)
@@ -125,7 +115,6 @@ def test_potentials_are_feasible_and_optimal(problem: Problem) -> None:
     assert abs(dual - float(exact(problem))) <= 1e-13 * top
 
 
-@LAW
 @given(problems(), st.sampled_from((0.125, 8.0, 2.0**40)), st.sampled_from((0.25, 2.0**30)))
 def test_powers_of_two_change_nothing_but_the_scale(
     problem: Problem, factor: float, weight: float
@@ -137,7 +126,7 @@ def test_powers_of_two_change_nothing_but_the_scale(
     np.testing.assert_array_equal(other.value, plan.value * factor)
 
 
-@settings(LAW, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), masses(n))), st.randoms())
 def test_equal_rows_cost_nothing(case: tuple[int, Floats], random: Any) -> None:
     n, mass = case
@@ -149,7 +138,7 @@ def test_equal_rows_cost_nothing(case: tuple[int, Floats], random: Any) -> None:
     assert 0.0 <= plan.upper <= 1e-14
 
 
-@settings(LAW, max_examples=100)
+@settings(max_examples=100)
 @given(problems(), st.booleans())
 def test_swapping_both_sides_transposes(problem: Problem, split: bool) -> None:
     a, b = problem.a, problem.b
@@ -207,7 +196,6 @@ def garbage_bounds(problem: Problem, flow: Floats, u: Floats) -> tuple[float, fl
     return bounds_kernel(m, n, problem.cost.ravel(), a, b, flow.ravel(), u)
 
 
-@LAW
 @given(problems(max_size=5), st.data())
 def test_any_flow_and_any_potentials_give_bounds(problem: Problem, data: st.DataObject) -> None:
     m, n = problem.cost.shape
@@ -420,7 +408,9 @@ def test_threads_change_no_bit() -> None:
     count = 4000  # more than two chunks
     costs = rng.integers(0, 4, size=(count, 8, 8)) + rng.random((count, 8, 8)).round(1)
     a, b = rng.random((count, 8)), rng.random((count, 8))
-    one, two, many = (solve_transport(costs, a, b, threads=k) for k in (1, 2, None))
+    one, two, many = (
+        solve_transport(costs, a, b, resources=Resources(threads=k)) for k in (1, 2, None)
+    )
     for name in ("value", "lower", "upper", "coupling", "u", "v"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
         np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
@@ -468,4 +458,4 @@ def test_bad_input_is_refused(cost: Any, a: Any, b: Any, message: str) -> None:
 @pytest.mark.parametrize("threads", [0, -1, 1.5])
 def test_bad_thread_counts_are_refused(threads: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=f"threads must be .*{threads}"):
-        solve_transport([[1.0]], [1.0], [1.0], threads=threads)
+        solve_transport([[1.0]], [1.0], [1.0], resources=Resources(threads=threads))

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from bisim_abstract import InvalidArgumentError
+from bisim_abstract import InvalidArgumentError, Resources
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._linkage.forests import Forest, count_clusters, spanning_forest
@@ -25,9 +25,8 @@ from bisim_abstract._linkage.thresholds import (
     middle,
 )
 from bisim_abstract.parts import sparse_mdp
-from tests.support.oracles import first_appearance
+from tests.support.oracles import first_appearance, refines
 
-LAW = settings(derandomize=True, deadline=None, max_examples=120)
 Link = tuple[int, int, float]
 TwoArms = tuple[int, list[Link], list[Link]]
 
@@ -96,14 +95,9 @@ def thresholds(*arms: Sequence[Link]) -> list[float]:
     return sorted(found)
 
 
-def refines(fine: Sequence[int], coarse: Sequence[int]) -> bool:
-    return len(set(zip(fine, coarse, strict=True))) == len(set(fine))
-
-
 # -- one forest --------------------------------------------------------------------------------
 
 
-@LAW
 @given(graph=links())
 def test_a_forest_is_single_linkage_at_every_threshold(graph: tuple[int, list[Link]]) -> None:
     n, edges = graph
@@ -116,7 +110,6 @@ def test_a_forest_is_single_linkage_at_every_threshold(graph: tuple[int, list[Li
     assert tree.count(taus).tolist() == [max(labels) + 1 for labels in expected]
 
 
-@LAW
 @given(graph=links())
 def test_a_forest_is_made_of_links_and_has_no_cycle(graph: tuple[int, list[Link]]) -> None:
     n, edges = graph
@@ -131,7 +124,6 @@ def test_a_forest_is_made_of_links_and_has_no_cycle(graph: tuple[int, list[Link]
     assert len(chosen) == n - len(set(clusters(n, edges, math.inf)))
 
 
-@LAW
 @given(graph=links(), data=st.data())
 def test_the_order_of_links_does_not_matter(
     graph: tuple[int, list[Link]], data: st.DataObject
@@ -143,7 +135,6 @@ def test_the_order_of_links_does_not_matter(
         np.testing.assert_array_equal(tree.labels(tau), other.labels(tau))
 
 
-@LAW
 @given(graph=links(), data=st.data())
 def test_of_parallel_links_the_lightest_counts(
     graph: tuple[int, list[Link]], data: st.DataObject
@@ -163,7 +154,6 @@ def test_of_parallel_links_the_lightest_counts(
     assert chosen <= set(more)
 
 
-@LAW
 @given(graph=links())
 def test_clusters_are_counted_without_a_forest(graph: tuple[int, list[Link]]) -> None:
     n, edges = graph
@@ -216,7 +206,6 @@ def test_a_large_graph() -> None:
 # -- numbering ---------------------------------------------------------------------------------
 
 
-@LAW
 @given(labels=st.lists(st.integers(-5, 5), min_size=1))
 def test_numbered_by_first_appearance(labels: list[int]) -> None:
     result = numbered(labels)
@@ -250,7 +239,6 @@ def check_intervals(n: int, lower: Sequence[Link], upper: Sequence[Link]) -> Non
             assert above.labels(tau).tolist() == below.labels(tau).tolist() == fine
 
 
-@LAW
 @given(arms=two_arms())
 def test_upper_clusters_refine_lower_ones(arms: TwoArms) -> None:
     n, lower, upper = arms
@@ -261,13 +249,11 @@ def test_upper_clusters_refine_lower_ones(arms: TwoArms) -> None:
         assert (fine == coarse) == (int(above.count(tau)) == int(below.count(tau)))
 
 
-@LAW
 @given(arms=two_arms())
 def test_certified_intervals_are_where_the_arms_agree(arms: TwoArms) -> None:
     check_intervals(*arms)
 
 
-@LAW
 @given(graph=links())
 def test_equal_arms_agree_everywhere(graph: tuple[int, list[Link]]) -> None:
     n, edges = graph
@@ -290,7 +276,6 @@ def clusters_of(labels: npt.NDArray[np.int64], leaves: npt.NDArray[np.int64]) ->
     return [set(leaves[labels == k].tolist()) for k in range(int(labels.max()) + 1)]
 
 
-@LAW
 @given(arms=two_arms(), pick=st.integers(0, 10))
 def test_merges_are_the_clusters_of_both_arms(arms: TwoArms, pick: int) -> None:
     """At every threshold, those alive are the sets that are clusters of either arm there."""
@@ -419,7 +404,6 @@ def test_the_middle_is_the_geometric_mean(
     assert low <= found < high
 
 
-@LAW
 @given(ends=st.tuples(weights, weights).filter(lambda x: x[0] != x[1]), floor=weights)
 def test_the_middle_is_always_inside(ends: tuple[float, float], floor: float) -> None:
     low, high = sorted(ends)
@@ -433,15 +417,15 @@ def test_arms_over_different_states_are_refused() -> None:
 
 
 MODELS: list[Callable[[], Arms]] = [
-    lambda: Arms(sparse_mdp(14, 2, support=2, seed=1), 0.5, threads=1),
-    lambda: Arms(sparse_mdp(14, 2, support=1, seed=2), 0.9, threads=1),
-    lambda: Arms(sparse_mdp(14, 1, support=3, seed=3), 0.0, threads=1),
+    lambda: Arms(sparse_mdp(14, 2, support=2, seed=1), 0.5, resources=Resources(threads=1)),
+    lambda: Arms(sparse_mdp(14, 2, support=1, seed=2), 0.9, resources=Resources(threads=1)),
+    lambda: Arms(sparse_mdp(14, 1, support=3, seed=3), 0.0, resources=Resources(threads=1)),
     lambda: Arms(
         sparse_mdp(14, 2, support=3, seed=4),
         0.7,
         lower_start="zero",
         upper_start="constant",
-        threads=1,
+        resources=Resources(threads=1),
     ),
 ]
 

@@ -446,6 +446,40 @@ def test_reward_radius_against_exact_binomial_tails(times: int, chance: float) -
         assert mass[np.abs(mean - chance) > 0.7 * radius].sum() > allowed
 
 
+@pytest.mark.parametrize("times", [2, 10, 300])
+@pytest.mark.parametrize("width", [1.0, 6.0])
+def test_radii_are_those_of_the_inequalities(times: int, width: float) -> None:
+    """Closed forms, with nothing to spare; 3 states, 1 action, so delta = alpha/3 for each row.
+
+    N visits have the share 1/(N(N + 1)) of delta, rows and rewards a half of that, and each of
+    the two bounds on rewards a half again.
+
+    Hoeffding:  2·exp(-2·N·e²/w²) = share/4.
+    Bernstein (Maurer and Pontil 2009, theorem 4, for either side):
+                e = sqrt(2·V·ln(2/δ')/N) + 7·w·ln(2/δ')/(3(N - 1)) with δ' = share/4/2.
+    Weissman:   (2^k - 2)·exp(-2·N·e²) = share/2 for total variation e, k = 2.
+    """
+    alpha = 0.2
+    share = alpha / 3 / (times * (times + 1))
+    # Half of the rewards at either end: Hoeffding is the smaller one.
+    rewards = width * (np.arange(times) % 2)[None, :].astype(np.float64)
+    options: dict[str, Any] = {"alpha": alpha, "support_bound": 2, "reward_range": (0.0, width)}
+    far = estimate_of(visits(np.zeros((1, times), np.int64), rewards, **options))
+    hoeffding = min(width * math.sqrt(math.log(2.0 * 4.0 / share) / (2.0 * times)), width)
+    assert far.reward_radius[0, 0] == pytest.approx(hoeffding, rel=1e-9)
+    row = math.sqrt(math.log(2.0 * 2.0 / share) / (2.0 * times))
+    assert far.row_radius[0, 0] == pytest.approx(min(row, 1.0), rel=1e-9)
+    # One reward that differs: Bernstein is the smaller one, given enough of them.
+    rewards[:] = 0.25 * width
+    rewards[0, 0] = 0.75 * width
+    near = estimate_of(visits(np.zeros((1, times), np.int64), rewards, **options))
+    variance = float(np.var(rewards, ddof=1))
+    logs = math.log(2.0 * 2.0 * 4.0 / share)
+    bernstein = math.sqrt(2.0 * variance * logs / times) + 7.0 * width * logs / (3.0 * (times - 1))
+    assert (bernstein < hoeffding) == (times == 300)
+    assert near.reward_radius[0, 0] == pytest.approx(min(bernstein, hoeffding), rel=1e-9)
+
+
 def test_the_error_probability_is_shared_by_all_pairs() -> None:
     """More states and actions, or a smaller alpha: larger radii at the same data."""
 

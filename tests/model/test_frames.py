@@ -11,7 +11,7 @@ import numpy as np
 import pandas
 import pytest
 
-from bisim_abstract import Certificate, NotCertifiedError, TabularMDP, aggregate, certify
+from bisim_abstract import Blocks, Certificate, NotCertifiedError, TabularMDP, aggregate, certify
 from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 from bisim_abstract.parts import random_mdp, sparse_mdp
 from bisim_abstract.wrappers import extract_mdp
@@ -54,7 +54,9 @@ def test_what_is_not_known_is_left_out(lake: tuple[TabularMDP, Certificate]) -> 
     assert stored.to_columns(mdp)["id"].tolist() == mdp.state_ids.tolist()
     with pytest.raises(InvalidArgumentError, match="another model"):
         stored.to_columns(random_mdp(4, seed=0))
-    open_ = certify(sparse_mdp(12, 2, seed=0), 0.9, tau=0.4, max_rounds=1, max_pairs=0)
+    open_ = certify(
+        sparse_mdp(12, 2, seed=0), 0.9, tau=0.4, max_rounds=1, method=Blocks(max_pairs=0)
+    )
     assert not open_.is_certified
     columns = open_.to_columns()
     assert list(columns) == ["state", "id", "is_end", "cluster_lower", "cluster_upper"]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import InvalidArgumentError, TabularMDP
+from bisim_abstract import InvalidArgumentError, Resources, TabularMDP
 from bisim_abstract._propose import partitions as proposals
 from bisim_abstract._propose.partitions import (
     propose_classes,
@@ -245,10 +245,10 @@ def test_repair_of_anything_is_a_partition() -> None:
         mdp = sparse_mdp(12, 2, support=3, seed=seed)
         for count in (1, 3, 12):
             labels = np.random.default_rng(seed).integers(0, count, 12)
-            found = repair_labels(mdp, labels, 0.9, threads=1)
+            found = repair_labels(mdp, labels, 0.9, resources=Resources(threads=1))
             assert sorted(set(found.tolist())) == list(range(int(found.max()) + 1))
             assert found.max() <= len(set(labels.tolist())) - 1
-            two = repair_labels(mdp, labels, 0.9, threads=2)
+            two = repair_labels(mdp, labels, 0.9, resources=Resources(threads=2))
             np.testing.assert_array_equal(found, two)
 
 

@@ -19,14 +19,25 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric
+from bisim_abstract import (
+    Blocks,
+    Covering,
+    InvalidArgumentError,
+    Resources,
+    TabularMDP,
+    bisimulation_metric,
+)
 from bisim_abstract._base.types import Progress
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import Certificate
-from bisim_abstract._prove.certify import certify, single_build
+from bisim_abstract._prove import blocks
+from bisim_abstract._prove import covering as covering_module
+from bisim_abstract._prove.certify import certify
+from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._verify.verify import verify
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 from bisim_abstract.parts import grouped_mdp, random_mdp, repair_labels, sparse_mdp
+from tests.support.asking import certify_named, single_named
 from tests.support.worlds import BY_HAND, Known
 
 Floats = npt.NDArray[np.float64]
@@ -49,14 +60,15 @@ ROUNDING = 1e-9
 def _every_certificate_is_verified(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever certificate a test of this module produces must pass the exact checker."""
     made: list[tuple[Certificate, TabularMDP]] = []
-    build = Certificate.of
+    build = make_certificate
 
     def recorded(arms: Arms, **options: Any) -> Certificate:
         certificate = build(arms, **options)
         made.append((certificate, arms.mdp))
         return certificate
 
-    monkeypatch.setattr(Certificate, "of", recorded)
+    for module in (blocks, covering_module):
+        monkeypatch.setattr(module, "make_certificate", recorded)
     yield
     for certificate, mdp in made:
         mode = "exact" if certificate.n_covered <= 60 else "sampled"
@@ -72,7 +84,7 @@ def table(certificate: Certificate) -> tuple[Floats, Floats]:
 
 def assert_encloses(certificate: Certificate, mdp: TabularMDP) -> None:
     """The proven interval of every pair meets the one of the exact metric."""
-    exact = bisimulation_metric(mdp, certificate.gamma, threads=1)
+    exact = bisimulation_metric(mdp, certificate.gamma, resources=Resources(threads=1))
     lower, upper = table(certificate)
     assert (lower <= exact.upper).all()
     assert (upper >= exact.lower).all()
@@ -99,7 +111,7 @@ def keys(certificate: Certificate) -> set[int]:
 
 def covering(mdp: TabularMDP, gamma: float, **options: Any) -> Certificate:
     """`certify` by the paper's rounds over covered pairs, which most of this module is about."""
-    return certify(mdp, gamma, scope="covered", **options)
+    return certify_named(mdp, gamma, scope="covered", **options)
 
 
 # -- soundness ---------------------------------------------------------------------------------
@@ -110,8 +122,14 @@ def covering(mdp: TabularMDP, gamma: float, **options: Any) -> Certificate:
 def test_both_enclose_the_exact_metric(kind: str, gamma: float) -> None:
     mdp = GENERATORS[kind](3)
     for index, upper_start in (("Flat", "constant"), ("LSH6", "reward")):
-        single = single_build(
-            mdp, gamma, neighbours=4, sweeps=30, index=index, upper_start=upper_start, threads=1
+        single = single_named(
+            mdp,
+            gamma,
+            neighbours=4,
+            sweeps=30,
+            index=index,
+            upper_start=upper_start,
+            resources=Resources(threads=1),
         )
         assert 0.0 < single.coverage < 1.0
         assert_encloses(single, mdp)
@@ -124,7 +142,7 @@ def test_both_enclose_the_exact_metric(kind: str, gamma: float) -> None:
 @pytest.mark.parametrize("known", BY_HAND, ids=lambda k: f"{k.name}-{k.gamma}")
 def test_both_enclose_truth_by_hand(known: Known) -> None:
     n = known.mdp.n_states
-    for build in (single_build, covering):
+    for build in (single_named, covering):
         few: dict[str, Any] = {"max_rounds": 8} if build is covering else {"sweeps": 20}
         made = build(known.mdp, known.gamma, index="Flat", neighbours=3, threads=1, **few)
         lower, upper = table(made)
@@ -137,9 +155,9 @@ def test_both_enclose_truth_by_hand(known: Known) -> None:
 @pytest.mark.parametrize("arms", ["lower", "upper"])
 def test_one_arm_alone_leaves_the_other_at_its_start(arms: str) -> None:
     mdp = sparse_mdp(20, 2, seed=0)
-    none = single_build(mdp, 0.9, sweeps=0, neighbours=4, threads=1)
-    one = single_build(mdp, 0.9, sweeps=40, neighbours=4, arms=arms, threads=1)
-    both = single_build(mdp, 0.9, sweeps=40, neighbours=4, threads=1)
+    none = single_named(mdp, 0.9, sweeps=0, neighbours=4, resources=Resources(threads=1))
+    one = single_named(mdp, 0.9, sweeps=40, neighbours=4, arms=arms, resources=Resources(threads=1))
+    both = single_named(mdp, 0.9, sweeps=40, neighbours=4, resources=Resources(threads=1))
     other = "upper" if arms == "lower" else "lower"
     assert getattr(one, other).tobytes() == getattr(none, other).tobytes()
     assert getattr(one, arms).tobytes() == getattr(both, arms).tobytes()
@@ -150,11 +168,10 @@ def test_one_arm_alone_leaves_the_other_at_its_start(arms: str) -> None:
 def test_single_build_makes_the_sweeps_asked_for() -> None:
     mdp = sparse_mdp(20, 2, seed=0)
     for sweeps in (0, 1, 7):
-        made = single_build(mdp, 0.9, sweeps=sweeps, neighbours=4, threads=1)
+        made = single_named(mdp, 0.9, sweeps=sweeps, neighbours=4, resources=Resources(threads=1))
         assert made.run["sweeps"] == sweeps
         assert made.run["backups"] == 2 * sweeps * made.n_covered
-        assert str(sweeps) in made.stop
-    still = single_build(mdp, 0.0, sweeps=50, neighbours=4, threads=1)
+    still = single_named(mdp, 0.0, sweeps=50, neighbours=4, resources=Resources(threads=1))
     assert still.run["sweeps"] < 5
 
 
@@ -169,8 +186,15 @@ def test_same_seed_same_certificate_for_any_number_of_threads(index: str) -> Non
         rounds = covering(
             mdp, 0.9, tau=0.4, index=index, neighbours=30, max_rounds=3, seed=5, threads=threads
         )
-        single = single_build(
-            mdp, 0.9, tau=0.4, index=index, neighbours=70, sweeps=5, seed=5, threads=threads
+        single = single_named(
+            mdp,
+            0.9,
+            tau=0.4,
+            index=index,
+            neighbours=70,
+            sweeps=5,
+            seed=5,
+            resources=Resources(threads=threads),
         )
         # More pairs than one unit of work, so that there is something to share out.
         assert single.n_covered > 4096 or index == "HNSW8"
@@ -183,7 +207,7 @@ def test_same_seed_same_certificate_for_any_number_of_threads(index: str) -> Non
 
 def test_different_seeds_cover_different_pairs() -> None:
     mdp = sparse_mdp(40, 2, seed=0)
-    for build in (single_build, covering):
+    for build in (single_named, covering):
         options: dict[str, Any] = {"index": "LSH6", "neighbours": 4, "threads": 1}
         if build is covering:
             options |= {"partners": 0, "max_rounds": 1}
@@ -368,7 +392,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path, tau: float |
         max_rounds=6,
         tau=tau,
         checkpoint=str(path),
-        callback=lambda progress: seen.append(progress.done),
+        callback=lambda told: seen.append(told.done) if "round" in told.stage else None,
         **OPTIONS,
     )
     assert seen == [4, 5, 6]
@@ -400,7 +424,7 @@ def test_resuming_a_run_whose_budget_has_ended_adds_nothing(
         (0.8, {}),
         (0.9, {"neighbours": 5}),
         (0.9, {"partners": 2}),
-        (0.9, {"sweeps_per_round": 4}),
+        (0.9, {"sweeps": 4}),
         (0.9, {"dim": 7}),
         (0.9, {"index": "LSH9"}),
         (0.9, {"lower_start": "zero"}),
@@ -511,16 +535,16 @@ RUN = """
 import signal
 import sys
 from bisim_abstract.parts import sparse_mdp
-from bisim_abstract._prove.certify import certify
+from bisim_abstract import Covering, certify
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit none
 n, rounds, checkpoint, target = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 mdp = sparse_mdp(n, 3, support=4, seed=0)
 print("begin", flush=True)
 certificate = certify(
-    mdp, 0.9, scope="covered", neighbours=8, max_rounds=rounds, seed=1,
+    mdp, 0.9, method=Covering(neighbours=8), max_rounds=rounds, seed=1,
     checkpoint=checkpoint or None,
-    callback=lambda progress: print(progress.done, flush=True),
+    callback=lambda progress: "round" in progress.stage and print(progress.done, flush=True),
 )
 certificate.save(target)
 print(certificate.stop, flush=True)
@@ -596,7 +620,7 @@ def test_an_interrupt_on_any_line_of_the_arms_leaves_them_whole(method: str) -> 
     """Ctrl-C can arrive between any two lines; the certificate must hold whatever it is."""
     mdp = sparse_mdp(12, 2, seed=0)
     code = getattr(Arms, method).__code__
-    exact = bisimulation_metric(mdp, 0.8, threads=1)
+    exact = bisimulation_metric(mdp, 0.8, resources=Resources(threads=1))
     at = 0
     while True:
         at += 1
@@ -632,24 +656,24 @@ def test_an_interrupt_on_any_line_of_the_arms_leaves_them_whole(method: str) -> 
 
 def test_callbacks_are_told_of_every_round_and_sweep() -> None:
     seen: list[Progress] = []
-    covering(MODEL, 0.9, max_rounds=3, tau=3.0, callback=seen.append, **OPTIONS)
+    covering(MODEL, 0.9, max_rounds=3, tau=3.0, sweeps=2, callback=seen.append, **OPTIONS)
     assert all(isinstance(progress, Progress) for progress in seen)
-    assert [(progress.done, progress.total) for progress in seen] == [(1, 3), (2, 3), (3, 3)]
-    assert all("covered" in progress.detail for progress in seen)
-    assert all("clusters" in progress.detail for progress in seen)
-    seen.clear()
-    single_build(MODEL, 0.9, sweeps=4, callback=seen.append, threads=1)
-    assert [(progress.done, progress.total) for progress in seen] == [(k, 4) for k in (1, 2, 3, 4)]
+    rounds = [progress for progress in seen if "round" in progress.stage]
+    assert [progress.done for progress in rounds] == [1, 2, 3]
+    assert all("covered" in progress.detail for progress in rounds)
+    assert all("clusters" in progress.detail for progress in rounds)
+    sweeps = [progress.done for progress in seen if progress.stage == "sweeping"]
+    assert sweeps == [0, 0, 1, 1, 2, 2]
 
 
 def test_errors_of_callbacks_come_through() -> None:
     def fail(progress: Progress) -> None:
         raise RuntimeError(f"seen {progress.done}")
 
-    with pytest.raises(RuntimeError, match="seen 1"):
+    with pytest.raises(RuntimeError, match="seen 0"):
         covering(MODEL, 0.9, max_rounds=3, callback=fail, **OPTIONS)
-    with pytest.raises(RuntimeError, match="seen 1"):
-        single_build(MODEL, 0.9, callback=fail, threads=1)
+    with pytest.raises(RuntimeError, match="seen 0"):
+        single_named(MODEL, 0.9, callback=fail, resources=Resources(threads=1))
 
 
 class Line:
@@ -669,7 +693,7 @@ def test_embeddings_decide_which_pairs_are_covered() -> None:
     # The two ends have both neighbours on one side.
     expected = {s * 40 + s + 1 for s in range(39)} | {0 * 40 + 2, 37 * 40 + 39}
     options: dict[str, Any] = {"neighbours": 2, "index": "Flat", "threads": 1}
-    single = [single_build(MODEL, 0.9, embedding=e, **options) for e in (line, points)]
+    single = [single_named(MODEL, 0.9, embedding=e, **options) for e in (line, points)]
     rounds = [
         covering(MODEL, 0.9, embedding=e, partners=0, max_rounds=2, **options)
         for e in (line, points)
@@ -684,7 +708,7 @@ def test_embeddings_decide_which_pairs_are_covered() -> None:
 
 @pytest.mark.parametrize("points", [np.zeros((39, 2)), np.zeros(40), np.full((40, 2), np.nan)])
 def test_bad_embeddings_are_named(points: Floats) -> None:
-    for build in (single_build, covering):
+    for build in (single_named, covering):
         with pytest.raises(InvalidArgumentError, match="embedding"):
             build(MODEL, 0.9, embedding=points)
 
@@ -694,7 +718,7 @@ def test_bad_embeddings_are_named(points: Floats) -> None:
     [
         *(
             (build, option, value)
-            for build in (single_build, covering, certify)
+            for build in (single_named, covering, certify_named)
             for option, value in (
                 ("gamma", 1.0),
                 ("gamma", "much"),
@@ -713,28 +737,28 @@ def test_bad_embeddings_are_named(points: Floats) -> None:
         ),
         *(
             (build, "index", index)
-            for build in (single_build, covering)
+            for build in (single_named, covering)
             for index in ("Nonsense", "LSH0")
         ),
-        (single_build, "arms", "none"),
-        (single_build, "sweeps", -1),
-        (certify, "max_pairs", -1),
-        (certify, "tau", "often"),
-        (certify, "n_clusters", 0),
-        (certify, "n_clusters", 11),
-        (certify, "n_clusters", 2.5),
-        (certify, "scope", "some"),
-        (certify, "scope", None),
-        (certify, "blocks", np.zeros(9, np.int64)),
-        (certify, "blocks", np.zeros((10, 1), np.int64)),
-        (certify, "blocks", np.zeros(10)),
-        (covering, "blocks", np.zeros(10, np.int64)),
+        (single_named, "arms", "none"),
+        (single_named, "sweeps", -1),
+        (certify_named, "max_pairs", -1),
+        (certify_named, "tau", "often"),
+        (certify_named, "n_clusters", 0),
+        (certify_named, "n_clusters", 11),
+        (certify_named, "n_clusters", 2.5),
+        (certify_named, "scope", "some"),
+        (certify_named, "scope", None),
+        (certify_named, "partition", np.zeros(9, np.int64)),
+        (certify_named, "partition", np.zeros((10, 1), np.int64)),
+        (certify_named, "partition", np.zeros(10)),
+        (covering, "partition", np.zeros(10, np.int64)),
         (covering, "tau", "often"),
         (covering, "n_clusters", 0),
         (covering, "tol", 0.0),
         (covering, "tol", float("nan")),
         (covering, "partners", -1),
-        (covering, "sweeps_per_round", 0),
+        (covering, "sweeps", -1),
         (covering, "max_rounds", 0),
         (covering, "max_seconds", float("nan")),
         (covering, "max_seconds", -1.0),
@@ -744,7 +768,7 @@ def test_bad_embeddings_are_named(points: Floats) -> None:
 )
 def test_bad_options_are_named(build: Build, option: str, value: Any) -> None:
     given = {"gamma": 0.5, "threads": 1}
-    if build is not single_build:
+    if build is not single_named:
         given["max_rounds"] = 2
     with pytest.raises(InvalidArgumentError) as caught:
         build(sparse_mdp(10, seed=0), **(given | {option: value}))
@@ -754,11 +778,11 @@ def test_bad_options_are_named(build: Build, option: str, value: Any) -> None:
 @pytest.mark.parametrize("scope", ["all", "covered"])
 def test_a_threshold_and_a_number_of_clusters_exclude_each_other(scope: str) -> None:
     with pytest.raises(InvalidArgumentError, match="tau or n_clusters, not both"):
-        certify(MODEL, 0.9, tau=0.5, n_clusters=3, scope=scope)
+        certify_named(MODEL, 0.9, tau=0.5, n_clusters=3, scope=scope)
 
 
 def test_only_models_are_taken() -> None:
-    for build in (single_build, certify):
+    for build in (single_named, certify_named):
         with pytest.raises((InvalidArgumentError, TypeError), match="TabularMDP"):
             build("model", 0.9)  # type: ignore[arg-type]
 
@@ -777,12 +801,12 @@ def test_the_run_is_recorded() -> None:
 @pytest.mark.parametrize("scope", ["all", "covered"])
 def test_thresholds_below_0_are_refused(scope: str) -> None:
     with pytest.raises(InvalidArgumentError, match="tau must be at least 0"):
-        certify(sparse_mdp(4, seed=0), 0.5, tau=-1e-9, scope=scope)
+        certify_named(sparse_mdp(4, seed=0), 0.5, tau=-1e-9, scope=scope)
 
 
 def test_proposals_are_a_list_of_names() -> None:
     with pytest.raises(InvalidArgumentError, match="list of names, got 'rewards'"):
-        certify(sparse_mdp(4, seed=0), 0.5, propose="rewards")
+        certify(sparse_mdp(4, seed=0), 0.5, method=Blocks(propose="rewards"))
 
 
 # -- memory ------------------------------------------------------------------------------------
@@ -792,20 +816,20 @@ def test_proposals_are_a_list_of_names() -> None:
 def test_what_would_not_fit_is_refused_with_size_and_remedy(scope: str) -> None:
     mdp = sparse_mdp(300, seed=0)
     with pytest.raises(MemoryLimitError) as caught:
-        certify(mdp, 0.9, tau=0.5, scope=scope, memory_limit=50_000)
+        certify_named(mdp, 0.9, tau=0.5, scope=scope, memory_limit=50_000)
     text = str(caught.value)
     assert "allowed by memory_limit" in text
     assert "50.0 kB" in text
     assert "needs" in text
-    roomy = certify(mdp, 0.9, tau=0.5, scope=scope, max_rounds=2, memory_limit=10**9)
-    plain = certify(mdp, 0.9, tau=0.5, scope=scope, max_rounds=2)
+    roomy = certify_named(mdp, 0.9, tau=0.5, scope=scope, max_rounds=2, memory_limit=10**9)
+    plain = certify_named(mdp, 0.9, tau=0.5, scope=scope, max_rounds=2)
     np.testing.assert_array_equal(roomy.upper, plain.upper)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "4GB"])
 def test_limits_are_whole_numbers_of_bytes(limit: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="memory_limit"):
-        certify(sparse_mdp(4, seed=0), 0.9, memory_limit=limit)
+        certify(sparse_mdp(4, seed=0), 0.9, resources=Resources(memory_limit=limit))
 
 
 # -- found by fuzzing --------------------------------------------------------------------------
@@ -822,7 +846,8 @@ def test_rewards_beyond_single_precision(scope: str, size: float) -> None:
         probs=plain.probs,
         rewards=plain.rewards * size,
     )
-    certificate = certify(mdp, 0.9, scope=scope, max_rounds=3, index="Flat")
+    index = {"index": "Flat"} if scope == "covered" else {}
+    certificate = certify_named(mdp, 0.9, scope=scope, max_rounds=3, **index)
     assert verify(mdp, certificate).is_valid
     if scope == "covered":
         assert certificate.n_covered > 0
@@ -847,16 +872,16 @@ def test_blocks_of_models_with_extreme_rewards_are_repaired_alike(power: int) ->
 def test_no_neighbours_are_none(scope: str) -> None:
     mdp = sparse_mdp(6, 2, support=2, seed=0)
     if scope == "single":
-        assert single_build(mdp, 0.9, neighbours=0).n_covered == 0
+        assert single_named(mdp, 0.9, neighbours=0).n_covered == 0
     else:
-        found = certify(mdp, 0.9, scope="covered", neighbours=0, partners=1, max_rounds=1)
+        found = certify(mdp, 0.9, method=Covering(neighbours=0, partners=1), max_rounds=1)
         assert found.n_covered > 0
 
 
 def test_a_threshold_below_all_distances_does_not_sweep_for_ever() -> None:
     P = np.array([[[0.5, 0.25, 0.25]], [[0.125, 0.75, 0.125]], [[0.25, 0.5, 0.25]]])
     mdp = TabularMDP.from_dense(P, [1e-310, 0.0, 2e-310])
-    found = certify(mdp, 0.999, tau=5e-324, blocks=[0, 0, 1])
+    found = certify(mdp, 0.999, tau=5e-324, method=Blocks(partition=[0, 0, 1]))
     assert found.run["backups"] < 20_000
 
 
@@ -870,7 +895,7 @@ def test_rewards_of_all_sizes() -> None:
     P[3, 0, 3] = 1.0
     P[4, 0, [1, 2, 3]] = 0.3125, 0.0625, 0.625
     mdp = TabularMDP.from_dense(P, np.array([[1e-74], [1e-242], [0.0], [0.0], [1e90]]))
-    found = certify(mdp, 0.9, tau=0.0, max_pairs=0, blocks=[2, 1, 0, 4, 4])
+    found = certify(mdp, 0.9, tau=0.0, method=Blocks(max_pairs=0, partition=[2, 1, 0, 4, 4]))
     assert verify(mdp, found).is_valid
 
 
@@ -884,7 +909,7 @@ def test_diameters_of_blocks_where_products_underflow() -> None:
     tiny = -5e-324
     rewards = np.array([[tiny, 0.0], [0.0, 0.0], [0.0, tiny], [0.0, tiny]])
     mdp = TabularMDP.from_dense(P, rewards)
-    found = certify(mdp, 0.9, seed=69, tau="auto", max_pairs=1, max_rounds=3)
+    found = certify(mdp, 0.9, seed=69, tau="auto", method=Blocks(max_pairs=1), max_rounds=3)
     (level,) = found.levels
     assert level.model.radius.max() > 0.0
     result = verify(mdp, found, mode="exact")

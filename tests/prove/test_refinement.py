@@ -15,26 +15,29 @@ import numpy.typing as npt
 import pytest
 
 from bisim_abstract import (
+    Blocks,
     Certificate,
+    Covering,
     InvalidArgumentError,
+    Resources,
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
     certify,
     verify,
 )
-from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.types import Progress
 from bisim_abstract._bounds import links as linking
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._linkage.thresholds import CertifiedInterval
-from bisim_abstract._propose.embedding import as_points
-from bisim_abstract._prove import refinement
-from bisim_abstract._prove.refinement import Goal, Refinement
+from bisim_abstract._prove import blocks as refinement
+from bisim_abstract._prove.blocks import Refinement
+from bisim_abstract._prove.options import Options
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
-from tests.bounds.test_blocks import EDGES, ends, estimated, sampled, true_models
-from tests.support.oracles import first_appearance
+from tests.support.asking import certify_named
+from tests.support.blocks import EDGES, ends, estimated, sampled, true_models
+from tests.support.oracles import first_appearance, linked
 from tests.support.worlds import BY_HAND, Known
 
 Floats = npt.NDArray[np.float64]
@@ -52,25 +55,13 @@ class Truth:
 
     @classmethod
     def of(cls, mdp: TabularMDP, gamma: float) -> Truth:
-        found = bisimulation_metric(mdp, gamma, threads=1)
+        found = bisimulation_metric(mdp, gamma, resources=Resources(threads=1))
         return cls(found.lower, found.upper)
 
     def clusters(self, tau: float) -> list[int] | None:
         """The clustering of the metric, where it is known well enough to tell."""
         found = linked(self.lower, tau)
         return found if found == linked(self.upper, tau) else None
-
-
-def linked(table: Floats, tau: float) -> list[int]:
-    """Clusters of all pairs at a threshold: every state takes the least label it can reach."""
-    n = len(table)
-    near = (table <= tau) | np.eye(n, dtype=bool)
-    labels = np.arange(n)
-    while True:
-        least = np.where(near, labels, n).min(axis=1)
-        if (least == labels).all():
-            return first_appearance(labels.tolist())
-        labels = least
 
 
 def bounds(found: Certificate | Arms) -> tuple[Floats, Floats]:
@@ -115,7 +106,7 @@ def inside(interval: CertifiedInterval) -> tuple[float, float]:
 
 
 def check_proof(certificate: Certificate, mdp: TabularMDP, *, mode: str = "float") -> None:
-    found = verify(mdp, certificate, mode=mode, threads=1)
+    found = verify(mdp, certificate, mode=mode, resources=Resources(threads=1))
     assert found.is_valid, found.problem
 
 
@@ -154,39 +145,24 @@ def asked(kind: str, planted: Ints, metric: Truth, seed: int) -> dict[str, Any]:
     if kind == "tol":
         return {"tol": float(rng.choice([1e-6, 1e-3, 1.0]))}
     if kind == "given":
-        return {"blocks": planted}
+        return {"partition": planted}
     if kind == "corrupted":
-        return {"blocks": np.where(rng.random(n) < 0.2, rng.permutation(planted), planted)}
+        return {"partition": np.where(rng.random(n) < 0.2, rng.permutation(planted), planted)}
     if kind == "random":
-        return {"blocks": rng.integers(0, 4, n)}
+        return {"partition": rng.integers(0, 4, n)}
     return {"embedding": rng.random((n, 2))} if kind == "embedding" else {}
 
 
 def started(mdp: TabularMDP, gamma: float, **options: Any) -> Refinement:
     """A run as `certify` starts one."""
-    table = Arms(mdp, gamma, threads=1)
-    blocks, embedding = options.pop("blocks", None), options.pop("embedding", None)
-    max_pairs = options.pop("max_pairs", 1_000_000)
-    goal = Goal(
-        tau=options.pop("tau", None),
-        n_clusters=options.pop("n_clusters", None),
-        tol=options.pop("tol", None),
-        is_widest=options.pop("is_widest", True),
-        max_loss=None,
-        keep=0.95,
-        n_states=mdp.n_states,
-        resolution=1e-9 * table.starts.diameter,
-    )
-    assert not options
-    return Refinement(
-        table,
-        goal,
-        labels=None if blocks is None else as_labels(blocks, mdp.n_states),
-        points=None if embedding is None else as_points(embedding, mdp.n_states),
-        max_pairs=max_pairs,
-        seed=0,
-        threads=1,
-    )
+    table = Arms(mdp, gamma, resources=Resources(threads=1))
+    goals = {name: options.pop(name) for name in ("tau", "n_clusters", "tol") if name in options}
+    method = Blocks(**options)
+    return Refinement(table, method, Options(method=method, **(goals or {"tau": "auto"})))
+
+
+def go_on(stage: str, detail: str, *, may_end: bool = True) -> None:
+    """No budget ends."""
 
 
 @pytest.fixture
@@ -214,7 +190,7 @@ def drive(work: Refinement, mdp: TabularMDP, metric: Truth, *, until_met: bool) 
         if until_met and work.done and work.reason():
             return compared
         made = len(work.log)
-        if not work.step(lambda stage, detail: None):
+        if not work.step(go_on):
             return compared
         if len(work.log) == made:  # passed over
             continue
@@ -222,7 +198,7 @@ def drive(work: Refinement, mdp: TabularMDP, metric: Truth, *, until_met: bool) 
         assert (now[0] >= before[0]).all()
         assert (now[1] <= before[1]).all()
         before = now
-        certificate = work.certificate(stop="on the way", run={})
+        certificate = work.certificate(stop="on the way", run={}, is_final=True)
         np.testing.assert_array_equal(bounds(certificate), now)
         compared += check_truth(certificate, metric)
         check_proof(certificate, mdp)
@@ -251,8 +227,8 @@ def test_every_kind_of_step_is_made() -> None:
     seen = dict.fromkeys(kinds, 0)
     for seed in range(6):
         mdp, planted = small_world(seed)
-        work = started(mdp, 0.8, **({"blocks": planted % 3} if seed % 2 else {}))
-        while work.step(lambda stage, detail: None):
+        work = started(mdp, 0.8, **({"partition": planted % 3} if seed % 2 else {}))
+        while work.step(go_on):
             pass
         for kind in kinds:
             seen[kind] += any(kind in text for text in work.log)
@@ -263,9 +239,9 @@ def test_every_kind_of_step_is_made() -> None:
 def test_the_exact_checker_accepts_every_step() -> None:
     for seed in (1, 3):
         mdp, planted = small_world(seed)
-        work = started(mdp, 0.8, blocks=planted % 3)
-        while work.step(lambda stage, detail: None):
-            certificate = work.certificate(stop="on the way", run={})
+        work = started(mdp, 0.8, partition=planted % 3)
+        while work.step(go_on):
+            certificate = work.certificate(stop="on the way", run={}, is_final=True)
             assert verify(mdp, certificate, mode="exact").widening == 0.0
             check_proof(certificate, mdp, mode="exact")
 
@@ -276,7 +252,7 @@ def test_splitting_adds_a_finer_level() -> None:
     for seed in range(1, 4):
         mdp, _ = grouped_mdp(40, 6, noise=0.15, seed=seed)
         work = started(mdp, 0.9)
-        while work.step(lambda stage, detail: None):
+        while work.step(go_on):
             pass
         levels = [first_appearance(x.model.labels.tolist()) for x in work.table.ground.levels]
         splits += len(levels) - 1
@@ -296,7 +272,7 @@ def test_certify_is_sound(batch: int) -> None:
         metric = Truth.of(mdp, gamma)
         goal = GOALS[(seed + batch) % len(GOALS)]
         options = asked(goal, planted, metric, seed)
-        certificate = certify(mdp, gamma, threads=1, **options)
+        certificate = certify_named(mdp, gamma, resources=Resources(threads=1), **options)
         assert certificate.scope == "all"
         compared += check_truth(certificate, metric)
         check_proof(certificate, mdp)
@@ -324,7 +300,9 @@ def test_hand_solved_models(known: Known) -> None:
 
 
 @pytest.mark.parametrize("few", [0, 150_000])
-@pytest.mark.parametrize("options", [{}, {"blocks": [0, 1, 1]}, {"tol": 1e-3}, {"n_clusters": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"partition": [0, 1, 1]}, {"tol": 1e-3}, {"n_clusters": 2}]
+)
 def test_equal_rewards_leave_nothing_to_find(
     options: dict[str, Any], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +311,7 @@ def test_equal_rewards_leave_nothing_to_find(
     monkeypatch.setattr(refinement, "QUICK_CELLS", few)
     P = np.array([[[0.5, 0.5, 0.0]], [[0.0, 0.0, 1.0]], [[1 / 3, 1 / 3, 1 / 3]]])
     mdp = TabularMDP.from_dense(P, [2.0, 2.0, 2.0])
-    certificate = certify(mdp, 0.9, **options)
+    certificate = certify_named(mdp, 0.9, **options)
     assert not bounds(certificate)[1].any()
     check_proof(certificate, mdp)
     together = certify(mdp, 0.9, tau=0.0)
@@ -365,7 +343,7 @@ def rooms_metric() -> Truth:
 def test_budgets_end_with_a_valid_certificate(
     budget: dict[str, Any], words: str, rooms_metric: Truth
 ) -> None:
-    certificate = certify(ROOMS, 0.9, tol=1e-9, threads=1, **budget)
+    certificate = certify_named(ROOMS, 0.9, tol=1e-9, resources=Resources(threads=1), **budget)
     assert certificate.stop.startswith("budget: ")
     assert words in certificate.stop
     assert certificate.stop in certificate.summary()
@@ -376,7 +354,9 @@ def test_budgets_end_with_a_valid_certificate(
 @pytest.mark.usefixtures("thorough")
 def test_pairs_that_may_be_covered_are_a_budget(rooms_metric: Truth) -> None:
     for most in (0, 20, 100):
-        certificate = certify(ROOMS, 0.9, tol=1e-9, max_pairs=most, threads=1)
+        certificate = certify(
+            ROOMS, 0.9, tol=1e-9, method=Blocks(max_pairs=most), resources=Resources(threads=1)
+        )
         assert certificate.n_covered <= most
         assert f"max_pairs = {most}" in certificate.stop
         check_truth(certificate, rooms_metric)
@@ -398,12 +378,14 @@ class Interrupt:
 @pytest.mark.usefixtures("thorough")
 def test_an_interrupt_returns_what_was_reached(rooms_metric: Truth) -> None:
     calls: list[Progress] = []
-    whole = certify(ROOMS, 0.9, tol=1e-9, threads=1, callback=calls.append)
+    whole = certify(ROOMS, 0.9, tol=1e-9, resources=Resources(threads=1), callback=calls.append)
     stages = [progress.stage for progress in calls]
     firsts = {stages.index(stage) + 1 for stage in stages}
     widths = []
     for at in sorted({1, 2, 3, len(calls) // 2, len(calls), *firsts}):
-        certificate = certify(ROOMS, 0.9, tol=1e-9, threads=1, callback=Interrupt(at))
+        certificate = certify(
+            ROOMS, 0.9, tol=1e-9, resources=Resources(threads=1), callback=Interrupt(at)
+        )
         assert certificate.stop.startswith("interrupted in step ")
         check_truth(certificate, rooms_metric)
         check_proof(certificate, ROOMS)
@@ -435,7 +417,7 @@ CHECKPOINTED: dict[str, tuple[Callable[[], TabularMDP], dict[str, Any]]] = {
     "unstructured": (lambda: sparse_mdp(14, 2, support=2, seed=0), {"max_pairs": 40}),
     "planted, wrong blocks": (
         lambda: grouped_mdp(15, 3, 2, noise=0.1, seed=0)[0],
-        {"blocks": np.arange(15) % 4, "tau": 0.2},
+        {"partition": np.arange(15) % 4, "tau": 0.2},
     ),
 }
 
@@ -450,32 +432,42 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(
         monkeypatch.setattr(refinement, "HOPELESS", np.inf)
     make, options = CHECKPOINTED[name]
     mdp = make()
-    whole = certify(mdp, 0.9, threads=1, **options)
+    whole = certify_named(mdp, 0.9, resources=Resources(threads=1), **options)
     rounds = whole.run["rounds"]
     for stop in {2, rounds - 1} & set(range(1, rounds)):
         path = tmp_path / f"{stop}.npz"
-        part = certify(mdp, 0.9, threads=1, max_rounds=stop, checkpoint=path, **options)
+        part = certify_named(
+            mdp, 0.9, resources=Resources(threads=1), max_rounds=stop, checkpoint=path, **options
+        )
         assert part.stop == f"budget: {stop} rounds"
         check_proof(Certificate.load(path), mdp)
-        resumed = certify(mdp, 0.9, threads=1, checkpoint=path, **options)
+        resumed = certify_named(
+            mdp, 0.9, resources=Resources(threads=1), checkpoint=path, **options
+        )
         assert content(resumed) == content(whole)
     # Interrupted in the middle of a step: that step is made anew.
     path = tmp_path / "interrupted.npz"
-    certify(mdp, 0.9, threads=1, checkpoint=path, callback=Interrupt(40), **options)
+    certify_named(
+        mdp, 0.9, resources=Resources(threads=1), checkpoint=path, callback=Interrupt(40), **options
+    )
     if path.exists():
-        resumed = certify(mdp, 0.9, threads=1, checkpoint=path, **options)
+        resumed = certify_named(
+            mdp, 0.9, resources=Resources(threads=1), checkpoint=path, **options
+        )
         assert content(resumed) == content(whole)
 
 
 @pytest.mark.usefixtures("thorough")
 def test_other_settings_are_not_resumed(tmp_path: Path) -> None:
     path = tmp_path / "run.npz"
-    first: dict[str, Any] = {"tau": 0.5, "blocks": np.arange(16) % 4}
-    certify(ROOMS, 0.9, max_rounds=2, checkpoint=path, threads=1, **first)
+    first: dict[str, Any] = {"tau": 0.5, "partition": np.arange(16) % 4}
+    certify_named(
+        ROOMS, 0.9, max_rounds=2, checkpoint=path, resources=Resources(threads=1), **first
+    )
     changes: list[dict[str, Any]] = [
         {"tau": 0.6},
-        {"blocks": np.arange(16) % 3},
-        {"blocks": None},
+        {"partition": np.arange(16) % 3},
+        {"partition": None},
         {"seed": 1},
         {"max_pairs": 5},
         {"embedding": np.zeros((16, 1))},
@@ -483,17 +475,21 @@ def test_other_settings_are_not_resumed(tmp_path: Path) -> None:
     ]
     for change in changes:
         with pytest.raises(InvalidArgumentError, match="other settings"):
-            certify(ROOMS, 0.9, checkpoint=path, threads=1, **(first | change))
+            certify_named(
+                ROOMS, 0.9, checkpoint=path, resources=Resources(threads=1), **first | change
+            )
     for mdp, gamma in ((ROOMS, 0.8), (RoomsGridEnv(4, 2, noise=0.1, seed=1).to_mdp(), 0.9)):
         with pytest.raises(InvalidArgumentError, match="other settings"):
-            certify(mdp, gamma, checkpoint=path, threads=1, **first)
-    assert certify(ROOMS, 0.9, checkpoint=path, threads=1, **first).stop
+            certify_named(mdp, gamma, checkpoint=path, resources=Resources(threads=1), **first)
+    assert certify_named(ROOMS, 0.9, checkpoint=path, resources=Resources(threads=1), **first).stop
 
 
 @pytest.mark.usefixtures("celled")
 def test_the_number_of_threads_does_not_matter() -> None:
-    for options in ({"tol": 1e-9}, {"blocks": np.arange(16) % 5}):
-        one, two = (certify(ROOMS, 0.9, threads=k, **options) for k in (1, 2))
+    for options in ({"tol": 1e-9}, {"partition": np.arange(16) % 5}):
+        one, two = (
+            certify_named(ROOMS, 0.9, resources=Resources(threads=k), **options) for k in (1, 2)
+        )
         assert content(one) == content(two)
 
 
@@ -503,15 +499,18 @@ def test_options_are_checked() -> None:
         ({"n_clusters": 0}, "n_clusters"),
         ({"n_clusters": 17}, "n_clusters"),
         ({"tol": 0.0}, "tol"),
-        ({"blocks": [0, 1]}, "blocks must be one whole number"),
-        ({"blocks": np.arange(16), "scope": "covered"}, "blocks is for scope"),
+        ({"partition": [0, 1]}, "partition must be one whole number"),
+        (
+            {"partition": np.arange(16), "scope": "covered"},
+            "partition is no option of scope 'covered'",
+        ),
         ({"max_pairs": -1}, "max_pairs"),
         ({"scope": "none"}, "scope"),
         ({"tau": "best"}, "tau"),
     ]
     for options, words in wrong:
         with pytest.raises(InvalidArgumentError, match=words):
-            certify(ROOMS, 0.9, **options)
+            certify_named(ROOMS, 0.9, **options)
 
 
 # -- whole jobs --------------------------------------------------------------------------------
@@ -566,8 +565,8 @@ def test_rooms_are_found_and_certified() -> None:
     bad = rng.permutation(2500)[:125]
     wrong[bad] = (wrong[bad] + rng.integers(1, 25, bad.size)) % 25
     planted = first_appearance(env.rooms.tolist())
-    for options in ({}, {"n_clusters": 25}, {"blocks": env.rooms}, {"blocks": wrong}):
-        certificate = certify(mdp, 0.9, **options)
+    for options in ({}, {"n_clusters": 25}, {"partition": env.rooms}, {"partition": wrong}):
+        certificate = certify_named(mdp, 0.9, **options)
         assert certificate.is_certified
         assert certificate.scope == "all"
         assert certificate.labels_upper.tolist() == planted
@@ -639,7 +638,7 @@ def test_estimates_hold_for_the_true_model(
         rng = np.random.default_rng(seed)
         truth = sparse_mdp(4, 1, support=2, seed=seed)
         mdp = sampled(truth, 50, rng)
-        certificate = certify(mdp, 0.5, threads=1)
+        certificate = certify(mdp, 0.5, resources=Resources(threads=1))
         assert certificate.alpha == 0.1
         if seed < 20:
             check_proof(certificate, mdp)
@@ -658,7 +657,9 @@ def test_covered_pairs_of_estimates_hold_for_the_true_model() -> None:
     for seed in range(80):
         truth = sparse_mdp(4, 1, support=2, seed=seed)
         mdp = sampled(truth, 50, np.random.default_rng(seed))
-        certificate = certify(mdp, 0.5, scope="covered", max_rounds=2, threads=1)
+        certificate = certify(
+            mdp, 0.5, method=Covering(), max_rounds=2, resources=Resources(threads=1)
+        )
         assert certificate.alpha == 0.1
         exact = Truth.of(truth, 0.5)
         lower, upper = bounds(certificate)
@@ -678,8 +679,8 @@ def test_true_models_at_the_edge_are_enclosed(seed: int) -> None:
         )
     base = TabularMDP.from_dense(P, rng.integers(0, 8, (n, 2)) / 8)
     mdp = estimated(base, rng.integers(0, 3, (n, 2)) / 64, rng.integers(0, 4, (n, 2)) / 64)
-    options = ({}, {"tau": 0.5}, {"tol": 1e-6}, {"blocks": rng.integers(0, 3, n)})[seed % 4]
-    certificate = certify(mdp, 0.6, threads=1, **options)
+    options = ({}, {"tau": 0.5}, {"tol": 1e-6}, {"partition": rng.integers(0, 3, n)})[seed % 4]
+    certificate = certify_named(mdp, 0.6, resources=Resources(threads=1), **options)
     for truth in true_models(mdp, rng, 10):
         check_truth(certificate, Truth.of(truth, 0.6))
 
@@ -688,7 +689,7 @@ def test_true_models_at_the_edge_are_enclosed(seed: int) -> None:
 def test_features_of_estimates_are_accepted() -> None:
     """Actions known to different degrees: a mean over actions is as far off as their mean is."""
     mdp = estimated(sparse_mdp(6, 2, support=2, seed=0), [[0.0, 0.05]] * 6, [[0.0, 0.1]] * 6)
-    certificate = certify(mdp, 0.6, tol=1e-9, threads=1)
+    certificate = certify(mdp, 0.6, tol=1e-9, resources=Resources(threads=1))
     assert certificate.features is not None
     assert (certificate.features.kinds == 1).any()
     check_proof(certificate, mdp)
@@ -709,7 +710,7 @@ def test_radii_are_needed_in_full(name: str, few: int, monkeypatch: pytest.Monke
     )
     truth = ends(0.5, np.array(true_rows), np.array(true_rewards, float))
     metric = Truth.of(truth, 0.5)
-    for options in ({}, {"tau": 0.1}, {"blocks": [0, 0, 1, 2]}, {"tol": 1e-9}):
-        certificate = certify(mdp, 0.5, threads=1, **options)
+    for options in ({}, {"tau": 0.1}, {"partition": [0, 0, 1, 2]}, {"tol": 1e-9}):
+        certificate = certify_named(mdp, 0.5, resources=Resources(threads=1), **options)
         check_truth(certificate, metric)
         check_proof(certificate, mdp)

@@ -9,7 +9,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract import Certificate, TabularMDP, bisimulation_metric, certify, verify
+from bisim_abstract import (
+    Certificate,
+    Covering,
+    Resources,
+    TabularMDP,
+    bisimulation_metric,
+    certify,
+    verify,
+)
 from bisim_abstract._propose.retrieval import k_means
 from bisim_abstract.parts import grouped_mdp, landmark_mds, retrieve_pairs, sparse_mdp
 from bisim_abstract.wrappers import AbstractedEnv
@@ -39,16 +47,20 @@ def digest(*parts: Any) -> str:
 def part_of_job(name: str, threads: int = 2) -> str:
     """The digest of one part of the work; models are large enough to use the threads."""
     if name == "metric":
-        metric = bisimulation_metric(sparse_mdp(100, 2, seed=1), 0.9, threads=threads)
+        metric = bisimulation_metric(
+            sparse_mdp(100, 2, seed=1), 0.9, resources=Resources(threads=threads)
+        )
         return digest(metric.class_lower, metric.class_upper)
     if name == "retrieval":
         return _retrieval()
     if name == "all":
         mdp, _ = grouped_mdp(120, 4, noise=0.1, seed=2)
-        found = certify(mdp, 0.9, seed=3, threads=threads)
+        found = certify(mdp, 0.9, seed=3, resources=Resources(threads=threads))
     else:
         mdp = sparse_mdp(150, 2, seed=4)
-        found = certify(mdp, 0.9, scope="covered", max_rounds=2, tau=1.0, threads=threads)
+        found = certify(
+            mdp, 0.9, method=Covering(), max_rounds=2, tau=1.0, resources=Resources(threads=threads)
+        )
     return digest(found, verified(found, mdp, threads=threads))
 
 
@@ -60,7 +72,7 @@ def job(threads: int = 2) -> str:
 def verified(certificate: Certificate, mdp: TabularMDP, threads: int = 2) -> str:
     """The verdict on a certificate, with its clusterings at all thresholds."""
     intervals = [(x.low, x.high, x.n_clusters) for x in certificate.certified_thresholds()]
-    return digest(verify(mdp, certificate, threads=threads).verdict, intervals)
+    return digest(verify(mdp, certificate, resources=Resources(threads=threads)).verdict, intervals)
 
 
 def _retrieval() -> str:

@@ -20,6 +20,12 @@ from bisim_abstract import TabularMDP
 Number = float | Fraction
 Table = Sequence[Sequence[Number]] | npt.NDArray[np.float64]
 
+
+def fractions(values: npt.NDArray[np.float64]) -> list[Fraction]:
+    """The numbers that floats are."""
+    return [Fraction(x) for x in values.tolist()]
+
+
 # -- transport ---------------------------------------------------------------------------------
 
 
@@ -126,6 +132,21 @@ def transport_lp(
     return float(result.x @ cost.ravel())
 
 
+def partial_exact(
+    cost: Table, a: Sequence[Number], b: Sequence[Number], free: Fraction
+) -> Fraction:
+    """The least cost of carrying all but `free`, by two dummies that are kept apart."""
+    if free >= 1:
+        return Fraction(0)
+    exact = [[Fraction(x) for x in line] for line in cost]
+    wide = [[*line, Fraction(0)] for line in exact]
+    wide.append([*(Fraction(0) for _ in b), 4 * max(map(max, exact)) + 1])
+    rows, cols = (
+        [*(Fraction(v) / sum(Fraction(x) for x in side) for v in side), free] for side in (a, b)
+    )
+    return transport_exact(wide, rows, cols) * (1 + free)
+
+
 # -- the metric --------------------------------------------------------------------------------
 
 
@@ -148,6 +169,22 @@ def backup_pair_exact(mdp: TabularMDP, gamma: float, table: Table, s: int, t: in
         gap = abs(Fraction(float(mdp.rewards[s, a])) - Fraction(float(mdp.rewards[t, a])))
         best = max(best, gap + Fraction(gamma) * transport_exact(cost, p.tolist(), q.tolist()))
     return best
+
+
+def check_inequalities(
+    mdp: TabularMDP,
+    gamma: float,
+    lower: npt.NDArray[np.float64],
+    upper: npt.NDArray[np.float64],
+) -> None:
+    """lower <= T(lower) and upper >= T(upper) on every pair, in exact arithmetic.
+
+    By monotony of T and uniqueness of its fixed point d this proves lower <= d <= upper.
+    """
+    below, above = backup_exact(mdp, gamma, lower), backup_exact(mdp, gamma, upper)
+    for s, t in np.ndindex(lower.shape):
+        assert Fraction(float(lower[s, t])) <= below[s][t], ("lower", s, t)
+        assert Fraction(float(upper[s, t])) >= above[s][t], ("upper", s, t)
 
 
 def metric_lp(mdp: TabularMDP, gamma: float, *, error: float = 1e-8) -> npt.NDArray[np.float64]:
@@ -305,3 +342,23 @@ def optimal_values_exact(mdp: TabularMDP, gamma: float) -> list[Fraction]:
                     break
         if is_stable:
             return values
+
+
+# -- partitions --------------------------------------------------------------------------------
+
+
+def refines(fine: Sequence[int], coarse: Sequence[int]) -> bool:
+    """Whether what is together in the first partition is together in the second."""
+    return len(set(zip(fine, coarse, strict=True))) == len(set(fine))
+
+
+def linked(table: Table, tau: float) -> list[int]:
+    """Clusters of all pairs at most tau apart, by merging, numbered by first appearance."""
+    n = len(table)
+    label = list(range(n))
+    for s in range(n):
+        for t in range(s + 1, n):
+            if label[s] != label[t] and table[s][t] <= tau:
+                old, new = label[t], label[s]
+                label = [new if x == old else x for x in label]
+    return first_appearance(label)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bisim_abstract import (
+    Blocks,
     Certificate,
     InvalidArgumentError,
     TabularMDP,
@@ -22,26 +23,22 @@ from bisim_abstract import (
 )
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import grouped_mdp, random_mdp
-from tests.abstract.test_value import (
+from tests.support.oracles import fractions
+from tests.support.values import (
     Exact,
     check_inequality,
-    fractions,
     largest_span,
-    limit_tightening,
     mean,
     random_case,
     with_equal_radii,
     with_radii,
 )
 
+pytestmark = pytest.mark.usefixtures("_no_endless_loop")
+
 MODES = ("float", "exact")
 PER_STATE = ("optimal_upper", "optimal_lower", "policy_lower", "random_upper")
 NUMBERS = ("loss", "start_loss", "kept")
-
-
-@pytest.fixture(autouse=True)
-def _no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit_tightening(monkeypatch)
 
 
 def opened(certificate: Certificate, **changes: Any) -> Any:
@@ -313,7 +310,9 @@ def test_rejects_a_value_of_clusters_that_are_not_certified() -> None:
     without = opened(certificate)
     without.tau, without.labels_lower, without.labels_upper = None, *(np.empty(0, np.int64),) * 2
     check_rejected(without, mdp)
-    loose = certify(mdp, 0.9, tau=0.5, max_rounds=1, max_backups=1, max_pairs=0, propose=[])
+    loose = certify(
+        mdp, 0.9, tau=0.5, max_rounds=1, max_backups=1, method=Blocks(max_pairs=0, propose=[])
+    )
     if not loose.is_certified:
         assert loose.value is None
         with pytest.raises(InvalidArgumentError):

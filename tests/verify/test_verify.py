@@ -15,6 +15,7 @@ import pytest
 
 from bisim_abstract import (
     InvalidArgumentError,
+    Resources,
     TabularMDP,
     certify,
     compare_abstractions,
@@ -31,6 +32,7 @@ from bisim_abstract._verify.kernels import (
     transport_bounds,
 )
 from bisim_abstract._verify.verify import VerificationError, verify
+from tests.support.altered import put
 from tests.support.oracles import backup_pair_exact, transport_exact
 
 Floats = npt.NDArray[np.float64]
@@ -247,7 +249,9 @@ def test_accepts_an_empty_cover_and_a_single_state() -> None:
 def test_threads_do_not_matter() -> None:
     mdp = sparse_mdp(90, 2, support=3, seed=0)
     content = by_arms(mdp, 0.9, sweeps=5)
-    one, two = (verify(mdp, made(content), threads=threads) for threads in (1, 2))
+    one, two = (
+        verify(mdp, made(content), resources=Resources(threads=threads)) for threads in (1, 2)
+    )
     assert one == two
     assert one.pairs_checked == 90 * 89 // 2
 
@@ -280,10 +284,6 @@ def at(name: str, index: int, change: Callable[[Any], Any]) -> Callable[[dict[st
         content[name][index] = change(content[name][index])
 
     return alter
-
-
-def put(**values: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda content: content.update(values)
 
 
 def of(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], None]:
@@ -517,9 +517,12 @@ def test_enormous_values_are_decided(honest: dict[str, Any]) -> None:
 
 
 def test_arguments_are_checked(honest: dict[str, Any]) -> None:
-    for options in ({"mode": "fast"}, {"sample": 0}, {"threads": 0}, {"seed": -1}):
+    wrong: list[dict[str, Any]] = [{"mode": "fast"}, {"sample": 0}, {"seed": -1}]
+    for options in wrong:
         with pytest.raises(InvalidArgumentError):
             verify(ALTER_MDP, made(honest), **options)
+    with pytest.raises(InvalidArgumentError):
+        verify(ALTER_MDP, made(honest), resources=Resources(threads=0))
 
 
 # -- alterations that leave every claim true ---------------------------------------------------

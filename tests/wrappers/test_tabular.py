@@ -184,9 +184,29 @@ class Swapping(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.step(1 - action if action < 2 else action)
 
 
+class Endless(gym.Wrapper[Any, Any, Any, Any]):
+    """Goes on where the table says that the episode ends."""
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, _, truncated, info = self.env.step(action)
+        return observation, reward, False, truncated, info
+
+
+class Hasty(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends episodes where the table goes on."""
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, _, truncated, info = self.env.step(action)
+        return observation, reward, True, truncated, info
+
+
 @pytest.mark.parametrize(
     ("wrapper", "env_id"),
     [
+        (Endless, "FrozenLake-v1"),
+        (Hasty, "FrozenLake-v1"),
+        (Hasty, TAXI),
+        (Endless, "MiniGrid-Empty-5x5-v0"),
         (Doubling, TAXI),
         (Swapping, TAXI),
         (Swapping, "bisim_abstract/RoomsGrid-v0"),
@@ -279,6 +299,40 @@ def test_tabular_env_tells_the_state(terminal: str) -> None:
         if terminated or truncated:
             _, info = env.reset()
     assert ended > 10
+
+
+class Redrawn(Bare):
+    """Three places in a circle without a table, of which a seed decides what each pays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.P
+        self.pays = [0.0, 0.0, 0.0]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        self.pays = self.np_random.random(3).tolist()
+        return observation, info
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        reward = self.pays[self.s]
+        self.s = (self.s + 1) % 3
+        return self.s, reward, False, False, {}
+
+
+def test_an_enumerated_model_stays_that_of_its_one_seed() -> None:
+    env = TabularEnv(Redrawn(), seed=7)
+    assert env.mdp.metadata["method"] == "enumeration"
+    for seed in (7, 8, None):
+        _, info = env.reset(seed=seed)
+        for _ in range(6):
+            expected = env.mdp.rewards[info["state"], 0]
+            _, reward, _, _, info = env.step(0)
+            assert reward == expected
+    other = TabularEnv(Redrawn(), seed=8)
+    assert set(other.mdp.rewards.ravel()).isdisjoint(env.mdp.rewards.ravel())
 
 
 def test_tabular_env_statistics_match_the_rows() -> None:

@@ -1,5 +1,6 @@
 "use strict";
-// Draws what the page's JSON says. Text reaches the page through textContent only.
+// Draws the figures in the page's JSON, which have the fields of figures.py and maps.py.
+// Text reaches the page through textContent only.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
@@ -35,56 +36,34 @@
   // -- clusterings --------------------------------------------------------------------------
 
   const drawn = data.map.x.length;
-  const steps = {};
-  for (const name of arms) {
-    const { forest, steps: given } = data.arms[name];
-    if (given) { steps[name] = given; continue; }
-    // The forest is that of all states: each edge is one cluster less.
-    let left = data.n_states;
-    const counts = forest.edges.map((n) => (left -= n));
-    steps[name] = { tau: forest.tau, count: counts, exact: true };
-  }
-  const total = (name, t) => {
-    const k = rank(steps[name].tau, t);
-    return k ? steps[name].count[k - 1] : data.n_states;
-  };
-  // The same without the end of episodes, as long as it is linked to nothing.
-  const countAt = (name, t) => {
-    const { joined } = data.arms[name];
-    return total(name, t) - (data.end !== null && (joined === null || t < joined) ? 1 : 0);
-  };
+  const { profile, forests, tree } = data;
+  const isExact = profile.tau.length === profile.n_steps;
+  const countAt = (name, t) => profile[name][rank(profile.tau, t) - 1];
 
-  // Clusters of the drawn states: each is named by its smallest member.
+  // Sets of drawn states: each is named by its smallest member.
+  const find = (parent, s) => {
+    while (parent[s] !== s) { parent[s] = parent[parent[s]]; s = parent[s]; }
+    return s;
+  };
   const cluster = (name, t, target) => {
-    const { tau: weights, edges, first, second } = data.arms[name].forest;
+    const { tau: weights, edges, first, second } = forests[name];
     for (let s = 0; s < drawn; s++) target[s] = s;
-    const used = rank(weights, t);
-    let total = 0;
-    for (let k = 0; k < used; k++) total += edges[k];
-    const find = (s) => {
-      while (target[s] !== s) { target[s] = target[target[s]]; s = target[s]; }
-      return s;
-    };
-    for (let k = 0; k < total; k++) {
-      const a = find(first[k]), b = find(second[k]);
+    const n = edges.slice(0, rank(weights, t)).reduce((a, b) => a + b, 0);
+    for (let k = 0; k < n; k++) {
+      const a = find(target, first[k]), b = find(target, second[k]);
       if (a < b) target[b] = a; else target[a] = b;
     }
-    for (let s = 0; s < drawn; s++) target[s] = find(s);
-    return target;
+    for (let s = 0; s < drawn; s++) target[s] = find(target, s);
   };
 
   // The last states to lose their name, as tau grows, get the first colours: any few clusters
   // are then far apart in hue, and a cluster keeps its colour for as long as it has its name.
   const order = (() => {
-    const { first, second } = data.arms.upper.forest;
+    const { first, second } = forests.upper;
     const parent = new Int32Array(drawn).map((_, s) => s);
-    const find = (s) => {
-      while (parent[s] !== s) { parent[s] = parent[parent[s]]; s = parent[s]; }
-      return s;
-    };
     const lost = [];
     for (let k = 0; k < first.length; k++) {
-      const a = find(first[k]), b = find(second[k]);
+      const a = find(parent, first[k]), b = find(parent, second[k]);
       if (a === b) continue;
       const gone = Math.max(a, b);
       parent[gone] = Math.min(a, b);
@@ -92,7 +71,7 @@
     }
     const place = new Int32Array(drawn);
     let next = 0;
-    for (let s = 0; s < drawn; s++) if (find(s) === s) place[s] = next++;
+    for (let s = 0; s < drawn; s++) if (parent[s] === s) place[s] = next++;
     for (let k = lost.length - 1; k >= 0; k--) place[lost[k]] = next++;
     return place;
   })();
@@ -132,41 +111,37 @@
 
   // -- verdict at tau -----------------------------------------------------------------------
 
-  const lows = data.intervals.map((i) => i[0]);
+  const lows = profile.intervals.map((i) => i.low);
+  const isInside = (i, t) => i && (i.high === null || t < i.high);
   const intervalAt = (t) => {
     const k = rank(lows, t) - 1;
-    if (k < 0) return -1;
-    const high = data.intervals[k][1];
-    return high === null || t < high ? k : -1;
+    return isInside(profile.intervals[k], t) ? k : -1;
   };
   const judge = (t) => {
-    const k = intervalAt(t);
-    const exact = arms.every((name) => steps[name].exact);
-    const counts = Object.fromEntries(arms.map((name) => [name, countAt(name, t)]));
-    if (k >= 0) {
-      counts.lower = counts.upper = data.intervals[k][2];
-      return { state: "certified", interval: data.intervals[k], exact: true, ...counts };
+    const interval = profile.intervals[intervalAt(t)];
+    if (interval) {
+      const n = interval.n_clusters;
+      return { state: "certified", interval, isExact: true, lower: n, upper: n };
     }
-    if (exact) {
-      const same = total("lower", t) === total("upper", t);
-      return { state: same ? "certified" : "undecided", exact, ...counts };
-    }
-    return { state: data.intervals_complete ? "undecided" : "unknown", exact, ...counts };
+    const isUnknown = !isExact && profile.intervals.length < profile.n_intervals;
+    const agrees = isExact && profile.agrees[rank(profile.tau, t) - 1];
+    const state = isUnknown ? "unknown" : agrees ? "certified" : "undecided";
+    return { state, isExact, lower: countAt("lower", t), upper: countAt("upper", t) };
   };
 
   // -- value at tau -------------------------------------------------------------------------
 
-  // Points go from fine to coarse, so that their thresholds rise.
-  const points = data.frontier.points;
-  const pointLows = points.map((p) => p.low);
-  const pointAt = (t) => {
-    const p = points[rank(pointLows, t) - 1];
-    return p && (p.high === null || t < p.high) ? p : null;
+  // Marks go from fine to coarse, so that their thresholds rise.
+  const { marks } = data.frontier;
+  const markLows = marks.map((m) => m.low);
+  const markAt = (t) => {
+    const m = marks[rank(markLows, t) - 1];
+    return isInside(m, t) ? m : null;
   };
 
   // -- axes ---------------------------------------------------------------------------------
 
-  const [lo, hi] = data.range;
+  const lo = profile.scale.low / 1.5, hi = profile.scale.right;
   // A logarithmic scale, with a part at its left for 0 and what is too small, if so wanted.
   const makeScale = (low, high, hasZero) => {
     const zero = hasZero ? 0.07 : 0, span = Math.log(high / low);
@@ -244,7 +219,7 @@
   };
 
   const markers = [];
-  const mark = (svg, scale, at, top, bottom) => {
+  const markTau = (svg, scale, at, top, bottom) => {
     const line = add(svg, "line", { y1: top, y2: bottom, class: "marker" });
     markers.push(() => {
       line.setAttribute("x1", at(tau));
@@ -276,7 +251,7 @@
     }
     let shade = "";
     let last = -1;
-    for (const [low, high] of data.intervals) {
+    for (const { low, high } of profile.intervals) {
       const x0 = Math.max(at(low), last), x1 = high === null ? right : at(high);
       if (x1 - x0 < 0.05) continue;
       shade += `M${x0.toFixed(2)} ${top}H${x1.toFixed(2)}V${bottom}H${x0.toFixed(2)}Z`;
@@ -284,23 +259,18 @@
     }
     add(svg, "path", { d: shade || "M0 0", class: "shade" });
     for (const name of ["upper", "lower"]) {
-      const { tau: breaks, count: counts } = steps[name];
-      let now = countAt(name, 0);
-      let path = `M${left} ${y(now).toFixed(1)}`;
+      const breaks = profile.tau, counts = profile[name];
+      let path = `M${left} ${y(counts[0]).toFixed(1)}`;
       let drawnX = left;
-      for (let k = 0; k < breaks.length; k++) {
-        if (!(breaks[k] > 0)) continue;
-        const x = at(breaks[k]);
-        const isLast = k === breaks.length - 1;
+      for (let k = 1; k < breaks.length; k++) {
         // Steps closer than half a pixel look like one.
-        if (!isLast && at(breaks[k + 1]) - drawnX < 0.5) continue;
-        now = counts[k];
-        path += `H${x.toFixed(1)}V${y(now).toFixed(1)}`;
-        drawnX = x;
+        if (k < breaks.length - 1 && at(breaks[k + 1]) - drawnX < 0.5) continue;
+        drawnX = at(breaks[k]);
+        path += `H${drawnX.toFixed(1)}V${y(counts[k]).toFixed(1)}`;
       }
       add(svg, "path", { d: `${path}H${right}`, class: name });
     }
-    mark(svg, whole, at, top, bottom);
+    markTau(svg, whole, at, top, bottom);
     clickable(svg, whole, left, right);
   };
 
@@ -319,16 +289,15 @@
   const drawFrontier = () => {
     const legend = $("frontier-legend");
     legend.replaceChildren();
-    if (!points.length) { $("frontier").replaceChildren(); return; }
+    if (!marks.length) { $("frontier").replaceChildren(); return; }
     $("frontier-hint").textContent = "Click to go to a point.";
     const { svg, width, height } = frame($("frontier"), 250);
-    const largest = Math.max(...points.map((p) => p.loss));
-    const worst = largest > 1e-290 ? largest : 1; // what is less is 0 to any eye
+    const { worst, is_log: isLog } = data.frontier;
     const lossTicks = linearTicks(0, worst, 4);
     const left = 44, right = width - 16 - 7 * Math.max(...lossTicks.map((v) => short(v).length));
     const top = 26, bottom = height - 40;
-    const low = Math.min(...points.map((p) => p.clusters)), high = Math.max(...points.map((p) => p.clusters));
-    const isLog = high > 20 * low;
+    const counts = marks.map((m) => m.n_clusters);
+    const low = Math.min(...counts), high = Math.max(...counts);
     const room = isLog ? 0 : Math.max((high - low) * 0.04, 0.5);
     const first = isLog ? low / 1.2 : low - room, last = isLog ? high * 1.2 : high + room;
     const x = (n) => left + (right - left) * (isLog ? Math.log(n / first) / Math.log(last / first) : (n - first) / (last - first));
@@ -357,33 +326,32 @@
     const bar = y(data.frontier.keep);
     add(svg, "line", { x1: left, x2: right, y1: bar, y2: bar, class: "keep" });
     const now = add(svg, "line", { y1: top, y2: bottom, class: "marker" });
-    for (const p of points) stamp(svg, "lost", x(p.clusters), yLoss(p.loss));
-    for (const p of points) if (!p.own) stamp(svg, p.proven ? "kept" : "nothing", x(p.clusters), y(p.percent));
-    const own = points.find((p) => p.own);
-    if (own) stamp(svg, "own", x(own.clusters), y(own.percent), own.worth ? "" : "poor");
+    for (const m of marks) stamp(svg, "lost", x(m.n_clusters), yLoss(m.loss));
+    for (const m of marks) if (!m.is_own) stamp(svg, m.is_proven ? "kept" : "nothing", x(m.n_clusters), y(m.percent));
+    const own = marks.find((m) => m.is_own);
+    if (own) stamp(svg, "own", x(own.n_clusters), y(own.percent), own.is_worth ? "" : "poor");
     const ring = add(svg, "circle", { r: 8, class: "ring" });
     markers.push(() => {
-      const found = judge(tau), p = pointAt(tau);
-      const isShown = found.state === "certified" && found.upper >= first && found.upper <= last;
-      now.setAttribute("visibility", isShown ? "visible" : "hidden");
-      ring.setAttribute("visibility", isShown && p ? "visible" : "hidden");
-      if (!isShown) return;
-      for (const end of ["x1", "x2"]) now.setAttribute(end, x(found.upper).toFixed(1));
-      if (!p) return;
-      ring.setAttribute("cx", x(p.clusters).toFixed(1));
-      ring.setAttribute("cy", y(p.percent).toFixed(1));
+      const here = judge(tau), m = markAt(tau);
+      const isVisible = here.state === "certified" && here.upper >= first && here.upper <= last;
+      now.setAttribute("visibility", isVisible ? "visible" : "hidden");
+      ring.setAttribute("visibility", isVisible && m ? "visible" : "hidden");
+      if (!isVisible) return;
+      for (const end of ["x1", "x2"]) now.setAttribute(end, x(here.upper).toFixed(1));
+      if (!m) return;
+      ring.setAttribute("cx", x(m.n_clusters).toFixed(1));
+      ring.setAttribute("cy", y(m.percent).toFixed(1));
     });
     svg.addEventListener("click", (event) => {
       const box = svg.getBoundingClientRect();
       const scale = svg.viewBox.baseVal.width / box.width;
       const at = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
-      const away = (p) => Math.hypot(x(p.clusters) - at[0], (y(p.percent) - at[1]) / 4);
-      const near = points.reduce((a, b) => (away(b) < away(a) ? b : a));
-      setTau(inside([near.low, near.high]));
+      const away = (m) => Math.hypot(x(m.n_clusters) - at[0], (y(m.percent) - at[1]) / 4);
+      setTau(inside(marks.reduce((a, b) => (away(b) < away(a) ? b : a))));
     });
     for (const [kind, words, isThere] of [
       ["kept", "start value kept, at least", true],
-      ["nothing", "nothing proven", points.some((p) => !p.proven)],
+      ["nothing", "nothing proven", marks.some((m) => !m.is_proven)],
       ["lost", "loss in any state, at most", true],
       ["own", "chosen", Boolean(own)],
       ["keep", `asked for: ${short(data.frontier.keep)}%`, true],
@@ -391,7 +359,7 @@
       if (!isThere) continue;
       const item = document.createElement("li");
       const swatch = add(item, "svg", { viewBox: "-10 -10 20 20", "aria-hidden": "true" });
-      stamp(swatch, kind, 0, 0, kind === "own" && !own.worth ? "poor" : "");
+      stamp(swatch, kind, 0, 0, kind === "own" && !own.is_worth ? "poor" : "");
       item.append(words);
       legend.append(item);
     }
@@ -403,28 +371,34 @@
     const home = $("histograms");
     home.replaceChildren();
     const later = []; // boxes have their widths once all of them are there
-    for (const group of data.widths.groups) {
+    const { groups, scale } = data.widths;
+    // Bins are equally wide: a logarithmic scale has a linear part at its left, as in figures.py.
+    const limit = scale.is_log ? 10 ** Math.floor(Math.log10(scale.low)) : scale.right;
+    const decades = (v) => (v <= limit ? 0.7 / 0.9 * v / limit : 0.7 / 0.9 + Math.log10(v / limit));
+    const along = (v) => decades(v) / decades(scale.right);
+    for (const group of groups) {
       const box = document.createElement("div");
       const head = document.createElement("h3");
-      head.textContent = group.name[0].toUpperCase() + group.name.slice(1);
+      const name = groups.length === 1 ? "all" : group.name;
+      head.textContent = `${name[0].toUpperCase()}${name.slice(1)} pairs`;
       const plot = document.createElement("div");
       plot.className = "plot";
       const note = document.createElement("p");
       note.className = "note";
-      const sample = group.looked < group.pairs ? `A sample of ${count(group.looked)} of ` : "";
-      note.textContent = group.pairs === 0 ? "There is no pair of states." : group.largest === 0
-        ? `${sample}${plural(group.pairs, "pair")}: all bounds are exact.`
-        : `${sample}${plural(group.pairs, "pair")}. Median width ${short(group.median)}, largest ${short(group.largest)}.`;
+      const sample = group.n_sampled < group.n_pairs ? `A sample of ${count(group.n_sampled)} of ` : "";
+      note.textContent = `${sample}${plural(group.n_pairs, "pair")}` + (group.largest === 0
+        ? ": all bounds are exact." : `. Median width ${short(group.median)}, largest ${short(group.largest)}.`);
       box.append(head, plot, note);
       home.append(box);
-      if (group.pairs !== 0 && group.largest !== 0) later.push([group, plot, note]);
+      if (group.largest !== 0) later.push([group, plot, note]);
     }
+    if (!groups.length) home.textContent = "There is no pair of states.";
     for (const [group, plot, note] of later) {
       const { svg, width, height } = frame(plot, 190);
       plot.setAttribute("role", "img");
       plot.setAttribute("aria-label", `Histogram of widths. ${note.textContent}`);
       const left = 46, right = width - 12, top = 8, bottom = height - 38;
-      const shares = group.bins.map((n) => n / group.looked);
+      const { shares } = group;
       const most = Math.max(...shares);
       const y = (v) => bottom - (bottom - top) * v / most;
       for (const v of linearTicks(0, most, 4)) {
@@ -438,8 +412,9 @@
         add(svg, "rect", { x: left + k * wide + 0.5, y: bottom - h, width: Math.max(wide - 1, 1), height: h, class: "bin" });
       });
       add(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
-      for (const v of linearTicks(0, data.widths.edge, 4)) {
-        const x = left + (right - left) * v / data.widths.edge;
+      const ticks = scale.is_log ? [0, ...logTicks(limit, scale.right, 4)] : linearTicks(0, scale.right, 4);
+      for (const v of ticks) {
+        const x = left + (right - left) * along(v);
         add(svg, "text", { x, y: bottom + 16, "text-anchor": x > right - 20 ? "end" : "middle" }, short(v));
       }
       add(svg, "text", { x: right, y: bottom + 34, "text-anchor": "end" }, "upper minus lower bound");
@@ -449,14 +424,8 @@
   // -- merges -------------------------------------------------------------------------------
 
   const drawTree = () => {
-    const tree = data.tree;
     if (!tree) return;
-    const leaves = tree.leaves, k = leaves.length;
-    const rows = new Map();
-    const walk = (node) => {
-      if (node < k) rows.set(node, rows.size); else tree.nodes[node - k].children.forEach(walk);
-    };
-    tree.roots.forEach(walk);
+    const { leaves, nodes } = tree, k = leaves.length;
     const step = Math.min(26, Math.max(15, 420 / k));
     const height = Math.round(14 + k * step + 44);
     const { svg, width } = frame($("tree"), height);
@@ -465,37 +434,27 @@
       ? `state ${leaf.state}` : `${count(leaf.size)} ${like} ${leaf.state}`);
     const left = 30 + 6.6 * Math.max(...names.map((name) => name.length));
     const right = width - 10, top = 8, bottom = height - 40;
-    const weights = tree.nodes.flatMap((node) => [node.low, node.high]).filter((t) => t > 0);
-    const hasZero = tree.low < lo; // it is too small to be told from 0 on any axis here
-    const first = hasZero ? Math.max(Math.min(hi, ...weights) / 1.5, lo) : tree.low;
-    const last = Math.max(first * 1.5, ...weights.map((t) => t * 1.1));
-    const scale = makeScale(hasZero ? first : first / (last / first) ** 0.04, last, hasZero);
+    const scale = makeScale(tree.left || tree.right / 100, tree.right, tree.left === 0);
     const at = tauAxis(svg, scale, left, right, bottom, top);
     const y = (row) => top + (row + 0.5) * step;
-    const line = (x0, x1, h) => add(svg, "path", { d: `M${x0.toFixed(1)} ${h.toFixed(1)}H${x1.toFixed(1)}`, class: "branch" });
-    const start = at(tree.low);
-    const done = new Map(); // where each node's line begins, and its height
     leaves.forEach((leaf, i) => {
-      const h = y(rows.get(i));
+      const h = y(nodes[i].row);
       if (leaf.drawn !== null) add(svg, "rect", { x: 2, y: h - 5, width: 10, height: 10, rx: 2, fill: colour(leaf.drawn) });
       add(svg, "text", { x: 18, y: h + 4, class: "strong" }, names[i]);
-      add(svg, "line", { x1: left - 8, x2: start, y1: h, y2: h, class: "leader" });
-      done.set(i, [start, h]);
+      add(svg, "line", { x1: left - 8, x2: left, y1: h, y2: h, class: "leader" });
     });
-    tree.nodes.forEach((node, i) => {
-      const x0 = at(node.low), x1 = at(node.high);
-      const heights = node.children.map((child) => done.get(child)[1]);
-      const a = Math.min(...heights), b = Math.max(...heights);
-      for (const child of node.children) line(done.get(child)[0], x0, done.get(child)[1]);
-      if (x1 - x0 >= 2) {
-        const band = add(svg, "rect", { x: x0, y: a - 3, width: x1 - x0, height: b - a + 6, class: "band" });
-        add(band, "title", {}, `${plural(node.children.length, "cluster")} merge between tau ${short(node.low)} and ${short(node.high)}`);
+    for (const node of nodes) {
+      const x0 = at(node.begin), x1 = node.end === null ? right : at(node.end), h = y(node.row);
+      add(svg, "path", { d: `M${x0.toFixed(1)} ${h.toFixed(1)}H${x1.toFixed(1)}`, class: "branch" });
+      if (!node.children.length) continue;
+      const a = y(node.first) - 3, b = y(node.last) + 3, start = at(node.start);
+      if (x0 - start >= 2) {
+        const band = add(svg, "rect", { x: start, y: a, width: x0 - start, height: b - a, class: "band" });
+        add(band, "title", {}, `${plural(node.children.length, "cluster")} merge between tau ${short(node.start)} and ${short(node.begin)}`);
       }
-      add(svg, "line", { x1, x2: x1, y1: a - 3, y2: b + 3, class: "band-edge" });
-      done.set(k + i, [x1, (a + b) / 2]);
-    });
-    for (const root of tree.roots) line(done.get(root)[0], right, done.get(root)[1]);
-    mark(svg, scale, at, top, bottom);
+      add(svg, "line", { x1: x0, x2: x0, y1: a, y2: b, class: "band-edge" });
+    }
+    markTau(svg, scale, at, top, bottom);
     clickable(svg, scale, left, right);
   };
 
@@ -558,15 +517,15 @@
     return { context, ratio };
   };
 
-  const { kind, x: xs, y: ys, size } = data.map;
+  const { is_grid: isGrid, x: xs, y: ys, size } = data.map;
   const cells = new Map(); // of a grid: the drawn state in each
-  if (kind === "grid") xs.forEach((x, s) => { if (x !== null) cells.set(ys[s] * size[0] + x, s); });
+  if (isGrid) xs.forEach((x, s) => { if (x !== null) cells.set(ys[s] * size[0] + x, s); });
   const anyPlace = xs.some((x) => x !== null);
   let layout = { cell: 1, width: 1, height: 1 };
 
   const layoutMap = () => {
     const room = $("map").parentElement.clientWidth;
-    if (kind === "grid") {
+    if (isGrid) {
       const tallest = Math.max(420, Math.min(window.innerHeight * 0.85, 640));
       let cell = Math.min(room / size[0], tallest / size[1], 56);
       // Whole pixels look sharper, where there are enough of them.
@@ -633,7 +592,7 @@
     c.globalAlpha = 1;
   };
   const drawMap = () => {
-    if (kind === "grid") drawGrid(); else drawPoints($("map"), data.map, layout);
+    if (isGrid) drawGrid(); else drawPoints($("map"), data.map, layout);
     if (data.embedding) {
       const room = $("embedding").parentElement.clientWidth;
       drawPoints($("embedding"), data.embedding, layoutPoints(data.embedding, room));
@@ -641,7 +600,7 @@
   };
 
   const stateAt = (x, y) => {
-    if (kind === "grid") {
+    if (isGrid) {
       const column = Math.floor(x / layout.cell), row = Math.floor(y / layout.cell);
       if (column < 0 || column >= size[0]) return -1;
       return cells.get(row * size[0] + column) ?? -1;
@@ -694,7 +653,7 @@
   };
   const fromSlider = (p) => (p <= 0 ? 0 : Number((lo * (hi / lo) ** ((p - 1) / (TOP - 1))).toPrecision(5)));
 
-  const inside = ([low, high]) => { // a threshold well inside a certified range
+  const inside = ({ low, high }) => { // a threshold well inside a certified range
     if (high === null) return low > 0 ? Number((low * 1.2).toPrecision(5)) : lo;
     if (low === 0 && high <= lo) return 0;
     const mid = Number(Math.sqrt(Math.max(low, Math.min(lo, high / 2)) * high).toPrecision(5));
@@ -704,12 +663,12 @@
     const at = intervalAt(tau);
     if (side < 0) return at >= 0 ? at - 1 : rank(lows, tau) - 1;
     const k = at >= 0 ? at + 1 : rank(lows, tau);
-    return k < data.intervals.length ? k : -1;
+    return k < profile.intervals.length ? k : -1;
   };
 
   const tell = () => {
     const now = judge(tau);
-    const about = now.exact ? "" : "about ";
+    const about = now.isExact ? "" : "about ";
     $("now").dataset.state = now.state;
     const scope = data.scope === "all" ? "" : " over covered pairs";
     $("now-word").textContent = {
@@ -721,7 +680,7 @@
     if (now.state === "certified") {
       detail = "Both arms agree.";
       if (now.interval) {
-        const [low, high] = now.interval;
+        const { low, high } = now.interval;
         detail = `Both arms agree for tau from ${short(low)} ${high === null ? "on" : `to below ${short(high)}`}.`;
       }
       if (now.upper === data.n_live && data.n_live > 1) detail += " No states are merged.";
@@ -729,12 +688,12 @@
       detail = "Too many certified ranges to list them all; ask certificate.partitions(tau).";
     }
     $("now-detail").textContent = detail;
-    const value = now.state === "certified" ? pointAt(tau) : null;
+    const value = now.state === "certified" ? markAt(tau) : null;
     const none = { certified: "not evaluated", undecided: "not certified", unknown: "not known" }[now.state];
-    $("now").dataset.worth = value ? (value.worth ? "useful" : "poor") : "none";
-    $("kept").textContent = value ? value.kept : none;
+    $("now").dataset.worth = value ? (value.is_worth ? "useful" : "poor") : "none";
+    $("kept").textContent = value ? value.kept_text : none;
     $("loss").textContent = value ? `at most ${value.loss_text}` : none;
-    const worth = value ? `, keeps ${value.kept}` : "";
+    const worth = value ? `, keeps ${value.kept_text}` : "";
     for (const name of arms) $(`count-${name}`).textContent = about + count(now[name]);
     slider.setAttribute("aria-valuetext", `tau ${short(tau)}: ${$("now-word").textContent}${worth}`);
     $("map").setAttribute("aria-label", `Map of states at tau ${short(tau)}, coloured by cluster. ${$("now-word").textContent}.`);
@@ -772,7 +731,7 @@
   for (const [id, side] of [["previous", -1], ["next", 1]]) {
     $(id).addEventListener("click", () => {
       const k = neighbour(side);
-      if (k >= 0) setTau(inside(data.intervals[k]));
+      if (k >= 0) setTau(inside(profile.intervals[k]));
     });
   }
   for (const radio of document.querySelectorAll('input[name="arm"]')) {

@@ -1,0 +1,189 @@
+"""The one loop: steps of a method until the goal is reached, a budget ends, or somebody stops it.
+
+Budgets, progress, interruption and checkpoints are here, for all methods. A checkpoint is the
+certificate of an unfinished run: one format, one reader.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bisim_abstract._base.atomic import check_writable, remove_unfinished
+from bisim_abstract._base.checks import check_gamma
+from bisim_abstract._base.progress import compiling, shown, tell
+from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.text import counted
+from bisim_abstract._base.types import ProgressCallback
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._prove.options import Options
+from bisim_abstract._prove.work import Work
+from bisim_abstract._version import __version__
+from bisim_abstract.errors import FileFormatError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from bisim_abstract._base.jit import Compilation
+
+COMPILING = 10  # seconds it takes to compile what a first certificate needs
+INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
+UNFINISHED = "unfinished"  # the `stop` of a checkpoint
+
+
+def prove(
+    mdp: TabularMDP,
+    gamma: float,
+    options: Options,
+    *,
+    resources: Resources = HERE,
+    checkpoint: str | Path | None = None,
+    callback: ProgressCallback | None = None,
+    progress: bool = False,
+) -> Certificate:
+    """`certify`, with its goal, method and budgets in one object."""
+    check_mdp(mdp)
+    gamma = check_gamma(gamma)
+    n_live = mdp.n_states - (mdp.terminal_state is not None)
+    if options.n_clusters is not None and options.n_clusters > max(n_live, 1):
+        raise InvalidArgumentError(
+            f"n_clusters must be between 1 and {max(n_live, 1)}, got {options.n_clusters}"
+        )
+    if checkpoint is not None:  # before any work that could not be kept
+        check_writable(checkpoint)
+        remove_unfinished(checkpoint)
+    with (
+        shown(callback, progress) as report,
+        compiling(report, about=COMPILING) as compiled,
+        resources.started(callback) as ready,
+    ):
+        budget = Budget(options, compiled)
+        table = Arms(mdp, gamma, resources=ready, **options.method.starts())
+        run = _Run(options.method.begin(table, options), options, budget, report)
+        return run.to_the_end(checkpoint)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a run may use; the clock starts with it, and stands still while solvers compile."""
+
+    options: Options
+    compiled: Compilation
+    begin: float = field(default_factory=time.monotonic)
+
+    def elapsed(self) -> float:
+        """Seconds since the run began, without those of compiling."""
+        return time.monotonic() - self.begin - self.compiled.seconds
+
+    def ended(self, rounds: int, backups: int) -> str:
+        """Which budget has ended, in words; empty if none has."""
+        limits = self.options
+        if rounds >= limits.max_rounds:
+            return f"budget: {counted(rounds, 'round')}"
+        if limits.max_seconds is not None and self.elapsed() >= limits.max_seconds:
+            return f"budget: {self.elapsed():.1f} seconds"
+        if limits.max_backups is not None and backups >= limits.max_backups:
+            return f"budget: {counted(backups, 'pair backup')}"
+        return ""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run of some method under way."""
+
+    work: Work
+    options: Options
+    budget: Budget
+    report: ProgressCallback | None
+
+    def to_the_end(self, checkpoint: str | Path | None) -> Certificate:
+        """All steps that are needed and allowed, and the certificate."""
+        work, budget = self.work, self.budget
+        if checkpoint is not None and Path(checkpoint).exists():
+            self._resume(checkpoint)
+        stop = ""
+        try:
+            while not stop:
+                stop = work.reason() if work.done else ""
+                stop = stop or budget.ended(work.done, work.backups)
+                if not stop and not work.step(self._pause):
+                    stop = work.leftover()
+                if checkpoint is not None and not stop:
+                    self._certificate(UNFINISHED).save(checkpoint)
+        except TimeoutError as ended:
+            stop = str(ended)
+        except KeyboardInterrupt:
+            stop = f"{INTERRUPTED} in {work.unit} {work.done + 1}"
+        work.settle()
+        return self._certificate(stop)
+
+    def _pause(self, stage: str, detail: str, *, may_end: bool = True) -> None:
+        tell(self.report, stage, self.work.done, None, detail)
+        ended = self.budget.ended(0, self.work.backups) if may_end else ""
+        if ended:
+            raise TimeoutError(ended)
+
+    def _settings(self) -> dict[str, Any]:
+        """What decides the course of the run, as it is read from a file."""
+        table = self.work.table
+        settings = {
+            "fingerprint": table.mdp.fingerprint,
+            "gamma": table.gamma,
+            "scope": self.options.method.scope,
+            "seed": self.options.seed,
+            **self.work.settings(),
+        }
+        read: dict[str, Any] = json.loads(json.dumps(settings))
+        return read
+
+    def _certificate(self, stop: str) -> Certificate:
+        run = run_record(
+            "certify",
+            self.options.seed,
+            compiled=self.budget.compiled,
+            rounds=self.work.done,
+            backups=self.work.backups,
+            seconds=round(self.budget.elapsed(), 3),
+            settings=self._settings(),
+            **self.work.record(),
+        )
+        return self.work.certificate(stop=stop, run=run, is_final=stop != UNFINISHED)
+
+    def _resume(self, checkpoint: str | Path) -> None:
+        """Take over the bounds of a checkpoint.
+
+        They are taken as they are: `verify` the certificate of a resumed run if the file may have
+        been changed.
+        """
+        found = Certificate.load(checkpoint)
+        if found.stop != UNFINISHED:
+            raise FileFormatError(
+                f"{checkpoint} is a certificate, not a checkpoint, and would be written over; give "
+                "another file"
+            )
+        theirs = found.run.get("settings")
+        if theirs != self._settings():
+            raise InvalidArgumentError(
+                f"{checkpoint} belongs to a run with other settings or of another model: {theirs}"
+            )
+        try:
+            self.work.resume(found)
+        except (KeyError, TypeError, InvalidArgumentError) as error:
+            raise FileFormatError(f"{checkpoint} is not a sound checkpoint: {error}") from error
+
+
+def run_record(
+    function: str, seed: int, *, compiled: Compilation, **entries: Any
+) -> Mapping[str, Any]:
+    """How a run went, as JSON values. Its seconds are without those of compiling."""
+    entries["compile_seconds"] = round(compiled.seconds, 3)
+    versions = {"bisim_abstract": __version__, "python": platform.python_version()}
+    versions["numpy"] = np.__version__
+    return {"function": function, "seed": seed, "versions": versions, **entries}

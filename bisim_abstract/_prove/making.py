@@ -1,0 +1,72 @@
+"""Certificates are made here, of arms as they stand, and everything in them is derived once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from bisim_abstract._abstract.value import ProvenValue
+from bisim_abstract._base.types import IntArray
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._bounds.links import link_forests
+from bisim_abstract._certificate.certificate import KEEP, Certificate
+from bisim_abstract._linkage.forests import Forest
+
+
+def make_certificate(
+    arms: Arms,
+    *,
+    tau: float | None,
+    stop: str,
+    run: Mapping[str, Any],
+    scope: str = "covered",
+    keep: float = KEEP,
+    forests: tuple[Forest, Forest] | None = None,
+    prove: Callable[[IntArray], ProvenValue] | None = None,
+) -> Certificate:
+    """What two arms over pairs of states say now.
+
+    Args:
+        arms: Over pairs of states.
+        tau: Threshold to cluster at, if any.
+        stop: Why the run ended, in words.
+        run: How it went, as JSON values.
+        scope: "covered" or "all": the pairs that clusterings link.
+        keep: Share of the start value that was asked to be kept.
+        forests: Spanning forests of both arms in that scope, where they are at hand.
+        prove: Makes the proof of what certified clusters are worth, if there is to be one.
+    """
+    mdp, estimate = arms.mdp, arms.mdp.estimate
+    clusters: dict[str, Any] = {}
+    if tau is not None:
+        if forests is None:
+            forests = link_forests(scope, arms.ground, arms.covered)
+        lower, upper = (forest.labels(tau) for forest in forests)
+        clusters = {"tau": tau, "labels_lower": lower, "labels_upper": upper}
+        if prove is not None and np.array_equal(lower, upper):
+            clusters["value"] = prove(upper)
+    made = Certificate(
+        fingerprint=mdp.fingerprint,
+        n_states=mdp.n_states,
+        gamma=arms.gamma,
+        rewards=mdp.rewards,
+        reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
+        alpha=None if estimate is None else estimate.alpha,
+        keys=arms.keys,
+        lower=arms.lower,
+        upper=arms.upper,
+        levels=arms.ground.levels,
+        features=arms.ground.features,
+        lower_start=arms.starts.lower,
+        upper_start=arms.starts.upper,
+        scope=scope,
+        keep=keep,
+        terminal_state=mdp.terminal_state,
+        stop=stop,
+        run=run,
+        model=mdp,
+        **clusters,
+    )
+    return made if forests is None else made.with_forests(forests)

@@ -1,0 +1,172 @@
+"""`Options`: what a certificate is asked for, in one object for Python, commands and runs.
+
+A goal, a method that owns its own options, and budgets. Everything is checked when the object is
+made, before any work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol, Self
+
+from bisim_abstract._base.checks import (
+    check_choice,
+    check_int,
+    check_positive,
+    check_real,
+)
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._certificate.certificate import KEEP, check_share
+from bisim_abstract._prove.work import Work
+from bisim_abstract.errors import InvalidArgumentError
+
+
+class Method(Protocol):
+    """How a certificate is looked for: a frozen object that holds and checks its own options."""
+
+    scope: ClassVar[str]
+
+    def check(self, options: Options) -> None:
+        """Refuse goals that it has no way to reach."""
+
+    def starts(self) -> Mapping[str, Any]:
+        """How arms start: arguments of `Arms`."""
+
+    def begin(self, table: Arms, options: Options) -> Work:
+        """A run on arms that cover nothing yet."""
+
+
+def default_method() -> Method:
+    """Blocks, with their defaults."""
+    from bisim_abstract._prove.blocks import Blocks
+
+    return Blocks()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A goal, a method, budgets, and a seed; see `certify`, whose arguments these are.
+
+    Attributes:
+        keep: Share of the start value to keep.
+        max_loss: What no state may lose.
+        tau: Threshold, or "auto".
+        n_clusters: Number of clusters.
+        tol: Width of the bounds.
+        method: How to get there.
+        max_rounds: Budget of rounds or steps.
+        max_seconds: Budget of time.
+        max_backups: Budget of pair backups.
+        seed: Of everything random.
+    """
+
+    keep: float = KEEP
+    max_loss: float | None = None
+    tau: float | str | None = None
+    n_clusters: int | None = None
+    tol: float | None = None
+    method: Method = field(default_factory=default_method)
+    max_rounds: int = 100
+    max_seconds: float | None = None
+    max_backups: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks: dict[str, Callable[[Any], Any]] = {
+            "keep": lambda value: check_share("keep", value),
+            "max_loss": check_loss,
+            "tau": lambda value: value if check_tau(value) is None else check_tau(value),
+            "n_clusters": lambda value: check_int("n_clusters", value, low=1),
+            "tol": lambda value: check_positive("tol", value),
+            "max_rounds": lambda value: check_int("max_rounds", value, low=1),
+            "max_seconds": lambda value: check_positive("max_seconds", value),
+            "max_backups": lambda value: check_int("max_backups", value, low=1),
+            "seed": lambda value: check_int("seed", value, low=0),
+        }
+        needed = {"keep", "max_rounds", "seed"}
+        for name, check in checks.items():
+            value = getattr(self, name)
+            if value is not None or name in needed:
+                object.__setattr__(self, name, check(value))
+        _check_one(tau=self.threshold, n_clusters=self.n_clusters, max_loss=self.max_loss)
+        _check_one(tau=self.tau, max_loss=self.max_loss)
+        _check_one(max_loss=self.max_loss, tol=self.tol)
+        if not hasattr(self.method, "begin") or isinstance(self.method, type):
+            raise InvalidArgumentError(
+                f"method must be Blocks(...) or Covering(...), got {self.method!r}"
+            )
+        self.method.check(self)
+
+    @property
+    def threshold(self) -> float | None:
+        """The threshold asked for, if it is a number."""
+        return None if self.tau is None or isinstance(self.tau, str) else self.tau
+
+    @property
+    def is_widest(self) -> bool:
+        """Whether the certified interval whose ends have the largest ratio is looked for."""
+        return isinstance(self.tau, str)
+
+    def with_embedding(self, embedding: Any) -> Self:
+        """The same with an embedding to propose from; None changes nothing."""
+        if embedding is None:
+            return self
+        method: Any = self.method
+        return replace(self, method=replace(method, embedding=embedding))
+
+    @classmethod
+    def named(cls, given: Mapping[str, Any]) -> Self:
+        """Of arguments by name, those of the method among them, as files and commands hold them.
+
+        Args:
+            given: Names and values; "scope" names the method, "all" by default, and whatever is
+                not in this class is its.
+
+        Raises:
+            InvalidArgumentError: If a name is unknown, or belongs to the other method.
+        """
+        from bisim_abstract._prove.methods import METHODS
+
+        if not isinstance(given, Mapping):
+            raise InvalidArgumentError(f"options must be names with values, got {given!r}")
+        kind = METHODS[check_choice("scope", given.get("scope", "all"), tuple(METHODS))]
+        own = {entry.name for entry in fields(cls)} - {"method"}
+        rest = {name: given[name] for name in given if name not in own and name != "scope"}
+        known = {entry.name for entry in fields(kind)}
+        for name in rest:
+            if name not in known:
+                raise InvalidArgumentError(
+                    f"{name} is no option of scope {kind.scope!r}, which takes "
+                    f"{', '.join(sorted(own | known))}"
+                )
+        mine = {name: given[name] for name in given if name in own}
+        return cls(**mine, method=kind(**rest))
+
+
+def check_loss(max_loss: float) -> float:
+    """A loss as a float of at least 0."""
+    value = check_real("max_loss", max_loss)
+    if value < 0.0:
+        raise InvalidArgumentError(f"max_loss must be at least 0, got {value!r}")
+    return value
+
+
+def check_tau(tau: float | str | None) -> float | None:
+    """A threshold as a float of at least 0, or None for "auto" and for none."""
+    if tau is None:
+        return None
+    if isinstance(tau, str):
+        check_choice("tau", tau, ("auto",))
+        return None
+    threshold = check_real("tau", tau)
+    if threshold < 0.0:
+        raise InvalidArgumentError(f"tau must be at least 0, a distance, got {threshold!r}")
+    return threshold
+
+
+def _check_one(**goals: object) -> None:
+    """Refuse more than one way to choose a threshold."""
+    given = [name for name, value in goals.items() if value is not None]
+    if len(given) > 1:
+        raise InvalidArgumentError(f"give {' or '.join(given)}, not both")

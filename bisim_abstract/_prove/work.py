@@ -1,0 +1,58 @@
+"""What the driver drives: a run under way, whichever method it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._certificate.certificate import Certificate
+
+
+class Pause(Protocol):
+    """Called between sweeps; raises `TimeoutError` if a budget has ended."""
+
+    def __call__(self, stage: str, detail: str, *, may_end: bool = True) -> None:
+        """Tell what is under way; `may_end` is False where a step cannot be cut short."""
+
+
+class Work(Protocol):
+    """A run, one step at a time.
+
+    Attributes:
+        table: The arms over pairs of states.
+        unit: What a step is called.
+        done: Number of steps made.
+    """
+
+    table: Arms
+    unit: str
+    done: int
+
+    @property
+    def backups(self) -> int:
+        """Backups made so far."""
+
+    def step(self, pause: Pause) -> bool:
+        """Make the next step; False if there is none left."""
+
+    def reason(self) -> str:
+        """Why the goal is reached; empty if it is not."""
+
+    def leftover(self) -> str:
+        """Why there is nothing more to try."""
+
+    def settle(self) -> None:
+        """After the last step, or an interruption: keep what an unfinished one has proven."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """What decides the course of the run; a checkpoint is resumed under the same only."""
+
+    def record(self) -> Mapping[str, Any]:
+        """How it went, for the certificate's `run`; `resume` reads it."""
+
+    def resume(self, checkpoint: Certificate) -> None:
+        """Go on from the certificate of an unfinished run."""
+
+    def certificate(self, *, stop: str, run: Mapping[str, Any], is_final: bool) -> Certificate:
+        """What is proven now; with a threshold and its value if nothing follows."""

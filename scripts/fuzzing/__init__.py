@@ -1,1 +1,0 @@
-"""What `scripts/fuzz.py` is made of: cases, mutations, random models, slow oracles, targets."""

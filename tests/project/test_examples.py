@@ -1,0 +1,63 @@
+"""Examples that Hypothesis draws depend on the test alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import ROOT
+
+DRAWING = """
+import hashlib, importlib, sys
+import tests.conftest
+from hypothesis import given, strategies as st
+
+seen = hashlib.sha256()
+
+@given(st.floats(-10.0, 10.0), st.integers(0, 2**32), st.text())
+def draw(x, k, text):
+    seen.update(repr((x, k, text)).encode())
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+draw()
+print(seen.hexdigest())
+"""
+
+
+def drawn(*modules: str) -> str:
+    command = [sys.executable, "-c", DRAWING, *modules]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_examples_do_not_depend_on_what_else_is_loaded() -> None:
+    """Hypothesis would draw literals from the source of whatever modules are loaded."""
+    assert drawn() == drawn("bisim_abstract._app.cli", "tests.support.worlds")
+
+
+def test_one_profile_holds_for_all() -> None:
+    assert settings.default is not None
+    assert settings.default.derandomize
+    assert settings.default.database is None
+    assert settings.default.deadline is None
+
+    @settings(max_examples=3)
+    @given(st.booleans())
+    def few(value: bool) -> None:
+        del value
+
+    own = few._hypothesis_internal_use_settings  # type: ignore[attr-defined]
+    assert own.derandomize
+
+
+@pytest.mark.parametrize("name", ["derandomize", "deadline", "database", "register_profile"])
+def test_no_test_has_a_profile_of_its_own(name: str) -> None:
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if path.name != "test_examples.py":
+            assert f"{name}=" not in path.read_text(), path

@@ -1,0 +1,1165 @@
+"""Mistakes put into the code on purpose, to see whether the tests notice them.
+
+    python -m tests.stress.mutations [--only ID ...] [--jobs N] [--out table.json] [--check]
+
+Each mutation replaces one piece of text by another: a rounding term dropped, a comparison
+loosened, a factor or an argument forgotten. The text must occur exactly once in the code, in
+whatever file, so that moving files changes nothing here; `--check` says where it does not. Every
+worker has a copy of the tree, in which it makes one mistake at a time and runs the tests that
+should see it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("bisim_abstract", "wrappers", "encoders")
+SUBJECTS = ("core", "checker", "wrappers", "encoders", "rest")
+TIMEOUT = 1200.0  # seconds; tests that hang have noticed something
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
+# A mutant that never ran proves nothing about the tests.
+BROKEN = re.compile(r"^E .*((?:Typing|Lowering|Name|UnboundLocal|Syntax)Error.*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mistake.
+
+    Attributes:
+        id: What it is called: the part it is in, and what is wrong.
+        subject: One of SUBJECTS.
+        old: Text that occurs once in the code.
+        new: What takes its place.
+        tests: Files or folders of tests that should see it, likely ones first.
+    """
+
+    id: str
+    subject: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of it.
+
+    Attributes:
+        id: Of the mutation.
+        subject: Of the mutation.
+        status: "caught", "survived", or "broken" if the mutant does not even run.
+        by: The first test that failed, or what is wrong with the mutant.
+        seconds: How long the tests took.
+    """
+
+    id: str
+    subject: str
+    status: str
+    by: str
+    seconds: float
+
+
+TRANSPORT = ("exact/test_transport.py", "bounds/test_arms.py")
+ARMS = ("bounds/test_arms.py", "bounds/test_blocks.py")
+BLOCKS = ("bounds/test_blocks.py",)
+GROUND = ("bounds/test_ground.py", "bounds/test_arms.py")
+METRIC = ("exact/test_metric.py",)
+CLASSES = ("exact/test_classes.py", "exact/test_metric.py")
+FEATURES = ("bounds/test_features.py",)
+PLANNING = ("exact/test_planning.py", "abstract/test_value.py")
+VALUE = ("abstract/test_value.py", "verify")
+APPROXIMATE = ("bounds/test_index_side.py",)
+CHECKER = ("verify",)
+CHECKER_ALL = ("verify",)
+CHECKER_VALUE = ("verify",)
+TABULAR = ("wrappers/test_tabular.py", "wrappers")
+ENCODERS = ("encoders",)
+
+CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    # -- transport -----------------------------------------------------------------------------
+    (
+        "transport: no rounding below",
+        "lower = value - (m + n + 16) * EPS * size * (1.0 + 1e-9) - 1e-300 * top - TINY",
+        "lower = value - 1e-300 * top - TINY",
+        TRANSPORT,
+    ),
+    (
+        "transport: missing mass is free",
+        "upper = total * (1.0 + (m * n + 8) * EPS) + top * missing",
+        "upper = total * (1.0 + (m * n + 8) * EPS)",
+        TRANSPORT,
+    ),
+    (
+        "transport: no rounding of masses",
+        "missing = missing * (1.0 + 1e-9) + (m + n + 16) * EPS",
+        "missing = missing * (1.0 + 1e-9)",
+        TRANSPORT,
+    ),
+    (
+        "transport: no rounding of a single coupling",
+        "slack = (m * n + 8) * EPS",
+        "slack = 0.0",
+        ("exact/test_transport.py", "exact/test_metric.py"),
+    ),
+    (
+        "transport: row sums without their tail",
+        "total = hi + lo",
+        "total = hi",
+        TRANSPORT,
+    ),
+    # -- arms ----------------------------------------------------------------------------------
+    (
+        "arms: no rounding below",
+        "best = max(best, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)",
+        "best = max(best, gap + gamma * lower)",
+        ARMS,
+    ),
+    (
+        "arms: no rounding above",
+        "best = max(best, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)",
+        "best = max(best, gap + gamma * upper)",
+        ARMS,
+    ),
+    (
+        "arms: one radius for two rows",
+        "free = radius[s, a] + radius[t, a]",
+        "free = radius[s, a]",
+        ARMS,
+    ),
+    (
+        "arms: blocks have no diameter",
+        "if cost[i * stride + i] > 0.0:",
+        "if cost[i * stride + i] < 0.0:",
+        ARMS,
+    ),
+    (
+        "arms: estimates reach nothing else",
+        "most = max(top, reach) if free > 0.0 else top",
+        "most = top",
+        ("bounds/test_blocks.py", "test_estimation.py"),
+    ),
+    (
+        "arms: diameters without 1/(1 - gamma)",
+        "most = float(local.max(initial=0.0)) / (1.0 - self.gamma) * (1.0 + 1e-12)",
+        "most = float(local.max(initial=0.0)) * (1.0 + 1e-12)",
+        BLOCKS,
+    ),
+    (
+        "arms: diameters are not rounded up",
+        "most = float(local.max(initial=0.0)) / (1.0 - self.gamma) * (1.0 + 1e-12)",
+        "most = float(local.max(initial=0.0)) / (1.0 - self.gamma)",
+        BLOCKS,
+    ),
+    (
+        "arms: index-side error without 1/(1 - gamma)",
+        "shift = eps_op / (1.0 - gamma) * (1.0 + 1e-12)",
+        "shift = eps_op * (1.0 + 1e-12)",
+        APPROXIMATE,
+    ),
+    (
+        "arms: mass left out counted once",
+        "eps_op = gamma * (eta + 2.0 * omitted * top) * (1.0 + 1e-12)",
+        "eps_op = gamma * (eta + omitted * top) * (1.0 + 1e-12)",
+        APPROXIMATE,
+    ),
+    # -- blocks --------------------------------------------------------------------------------
+    (
+        "blocks: radii without rounding",
+        "off = off * (1.0 + (count + 8) * EPS) + (2 * union + 16) * EPS",
+        "off = off * 1.0",
+        BLOCKS,
+    ),
+    (
+        "blocks: radii of the wrong side",
+        "off += max(p - most[b], 0.0)",
+        "off += max(most[b] - p, 0.0)",
+        BLOCKS,
+    ),
+    (
+        "blocks: rows that differ in their tails are the same",
+        "elif first_count > 1 and (hi[b] != first_hi[b] or lo[b] != first_lo[b]):",
+        "elif first_count > 1 and hi[b] != first_hi[b]:",
+        BLOCKS,
+    ),
+    (
+        "blocks: reward intervals are not rounded outward",
+        "low = np.where(is_point, rewards, np.nextafter(rewards - radius, -np.inf))",
+        "low = np.where(is_point, rewards, rewards - radius)",
+        ("bounds/test_blocks.py", "test_estimation.py"),
+    ),
+    (
+        "blocks: alike whatever their rows",
+        "is_zero = (model.low == model.high).all(axis=1) & (model.radius == 0.0).all(axis=1)",
+        "is_zero = (model.low == model.high).all(axis=1)",
+        BLOCKS,
+    ),
+    # -- what uncovered pairs read -------------------------------------------------------------
+    (
+        "ground: the diameter is not rounded up",
+        "inflation = 1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma)",
+        "inflation = 1.0",
+        GROUND,
+    ),
+    (
+        "ground: reward gaps are not rounded down",
+        'lower = gap * (1.0 - 4.0 * EPS) if self.lower == "reward" else np.zeros(s.shape)',
+        'lower = gap if self.lower == "reward" else np.zeros(s.shape)',
+        GROUND,
+    ),
+    (
+        "ground: the upper start is not rounded up",
+        "return lower, (span + self.gamma * self.diameter) * (1.0 + 4.0 * EPS) + tiny",
+        "return lower, span + self.gamma * self.diameter + tiny",
+        GROUND,
+    ),
+    # -- metric and classes --------------------------------------------------------------------
+    (
+        "metric: residuals without 1/(1 - gamma)",
+        "return ((residual + 2.0 * e) / (1.0 - gamma) + distortion) * (1.0 + 16.0 * EPS)",
+        "return ((residual + 2.0 * e) + distortion) * (1.0 + 16.0 * EPS)",
+        METRIC,
+    ),
+    (
+        "metric: no rounding of the shift",
+        "return ((residual + 2.0 * e) / (1.0 - gamma) + distortion) * (1.0 + 16.0 * EPS)",
+        "return residual / (1.0 - gamma) + distortion",
+        METRIC,
+    ),
+    (
+        "metric: no rounding of a residual",
+        "best_lower = max(best_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)",
+        "best_lower = max(best_lower, gap + gamma * lower)",
+        METRIC,
+    ),
+    (
+        "metric: no rounding without transport",
+        "slack = 4.0 * EPS * best + 1e-315",
+        "slack = 0.0",
+        METRIC,
+    ),
+    (
+        "classes: one reward gap for two states",
+        "local = 2.0 * self.reward_gap + 2.0 * gamma * variation * diameter",
+        "local = self.reward_gap + 2.0 * gamma * variation * diameter",
+        CLASSES,
+    ),
+    (
+        "classes: the quotient's rounding is forgotten",
+        "variation = self.variation + self.lift_error",
+        "variation = self.variation",
+        CLASSES,
+    ),
+    (
+        "classes: no rounding of a variation",
+        "bound = total * (1.0 + (count + 8) * EPS) + 8.0 * EPS",
+        "bound = total",
+        CLASSES,
+    ),
+    (
+        "classes: no rounding of a reward gap",
+        "reward_gap = max(reward_gap, gap * (1.0 + 2.0 * EPS) + 5e-324)",
+        "reward_gap = max(reward_gap, gap)",
+        CLASSES,
+    ),
+    # -- features ------------------------------------------------------------------------------
+    (
+        "features: corrections without rounding",
+        "corrections = (span + 2.0 * noise) / (1.0 - gamma) * UP",
+        "corrections = span / (1.0 - gamma)",
+        FEATURES,
+    ),
+    (
+        "features: corrections without 1/(1 - gamma)",
+        "corrections = (span + 2.0 * noise) / (1.0 - gamma) * UP",
+        "corrections = (span + 2.0 * noise) * UP",
+        FEATURES,
+    ),
+    (
+        "features: an estimate's error on one side only",
+        "corrections = (corrections + 2.0 * error / (1.0 - gamma) * UP) * UP",
+        "corrections = (corrections + error / (1.0 - gamma) * UP) * UP",
+        FEATURES,
+    ),
+    (
+        "features: differences are not rounded down",
+        "return np.maximum((difference * DOWN - correction) * DOWN, 0.0)",
+        "return np.maximum(difference - correction, 0.0)",
+        FEATURES,
+    ),
+    (
+        "features: witnesses without the features' corrections",
+        "correction=(gamma * float(features.corrections.max()) + 2.0 * error) * UP",
+        "correction=2.0 * error * UP",
+        FEATURES,
+    ),
+    (
+        "features: witnesses without rounding",
+        "correction=(gamma * float(features.corrections.max()) + 2.0 * error) * UP",
+        "correction=gamma * float(features.corrections.max()) * UP",
+        FEATURES,
+    ),
+    (
+        "features: the witness's potential is not rounded",
+        "error = float(noise[0]) + wobble",
+        "error = float(noise[0])",
+        FEATURES,
+    ),
+    # -- refinement ----------------------------------------------------------------------------
+    (
+        "refinement: solved bounds are not moved outward",
+        "delta = 64.0 * EPS * table.starts.diameter / (1.0 - table.gamma)",
+        "delta = 0.0",
+        ("test_certify.py", "test_refinement.py"),
+    ),
+    (
+        "refinement: thresholds below a block's diameter",
+        "CertifiedInterval(max(x.low, floor), x.high, x.n_clusters) for x in found",
+        "CertifiedInterval(x.low, x.high, x.n_clusters) for x in found",
+        ("test_refinement.py",),
+    ),
+    # -- planning and values -------------------------------------------------------------------
+    (
+        "planning: no rounding of residuals",
+        "noise = (terms + 8) * EPS * size * (1.0 + 1e-9) + 1e-315",
+        "noise = 1e-315",
+        PLANNING,
+    ),
+    (
+        "planning: no rounding of the shift",
+        "pad = 8.0 * EPS * top",
+        "pad = 0.0",
+        PLANNING,
+    ),
+    (
+        "planning: residuals without 1/(1 - gamma)",
+        "shift_low, shift_high = low / (1.0 - gamma), high / (1.0 - gamma)",
+        "shift_low, shift_high = low, high",
+        PLANNING,
+    ),
+    (
+        "planning: start values are not rounded",
+        "slack = 8.0 * EPS * math.fsum(weights * np.maximum(np.abs(low), np.abs(high))) / total",
+        "slack = 0.0",
+        PLANNING,
+    ),
+    (
+        "value: proofs without room for rounding",
+        "shift = (away + MARGIN * noise) / (1.0 - gamma)",
+        "shift = away / (1.0 - gamma)",
+        VALUE,
+    ),
+    (
+        "value: start values are not rounded",
+        "pad = slack * EPS * math.fsum(weights * np.abs(picked)) / total",
+        "pad = 0.0",
+        VALUE,
+    ),
+    (
+        "value: what is kept below random actions",
+        "gain = (high if policy >= random else low) - random",
+        "gain = high - random",
+        VALUE,
+    ),
+    (
+        "value: the share is not rounded down",
+        "return min(1.0, share - 4.0 * EPS * abs(share))",
+        "return min(1.0, share)",
+        VALUE,
+    ),
+    (
+        "value: losses are not rounded up",
+        "return float(np.nextafter(difference, np.inf)) if difference > 0.0 else 0.0",
+        "return max(difference, 0.0)",
+        VALUE,
+    ),
+    (
+        "value: a policy's true rows are the estimated ones",
+        "q = q + sign * (mdp.estimate.reward_radius[states, actions] + away)",
+        "q = q + sign * mdp.estimate.reward_radius[states, actions]",
+        VALUE,
+    ),
+    (
+        "value: all members reach what some do",
+        "least = np.where(is_common, np.minimum.reduceat(entries, cut) * (1.0 - error), 0.0)",
+        "least = np.minimum.reduceat(entries, cut) * (1.0 - error)",
+        VALUE,
+    ),
+    (
+        "value: masses of clusters are not rounded",
+        "error = (mdp.max_support + 4) * EPS",
+        "error = 0.0",
+        VALUE,
+    ),
+    (
+        "value: brackets without rounding",
+        "residual += (boxes.longest + 16) * EPS * size",
+        "residual += 0.0 * size",
+        VALUE,
+    ),
+)
+
+CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    # -- clusters ------------------------------------------------------------------------------
+    (
+        "scope: pairs at the threshold are apart",
+        "open_ = np.flatnonzero(~(below > limit))",
+        "open_ = np.flatnonzero(~(below >= limit))",
+        CHECKER_ALL,
+    ),
+    (
+        "scope: block entries at the threshold are apart",
+        "rest = rest[line[blocks[rest]] <= limit]",
+        "rest = rest[line[blocks[rest]] < limit]",
+        CHECKER_ALL,
+    ),
+    (
+        "scope: boxes at the threshold are apart",
+        "rest = rest[~(gap > limit)]",
+        "rest = rest[~(gap >= limit)]",
+        CHECKER_ALL,
+    ),
+    (
+        "scope: boxes without rounding",
+        "gap = gap - correction - 4.0 * EPS * (np.abs(gap) + correction)",
+        "gap = gap - correction",
+        CHECKER_ALL,
+    ),
+    (
+        "scope: fractions at the threshold are apart",
+        "if bound <= limit:",
+        "if bound < limit:",
+        CHECKER_ALL,
+    ),
+    (
+        "scope: covered links end below the threshold",
+        "_components(claims.n_states, *_links(states, values <= limit))",
+        "_components(claims.n_states, *_links(states, values < limit))",
+        CHECKER,
+    ),
+    (
+        "scope: clusters of bounds that are not widened",
+        "below, above = below_float(tau + widening), below_float(tau - widening)",
+        "below, above = below_float(tau), below_float(tau)",
+        CHECKER_ALL,
+    ),
+    (
+        "scope: upper links end beyond the threshold",
+        "one, two = _links(level, level.upper <= limit)",
+        "one, two = _links(level, level.upper * (1.0 - 1e-9) <= limit)",
+        CHECKER_ALL,
+    ),
+    # -- the whole -----------------------------------------------------------------------------
+    (
+        "verify: widening without 1/(1 - gamma)",
+        "self._check_bounds(claims, levels, states, reader) / (1 - Fraction(claims.gamma))",
+        "self._check_bounds(claims, levels, states, reader)",
+        CHECKER_ALL,
+    ),
+    (
+        "verify: the sample is the first pairs",
+        "self._options.rng.choice(which.size, size=self._options.sample, replace=False)",
+        "which[: self._options.sample]",
+        CHECKER,
+    ),
+    (
+        "verify: the sample is the first rows",
+        "check_exact_radii(level, mdp, np.sort(rows).tolist())",
+        "check_exact_radii(level, mdp, range(rows.size))",
+        CHECKER,
+    ),
+    (
+        "read: a state and itself are a pair",
+        "is_pair = (keys >= 0) & (s < n) & (s < t)",
+        "is_pair = (keys >= 0) & (s < n) & (s <= t)",
+        CHECKER,
+    ),
+    (
+        "read: members of a block are apart",
+        "bad = np.flatnonzero((s == t) & (table.lower > 0.0))",
+        "bad = np.flatnonzero((s == t) & (table.lower < 0.0))",
+        CHECKER_ALL,
+    ),
+    # -- floats --------------------------------------------------------------------------------
+    (
+        "float: start values are safe as they are",
+        "1.0 - 16.0 * EPS if is_safe else 1.0",
+        "1.0 if is_safe else 1.0",
+        CHECKER,
+    ),
+    (
+        "float: what is open is not rounded up",
+        "open_by = max(open_by, float(np.nextafter(missing[worst], np.inf)))",
+        "open_by = max(open_by, float(missing[worst]))",
+        CHECKER,
+    ),
+    (
+        "float: raised radii have no grain",
+        "grain += 2.0 * reader.diameter * (2.0 * most + 16.0 * EPS)",
+        "grain += 0.0 * most",
+        CHECKER_ALL,
+    ),
+    (
+        "float: rounded reward intervals have no grain",
+        "grain += 32.0 * EPS * (ends / (1.0 - claims.gamma) + reader.diameter)",
+        "grain += 0.0 * ends",
+        CHECKER_ALL,
+    ),
+    (
+        "float: reward intervals at their ends",
+        "good &= (sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0))",
+        "good &= sign * bound >= sign * end",
+        CHECKER_ALL,
+    ),
+    (
+        "float: corrections without 1 - gamma",
+        "have = Fraction(float(features.corrections[k])) * keep",
+        "have = Fraction(float(features.corrections[k]))",
+        CHECKER_ALL,
+    ),
+    (
+        "float: witnesses without the features' corrections",
+        "have = Fraction(witness.correction) - Fraction(claims.gamma) * largest",
+        "have = Fraction(witness.correction)",
+        CHECKER_ALL,
+    ),
+    (
+        "float: potentials are not rounded",
+        "rounding = 4.0 * EPS * (size + farthest)",
+        "rounding = 0.0 * (size + farthest)",
+        CHECKER_ALL,
+    ),
+    (
+        "float: an estimate's error on one side only",
+        "return 2 * most, 2 * most * (1 + Fraction(4 * used.size + 64, 2**53))",
+        "return most, most * (1 + Fraction(4 * used.size + 64, 2**53))",
+        CHECKER_ALL,
+    ),
+    (
+        "float: an estimate's error is not rounded",
+        "2 * most * (1 + Fraction(4 * used.size + 64, 2**53)) + Fraction(UNDERFLOW)",
+        "2 * most",
+        CHECKER_ALL,
+    ),
+    # -- kernels -------------------------------------------------------------------------------
+    (
+        "kernels: duals without rounding",
+        "return max(0.0, value - ((5.0 * (n + m) + 16.0) * U * top + TINY))",
+        "return max(0.0, value)",
+        CHECKER,
+    ),
+    (
+        "kernels: missing mass is free",
+        "bound = value + lack * top + slack + TINY",
+        "bound = value + slack + TINY",
+        CHECKER,
+    ),
+    (
+        "kernels: plans without rounding",
+        "bound = value + lack * top + slack + TINY",
+        "bound = value + lack * top",
+        CHECKER,
+    ),
+    (
+        "kernels: no rounding of a single coupling",
+        "slack = value * (3.0 * (n + m) + 16.0) * U + TINY",
+        "slack = 0.0",
+        CHECKER,
+    ),
+    (
+        "kernels: features are not rounded down",
+        "best = max(best, v - c - 4.0 * U * (v + c))",
+        "best = max(best, v - c)",
+        CHECKER_ALL,
+    ),
+    (
+        "kernels: backups below without rounding",
+        "proved_low = max(proved_low, (gap + gamma * less) * down - TINY)",
+        "proved_low = max(proved_low, gap + gamma * less)",
+        CHECKER,
+    ),
+    (
+        "kernels: backups above without rounding",
+        "proved_high = max(proved_high, (span + gamma * more) * up + TINY)",
+        "proved_high = max(proved_high, span + gamma * more)",
+        CHECKER,
+    ),
+    (
+        "kernels: one radius for two rows",
+        "free = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)",
+        "free = radius[s, action] * (1.0 + 2.0 * U)",
+        CHECKER_ALL,
+    ),
+    (
+        "kernels: estimates reach nothing else",
+        "kappa = beyond if free > 0.0 else 0.0",
+        "kappa = 0.0",
+        CHECKER_ALL,
+    ),
+    (
+        "kernels: radii without rounding",
+        "slack = (3.0 * size + 16.0) * U",
+        "slack = 0.0 * size",
+        CHECKER_ALL,
+    ),
+    (
+        "kernels: radii without those of the estimate",
+        "most = (variation + slack + extra) * (1.0 + 4.0 * U)",
+        "most = (variation + slack) * (1.0 + 4.0 * U)",
+        CHECKER_ALL,
+    ),
+    (
+        "kernels: residuals without rounding",
+        "slack = (3.0 * (indptr[row + 1] - indptr[row]) + 16.0) * U * size",
+        "slack = 0.0 * size",
+        CHECKER_ALL,
+    ),
+    # -- fractions -----------------------------------------------------------------------------
+    (
+        "exact: corrections without 1 - gamma",
+        "have = Fraction(float(features.corrections[k])) * (1 - gamma)",
+        "have = Fraction(float(features.corrections[k]))",
+        CHECKER_ALL,
+    ),
+    (
+        "exact: witnesses without the features' corrections",
+        "have = Fraction(witness.correction) - gamma * largest",
+        "have = Fraction(witness.correction)",
+        CHECKER_ALL,
+    ),
+    (
+        "exact: one radius for two rows",
+        "free += Fraction(float(table.radius[second, action]))",
+        "free += Fraction(0)",
+        CHECKER_ALL,
+    ),
+    (
+        "exact: estimates reach nothing else",
+        "kappa = max(kappa, self.limit)",
+        "kappa = max(kappa, Fraction(0))",
+        CHECKER_ALL,
+    ),
+    (
+        "exact: radii without those of the estimate",
+        "away = min(Fraction(1), away + Fraction(float(mdp.estimate.row_radius[state, action])))",
+        "away = min(Fraction(1), away)",
+        CHECKER_ALL,
+    ),
+    # -- values --------------------------------------------------------------------------------
+    (
+        "value: start values are not rounded",
+        "pad = 6.0 * EPS * math.fsum(weights * np.abs(picked)) / total",
+        "pad = 0.0",
+        CHECKER_VALUE,
+    ),
+    (
+        "value: backups without rounding",
+        "if not beyond[worst] + slack <= 0.0:",
+        "if not beyond[worst] <= 0.0:",
+        CHECKER_VALUE,
+    ),
+    (
+        "value: true rows are the estimated ones",
+        "radius = mdp.estimate.reward_radius + gamma * mdp.estimate.row_radius * span",
+        "radius = mdp.estimate.reward_radius + 0.0 * span",
+        CHECKER_VALUE,
+    ),
+    (
+        "value: losses as far as floats tell",
+        "good = (lost < value.loss) | ((lost == value.loss) & (rest <= 0.0))",
+        "good = lost <= value.loss",
+        CHECKER_VALUE,
+    ),
+    (
+        "value: what is kept below random actions",
+        "gain = (optimal[1] if own >= random else low) - random",
+        "gain = optimal[1] - random",
+        CHECKER_VALUE,
+    ),
+    (
+        "value: exactly what is kept below random actions",
+        "gain = (best if own >= random else least) - random",
+        "gain = best - random",
+        CHECKER_VALUE,
+    ),
+)
+
+WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "tabular: ends of episodes are not compared",
+        "if successor == after and end == done and math.isclose(r, reward, abs_tol=1e-12):",
+        "if successor == after and math.isclose(r, reward, abs_tol=1e-12):",
+        TABULAR,
+    ),
+    (
+        "tabular: resets with any seed",
+        "seed = self._one_seed",
+        "seed = seed",
+        TABULAR,
+    ),
+    (
+        "tabular: starts anywhere",
+        "if place.get(before) is None or mdp.start[place[before]] <= 0.0:",
+        "if place.get(before) is None:",
+        TABULAR,
+    ),
+    (
+        "tabular: rewards of a given model are not compared",
+        "is_certain = len(successors) == 1 and rewards_are_fixed",
+        "is_certain = len(successors) == 0 and rewards_are_fixed",
+        (*TABULAR, "test_distractor.py"),
+    ),
+    (
+        "tabular: the model of another seed is remembered",
+        "if known is None or known.env() is not inner or known.seed != seed:",
+        "if known is None or known.env() is not inner:",
+        TABULAR,
+    ),
+    (
+        "enumerate: ends of episodes are not compared",
+        "if one.is_end != other.is_end:",
+        "if one.is_end and not other.is_end:",
+        ("test_enumerate.py",),
+    ),
+    (
+        "enumerate: one state more than allowed",
+        "if number >= self._limit:",
+        "if number > self._limit:",
+        ("test_enumerate.py", "wrappers/test_tabular.py"),
+    ),
+    (
+        "abstracted: episodes last one step longer",
+        "truncated = self._limit is not None and self._steps >= self._limit",
+        "truncated = self._limit is not None and self._steps > self._limit",
+        ("wrappers",),
+    ),
+    (
+        "abstracted: resets with any seed",
+        "inner = seed if self._one_seed is None else self._one_seed",
+        "inner = seed",
+        ("wrappers",),
+    ),
+    (
+        "abstracted: the end is a state like others",
+        "state = self.mdp.terminal_state if terminated else self._place.get(ident)",
+        "state = self._place.get(ident)",
+        ("wrappers",),
+    ),
+    (
+        "distractor: backgrounds share the environment's stream",
+        "self._rng = np.random.default_rng([seed, 1])",
+        "self._rng = np.random.default_rng(seed)",
+        ("test_distractor.py",),
+    ),
+    (
+        "distractor: rows in the order of actions",
+        "order = triples.swapaxes(1, 2).ravel()",
+        "order = triples.ravel()",
+        ("test_distractor.py",),
+    ),
+)
+
+LEARNED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "dbc: targets are not detached",
+        "target = self.target(rewards, mean.detach(), width.detach(), n)",
+        "target = self.target(rewards, mean, width, n)",
+        ENCODERS,
+    ),
+    (
+        "dbc: successors are not detached",
+        "successors = self.phi(samples.after[both], samples)",
+        "successors = torch.enable_grad()(self.phi)(samples.after[both], samples)",
+        ENCODERS,
+    ),
+    (
+        "dbc: pairs of any actions",
+        "return mean_over(gap.square(), is_used) + models",
+        "return mean_over(gap.square(), None) + models",
+        ENCODERS,
+    ),
+    (
+        "dbc: no discount",
+        "return (rewards[:n, None] - rewards[None, n:]).abs() + self.gamma * transport",
+        "return (rewards[:n, None] - rewards[None, n:]).abs() + transport",
+        ENCODERS,
+    ),
+    (
+        "mico: no target network",
+        "after = self.slow(samples.after[both], samples)",
+        "after = self.phi(samples.after[both], samples)",
+        ENCODERS,
+    ),
+    (
+        "mico: norms in the wrong unit",
+        "return math.sqrt(scale)",
+        "return scale",
+        ENCODERS,
+    ),
+    (
+        "action_max: too far costs less",
+        "weight = torch.where(gap.detach() > 0.0, self.caution, 1.0)",
+        "weight = torch.where(gap.detach() < 0.0, self.caution, 1.0)",
+        ENCODERS,
+    ),
+    (
+        "action_max: untried actions count",
+        "(gaps * (known[:, :n, None] & known[:, None, n:]))",
+        "(gaps * (known[:, :n, None] | known[:, None, n:]))",
+        ENCODERS,
+    ),
+    (
+        "samples: ended episodes go on",
+        "after = np.append(np.where(data.terminated, end, after), np.full(stays, end))",
+        "after = np.append(after, np.full(stays, end))",
+        ENCODERS,
+    ),
+    (
+        "base: distances in the wrong unit",
+        'return np.asarray(out * self._shape["scale"]).reshape(shape)',
+        "return np.asarray(out).reshape(shape)",
+        ENCODERS,
+    ),
+    (
+        "transitions: resets are steps",
+        "valid = np.flatnonzero(~is_over)[: n - count]",
+        "valid = np.arange(width)[: n - count]",
+        ("test_transitions.py",),
+    ),
+    (
+        "transitions: ended episodes are rolled out",
+        "is_over = place == terminal\n",
+        "is_over = place < 0\n",
+        ("test_transitions.py",),
+    ),
+)
+
+REST: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "estimation: Hoeffding without log 2",
+        "hoeffding = width * np.sqrt((np.log(2.0) - log_part) / (2.0 * n))",
+        "hoeffding = width * np.sqrt(-log_part / (2.0 * n))",
+        ("test_estimation.py",),
+    ),
+    (
+        "estimation: Bernstein for one side",
+        "logs = np.log(4.0) - log_part",
+        "logs = np.log(2.0) - log_part",
+        ("test_estimation.py",),
+    ),
+    (
+        "estimation: no union over numbers of visits",
+        "log_delta = np.log(delta) - np.log(n * (n + 1.0))",
+        "log_delta = np.log(delta) - np.log(n)",
+        ("test_estimation.py",),
+    ),
+    (
+        "estimation: no union over rows",
+        "delta = alpha / max(int(is_live.sum()), 1)",
+        "delta = alpha",
+        ("test_estimation.py",),
+    ),
+    (
+        "estimation: rows as if there were two successors",
+        "log_sets = np.log(2.0) * (1.0 if support == 2 else support)",
+        "log_sets = np.log(2.0)",
+        ("test_estimation.py",),
+    ),
+    (
+        "files: changed models are read",
+        "if mdp.fingerprint != stored:",
+        "if not stored:",
+        ("test_files.py",),
+    ),
+    (
+        "retrieval: the state itself takes a neighbour's place",
+        "hits = np.full((sizes.size, min(k + 1, sizes.size)), -1)",
+        "hits = np.full((sizes.size, min(k, sizes.size)), -1)",
+        ("test_retrieval.py",),
+    ),
+    (
+        "retrieval: states are their own partners",
+        "return s, (s + as_generator(seed).integers(1, max(n, 2), size=s.size)) % n",
+        "return s, (s + as_generator(seed).integers(0, max(n, 2), size=s.size)) % n",
+        ("test_retrieval.py",),
+    ),
+    (
+        "proposals: any gap splits a block",
+        "if gap >= np.log(ratio) and np.bincount(found).min() >= SPLIT_SIZE:",
+        "if np.bincount(found).min() >= SPLIT_SIZE:",
+        ("propose/test_partitions.py",),
+    ),
+    (
+        "proposals: a better fit by whatever little",
+        "better = found[np.arange(doubtful.size), best] < STAYS * own[doubtful]",
+        "better = found[np.arange(doubtful.size), best] <= own[doubtful]",
+        ("propose/test_partitions.py",),
+    ),
+    (
+        "linking: cells hang together nowhere",
+        "nearest = np.where(cells.sizes > 1, 0.0, np.inf)",
+        "nearest = np.where(cells.sizes > 1, np.inf, np.inf)",
+        ("bounds/test_links.py",),
+    ),
+    (
+        "linking: reward gaps are not rounded down",
+        "values = np.maximum(gap, 0.0) * (1.0 - 4.0 * EPS)",
+        "values = np.maximum(gap, 0.0)",
+        ("bounds/test_links.py",),
+    ),
+    (
+        "atomic: an error leaves a file behind",
+        "finally:\n        unfinished.unlink(missing_ok=True)",
+        "finally:\n        unfinished.exists()",
+        ("test_files.py", "test_concurrency.py"),
+    ),
+    (
+        "atomic: living writers lose their files",
+        "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "fcntl.flock(file, fcntl.LOCK_UN)",
+        ("test_files.py", "test_concurrency.py"),
+    ),
+    (
+        "partition: intervals of different clusterings are one",
+        "if found and found[-1].high == low and counts[k] == before:",
+        "if found and found[-1].high == low:",
+        ("linkage/test_thresholds.py",),
+    ),
+)
+
+MUTATIONS = tuple(
+    Mutation(f"{subject}/{name}", subject, old, new, tests)
+    for subject, table in zip(SUBJECTS, (CORE, CHECKS, WRAPPERS, LEARNED, REST), strict=True)
+    for name, old, new, tests in table
+)
+
+
+# -- where the text is -------------------------------------------------------------------------
+
+
+def source_files(root: Path) -> list[Path]:
+    """All code, each file once: links between the folders are not followed."""
+    found = []
+    for name in SOURCES:
+        for folder, _, files in os.walk(root / name):
+            found += [Path(folder) / file for file in files if file.endswith(".py")]
+    return sorted(found)
+
+
+def home_of(mutation: Mutation, root: Path) -> Path:
+    """The one file that has the old text.
+
+    Raises:
+        LookupError: If none has it, or it occurs more than once.
+    """
+    counts = {path: path.read_text().count(mutation.old) for path in source_files(root)}
+    homes = [path for path, count in counts.items() if count]
+    if len(homes) != 1 or counts[homes[0]] != 1:
+        where = ", ".join(f"{path.relative_to(root)} ({counts[path]})" for path in homes)
+        raise LookupError(f"{mutation.id}: the text must occur once, it is in {where or 'no file'}")
+    return homes[0]
+
+
+def tests_of(mutation: Mutation, root: Path) -> list[str]:
+    """Paths of its tests, files or folders below that of tests.
+
+    Raises:
+        LookupError: If there is no such file or folder.
+    """
+    found: list[str] = []
+    for name in mutation.tests:
+        paths = sorted((root / "tests").rglob(name))
+        if not paths:
+            raise LookupError(f"{mutation.id}: there are no tests in {name}")
+        found += [str(path.relative_to(root)) for path in paths]
+    return found
+
+
+def problems(mutations: Iterable[Mutation], root: Path) -> list[str]:
+    """What keeps mutations from being made."""
+    found = []
+    for mutation in mutations:
+        try:
+            text = home_of(mutation, root).read_text()
+            ast.parse(text.replace(mutation.old, mutation.new))
+            tests_of(mutation, root)
+        except (LookupError, SyntaxError) as error:
+            found.append(str(error))
+    return found
+
+
+# -- making them -------------------------------------------------------------------------------
+
+
+class Worker:
+    """A copy of the tree, in which one mistake at a time is made.
+
+    Args:
+        folder: Where the copy is put.
+        root: What is copied.
+    """
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.tree = folder / "tree"
+        self._warm, self._cache = folder / "warm", folder / "cache"
+        # Times of files are kept: compiled kernels are known by them.
+        shutil.copytree(root, self.tree, symlinks=True, ignore=LEFT_OUT)
+        self._warm.mkdir()
+        self._run([sys.executable, "-m", "bisim_abstract", "compile"], self._warm)
+
+    def judge(self, mutation: Mutation) -> Result:
+        """Make the mistake, run its tests, and undo it."""
+        path = home_of(mutation, self.tree)
+        text, times = path.read_text(), path.stat()
+        shutil.rmtree(self._cache, ignore_errors=True)
+        if "_jit" in text:  # kernels of other files may have this one's code in theirs
+            self._cache.mkdir()
+        else:
+            shutil.copytree(self._warm, self._cache)
+        begin = time.perf_counter()
+        path.write_text(text.replace(mutation.old, mutation.new))
+        try:
+            status, by = self._status(mutation, path)
+        finally:
+            path.write_text(text)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            shutil.rmtree(self.tree / ".hypothesis", ignore_errors=True)
+        seconds = round(time.perf_counter() - begin, 1)
+        return Result(mutation.id, mutation.subject, status, by, seconds)
+
+    def _status(self, mutation: Mutation, path: Path) -> tuple[str, str]:
+        parts = path.relative_to(self.tree).with_suffix("").parts
+        own = parts if parts[0] == "bisim_abstract" else ("bisim_abstract", *parts)
+        name = ".".join(own).removesuffix(".__init__")
+        code, out = self._run([sys.executable, "-c", f"import {name}"], self._cache)
+        if code:
+            return "broken", out.strip().splitlines()[-1]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command += ["-m", "not slow", *tests_of(mutation, self.tree)]
+        code, out = self._run(command, self._cache)
+        if code == 0:
+            return "survived", ""
+        if BROKEN.search(out):
+            return "broken", BROKEN.findall(out)[0][:80]
+        first = re.search(r"^(?:FAILED|ERROR) (\S+)", out, flags=re.MULTILINE)
+        if first is None:
+            return ("caught", "hung") if code < 0 else ("broken", f"pytest ended with {code}")
+        return "caught", first[1].removeprefix("tests/").split("[")[0]
+
+    def failing(self, tests: set[str]) -> set[str]:
+        """Which of these fail without any mistake."""
+        shutil.rmtree(self._cache, ignore_errors=True)
+        shutil.copytree(self._warm, self._cache)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        _, out = self._run([*command, *(f"tests/{test}" for test in sorted(tests))], self._cache)
+        return {name for name in tests if re.search(rf"^(FAILED|ERROR) tests/{name}\b", out, re.M)}
+
+    def _run(self, command: list[str], cache: Path) -> tuple[int, str]:
+        """The exit code and what was printed; -1 if it took too long."""
+        env = {**os.environ, "PYTHONPATH": str(self.tree), "NUMBA_CACHE_DIR": str(cache)}
+        env["OPENBLAS_NUM_THREADS"] = "1"  # workers share the cores
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self.tree,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            out = error.stdout or b""
+            return -1, out if isinstance(out, str) else out.decode(errors="replace")
+        return done.returncode, done.stdout
+
+
+def run(
+    mutations: list[Mutation], *, jobs: int, root: Path, told: Callable[[Result], None]
+) -> list[Result]:
+    """Judge all of them, so many at a time; in the order given."""
+    lock, workers = threading.Lock(), threading.local()
+    made: list[Worker] = []
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+
+        def judge(mutation: Mutation) -> Result:
+            if not hasattr(workers, "own"):
+                workers.own = Worker(Path(tempfile.mkdtemp(dir=folder)), root)
+                made.append(workers.own)
+            found: Result = workers.own.judge(mutation)
+            with lock:
+                told(found)
+            return found
+
+        with ThreadPoolExecutor(jobs) as pool:
+            results = list(pool.map(judge, mutations))
+        # A test that fails in any case has noticed nothing.
+        seen = {r.by for r in results if r.status == "caught" and "::" in r.by}
+        vain = made[0].failing(seen) if seen else set()
+    return [replace(r, status="broken") if r.by in vain else r for r in results]
+
+
+def totals(results: list[Result]) -> str:
+    """A table for people: how many of each subject were caught, and which were not."""
+    lines = [f"{'subject':<10}{'caught':>8}{'survived':>10}{'broken':>8}"]
+    for subject in (*SUBJECTS, "all"):
+        own = [r.status for r in results if subject in (r.subject, "all")]
+        if own:
+            counts = [own.count(status) for status in ("caught", "survived", "broken")]
+            lines.append(f"{subject:<10}{counts[0]:>8}{counts[1]:>10}{counts[2]:>8}")
+    lines += [f"{r.status}: {r.id} {r.by}".rstrip() for r in results if r.status != "caught"]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run what is asked for; 0 if everything was caught."""
+    parser = argparse.ArgumentParser(description="Do the tests notice mistakes?")
+    parser.add_argument("--only", nargs="+", metavar="ID", help="ids, or how they begin")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
+    parser.add_argument("--out", type=Path, help="a JSON file for the results")
+    parser.add_argument("--check", action="store_true", help="only say which cannot be made")
+    asked = parser.parse_args()
+    chosen = [m for m in MUTATIONS if not asked.only or m.id.startswith(tuple(asked.only))]
+    wrong = problems(chosen, ROOT)
+    if wrong or asked.check:
+        say("\n".join(wrong) or f"all {len(chosen)} mutations can be made")
+        return int(bool(wrong))
+    found: list[Result] = []
+
+    def told(result: Result) -> None:
+        found.append(result)
+        say(f"{result.seconds:7.1f} s  {result.status:<9} {result.id}  {result.by}".rstrip())
+        if asked.out is not None:  # whatever interrupts it, what is known is kept
+            asked.out.write_text(json.dumps([asdict(r) for r in found], indent=1) + "\n")
+
+    results = run(chosen, jobs=asked.jobs, root=ROOT, told=told)
+    if asked.out is not None:
+        asked.out.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+    say(totals(results))
+    return int(any(r.status != "caught" for r in results))
+
+
+def say(text: str) -> None:
+    """A line for whoever waits."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

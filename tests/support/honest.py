@@ -1,0 +1,500 @@
+"""Honest certificates, made in exact arithmetic by slow code that shares nothing with the package.
+
+Every step moves a bound by one exact backup and rounds outward, so that inequalities hold exactly
+and, once converged, have no room left.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bisim_abstract import (
+    TabularMDP,
+    bisimulation_metric,
+    verify,
+)
+from bisim_abstract._model.estimation import Estimate
+from tests.support.oracles import (
+    lifted_exact,
+    linked,
+    partial_exact,
+    transport_exact,
+    variation_exact,
+)
+
+Floats = npt.NDArray[np.float64]
+
+
+Ints = npt.NDArray[np.int64]
+
+
+Exact = list[list[Fraction]]
+
+
+# -- honest components -------------------------------------------------------------------------
+
+
+def up(value: Fraction) -> float:
+    number = float(value)
+    return number if Fraction(number) >= value else float(np.nextafter(number, np.inf))
+
+
+def down(value: Fraction) -> float:
+    return -up(-value)
+
+
+def ends(mdp: TabularMDP, state: int, action: int) -> tuple[Fraction, Fraction]:
+    """What the true reward lies between."""
+    reward = Fraction(float(mdp.rewards[state, action]))
+    radius = Fraction(0)
+    if mdp.estimate is not None:
+        radius = Fraction(float(mdp.estimate.reward_radius[state, action]))
+    return reward - radius, reward + radius
+
+
+def block_model(mdp: TabularMDP, labels: Sequence[int]) -> SimpleNamespace:
+    """Intervals, the mean lifted row of each block as its centre, and exact radii."""
+    n_blocks, n_actions = max(labels) + 1, mdp.n_actions
+    low, high = np.empty((n_blocks, n_actions)), np.empty((n_blocks, n_actions))
+    radius = np.empty((n_blocks, n_actions))
+    indptr, indices, probs = [0], [], []
+    for block in range(n_blocks):
+        members = [s for s, label in enumerate(labels) if label == block]
+        for a in range(n_actions):
+            intervals = [ends(mdp, s, a) for s in members]
+            low[block, a] = down(min(x[0] for x in intervals))
+            high[block, a] = up(max(x[1] for x in intervals))
+            rows = [lifted_exact(mdp, labels, s, a) for s in members]
+            reach = sorted(set().union(*rows))
+            centre = [float(sum(r.get(b, Fraction(0)) for r in rows) / len(rows)) for b in reach]
+            total = sum((Fraction(v) for v in centre), Fraction(0))
+            row = {b: Fraction(v) / total for b, v in zip(reach, centre, strict=True)}
+            away = Fraction(0)
+            for s, other in zip(members, rows, strict=True):
+                extra = Fraction(0)
+                if mdp.estimate is not None:
+                    extra = Fraction(float(mdp.estimate.row_radius[s, a]))
+                away = max(away, min(Fraction(1), variation_exact(other, row) + extra))
+            radius[block, a] = up(away)
+            indices += reach
+            probs += centre
+            indptr.append(len(indices))
+    return SimpleNamespace(
+        labels=np.array(labels, np.int64),
+        low=low,
+        high=high,
+        indptr=np.array(indptr, np.int64),
+        indices=np.array(indices, np.int64),
+        probs=np.array(probs),
+        radius=radius,
+        is_estimate=mdp.estimate is not None,
+    )
+
+
+def state_model(mdp: TabularMDP) -> SimpleNamespace:
+    """States as blocks of one, intervals kept as fractions."""
+    estimate = mdp.estimate
+    pairs = [[ends(mdp, s, a) for a in range(mdp.n_actions)] for s in range(mdp.n_states)]
+    return SimpleNamespace(
+        labels=np.arange(mdp.n_states),
+        low=[[x[0] for x in line] for line in pairs],
+        high=[[x[1] for x in line] for line in pairs],
+        indptr=mdp.indptr,
+        indices=mdp.indices,
+        probs=mdp.probs,
+        radius=np.zeros(mdp.rewards.shape) if estimate is None else estimate.row_radius,
+        is_estimate=estimate is not None,
+    )
+
+
+class Operator:
+    """Both block inequalities, from their definition."""
+
+    def __init__(self, model: SimpleNamespace, gamma: float, diameter: Fraction) -> None:
+        self.model, self.gamma, self.diameter = model, Fraction(gamma), diameter
+        self.n, self.n_actions = len(model.low), len(model.low[0])
+
+    def apart(self, s: int, t: int, a: int) -> tuple[Fraction, Fraction]:
+        m = self.model
+        low, high, low_, high_ = (
+            Fraction(x) for x in (m.low[s][a], m.high[s][a], m.low[t][a], m.high[t][a])
+        )
+        return max(Fraction(0), low - high_, low_ - high), max(high - low_, high_ - low)
+
+    def starts(self, s: int, t: int) -> tuple[Fraction, Fraction]:
+        both = [self.apart(s, t, a) for a in range(self.n_actions)]
+        return max(x[0] for x in both), max(x[1] for x in both) + self.gamma * self.diameter
+
+    def row(self, s: int, a: int) -> tuple[list[int], list[float]]:
+        m, at = self.model, s * self.n_actions + a
+        part = slice(m.indptr[at], m.indptr[at + 1])
+        return m.indices[part].tolist(), m.probs[part].tolist()
+
+    def backup(self, table: Exact, s: int, t: int, *, is_upper: bool) -> Fraction:
+        best = Fraction(0)
+        for a in range(self.n_actions):
+            gap, span = self.apart(s, t, a)
+            (x, p), (y, q) = self.row(s, a), self.row(t, a)
+            cost = [[table[i][j] for j in y] for i in x]
+            free = Fraction(float(self.model.radius[s][a])) + Fraction(
+                float(self.model.radius[t][a])
+            )
+            if is_upper:
+                kappa = max(max(line) for line in cost)
+                if self.model.is_estimate and free > 0:
+                    kappa = max(kappa, self.diameter)
+                far = min(kappa, transport_exact(cost, p, q) + free * kappa)
+                best = max(best, span + self.gamma * far)
+            else:
+                best = max(best, gap + self.gamma * partial_exact(cost, p, q, free))
+        return best
+
+
+def diameter_of(low: Any, high: Any, gamma: float) -> Fraction:
+    spans = [
+        max(Fraction(line[a]) for line in high) - min(Fraction(line[a]) for line in low)
+        for a in range(len(low[0]))
+    ]
+    return max(spans) / (1 - Fraction(gamma))
+
+
+def iterate(
+    operator: Operator,
+    below: Exact,
+    above: Exact,
+    pairs: list[tuple[int, int]],
+    sweeps: int,
+) -> tuple[list[float], list[float]]:
+    """Exact backups of some pairs, rounded outward; tables are changed in place.
+
+    `below` and `above` are what can be read at first; pairs keep what is tighter.
+    """
+    lower = {p: down(below[p[0]][p[1]]) for p in pairs}
+    upper = {p: up(above[p[0]][p[1]]) for p in pairs}
+    for _ in range(sweeps):
+        for s, t in pairs:
+            if s != t:
+                value = down(operator.backup(below, s, t, is_upper=False))
+                lower[s, t] = max(lower[s, t], value)
+                below[s][t] = below[t][s] = max(below[s][t], Fraction(value))
+            value = up(operator.backup(above, s, t, is_upper=True))
+            upper[s, t] = min(upper[s, t], value)
+            above[s][t] = above[t][s] = min(above[s][t], Fraction(value))
+    return [max(lower[p], 0.0) for p in pairs], [upper[p] for p in pairs]
+
+
+def make_level(
+    mdp: TabularMDP,
+    gamma: float,
+    labels: Sequence[int],
+    sweeps: int,
+    leave_out: Sequence[tuple[int, int]] = (),
+) -> SimpleNamespace:
+    model = block_model(mdp, labels)
+    n = len(model.low)
+    sizes = np.bincount(model.labels)
+    operator = Operator(model, gamma, diameter_of(model.low.tolist(), model.high.tolist(), gamma))
+    below = [[Fraction(0)] * n for _ in range(n)]
+    above = [[Fraction(0)] * n for _ in range(n)]
+    pairs = []
+    for s in range(n):
+        for t in range(s, n):
+            if s < t or sizes[s] > 1:
+                start = operator.starts(s, t)
+                below[s][t] = below[t][s] = start[0]
+                above[s][t] = above[t][s] = start[1]
+                if (s, t) not in leave_out:
+                    pairs.append((s, t))
+    lower, upper = iterate(operator, below, above, pairs, sweeps)
+    return SimpleNamespace(
+        model=model,
+        keys=np.array([s * n + t for s, t in pairs], np.int64),
+        lower=np.array(lower),
+        upper=np.array(upper),
+    )
+
+
+def exact_rows(mdp: TabularMDP) -> list[list[dict[int, Fraction]]]:
+    own = list(range(mdp.n_states))
+    return [[lifted_exact(mdp, own, s, a) for a in range(mdp.n_actions)] for s in own]
+
+
+def make_features(
+    mdp: TabularMDP, gamma: float, sweeps: int, *, has_witness: bool = True, stretch: float = 1.0
+) -> SimpleNamespace:
+    """Two generalised value functions of either kind, and a witness."""
+    signs = [[1] * mdp.n_actions, [-1] + [1] * (mdp.n_actions - 1), [1] + [0] * (mdp.n_actions - 1)]
+    kinds = [0, 1, 0]
+    rows, g = exact_rows(mdp), Fraction(gamma)
+    values, corrections = [], []
+
+    def applied(line: list[float], k: int) -> list[Fraction]:
+        result = []
+        for s in range(mdp.n_states):
+            found = []
+            for a, sign in enumerate(signs[k]):
+                if sign:
+                    ahead = sum((p * Fraction(line[t]) for t, p in rows[s][a].items()), Fraction(0))
+                    found.append(sign * Fraction(float(mdp.rewards[s, a])) + g * ahead)
+            result.append(sum(found, Fraction(0)) / len(found) if kinds[k] else max(found))
+        return result
+
+    for k in range(len(signs)):
+        line = [0.0] * mdp.n_states
+        for _ in range(sweeps):
+            line = [float(v) for v in applied(line, k)]
+        line = [stretch * v for v in line]
+        residual = [x - Fraction(v) for x, v in zip(applied(line, k), line, strict=True)]
+        spread = max(residual) - min(residual)
+        if mdp.estimate is not None:
+            width = Fraction(max(line)) - Fraction(min(line))
+            used = [a for a, sign in enumerate(signs[k]) if sign]
+            errors = [
+                [
+                    Fraction(float(mdp.estimate.reward_radius[s, a]))
+                    + g * width * Fraction(float(mdp.estimate.row_radius[s, a]))
+                    for a in used
+                ]
+                for s in range(mdp.n_states)
+            ]
+            spread += 2 * max(sum(x, Fraction(0)) / len(x) if kinds[k] else max(x) for x in errors)
+        values.append(line)
+        corrections.append(up(spread / (1 - g)))
+    witnesses: tuple[SimpleNamespace, ...] = ()
+    if has_witness:
+        support, potential = [0, mdp.n_states - 1, 2], [0.0, 0.0, 0.0]
+        w = [
+            min(
+                Fraction(u) + max(abs(Fraction(x[z]) - Fraction(x[i])) for x in values)
+                for i, u in zip(support, potential, strict=True)
+            )
+            for z in range(mdp.n_states)
+        ]
+        exact = [
+            -Fraction(float(mdp.rewards[s, 0]))
+            + g * sum((p * w[t] for t, p in rows[s][0].items()), Fraction(0))
+            for s in range(mdp.n_states)
+        ]
+        line = [float(v) for v in exact]
+        off = [Fraction(v) - x for v, x in zip(line, exact, strict=True)]
+        witnesses = (
+            SimpleNamespace(
+                values=np.array(line),
+                action=0,
+                sign=-1,
+                support=np.array(support, np.int64),
+                potential=np.array(potential),
+                correction=up(g * Fraction(max(corrections)) + max(off) - min(off)),
+            ),
+        )
+    return SimpleNamespace(
+        values=np.array(values),
+        signs=np.array(signs, np.int64),
+        kinds=np.array(kinds, np.int64),
+        corrections=np.array(corrections),
+        witnesses=witnesses,
+    )
+
+
+def composed(mdp: TabularMDP, content: dict[str, Any]) -> tuple[Exact, Exact]:
+    """What all components but covered pairs say of every pair, exactly."""
+    model, gamma, n = state_model(mdp), content["gamma"], mdp.n_states
+    operator = Operator(model, gamma, diameter_of(model.low, model.high, gamma))
+    below = [[Fraction(0)] * n for _ in range(n)]
+    above = [[Fraction(0)] * n for _ in range(n)]
+    for s in range(n):
+        for t in range(s + 1, n):
+            least, most = operator.starts(s, t)
+            if content["lower_start"] == "zero":
+                least = Fraction(0)
+            if content["upper_start"] == "constant":
+                most = operator.diameter
+            for level in content["levels"]:
+                one, two = sorted((int(level.model.labels[s]), int(level.model.labels[t])))
+                at = np.flatnonzero(level.keys == one * len(level.model.low) + two)
+                if at.size:
+                    least = max(least, Fraction(float(level.lower[at[0]])))
+                    most = min(most, Fraction(float(level.upper[at[0]])))
+            features = content["features"]
+            if features is not None:
+                for line, c in zip(features.values, features.corrections, strict=True):
+                    least = max(least, abs(Fraction(line[s]) - Fraction(line[t])) - Fraction(c))
+                for w in features.witnesses:
+                    away = abs(Fraction(w.values[s]) - Fraction(w.values[t]))
+                    least = max(least, away - Fraction(w.correction))
+            below[s][t] = below[t][s] = least
+            above[s][t] = above[t][s] = most
+    return below, above
+
+
+def build(
+    mdp: TabularMDP,
+    gamma: float,
+    *,
+    labelings: Sequence[Sequence[int]] = (),
+    pairs: Sequence[tuple[int, int]] = (),
+    sweeps: int = 12,
+    has_features: bool = True,
+    has_witness: bool = True,
+    starts: tuple[str, str] = ("reward", "reward"),
+    tau: float | None = None,
+) -> dict[str, Any]:
+    """An honest certificate of all components, converged as far as asked."""
+    empty = np.empty(0, np.int64)
+    estimate = mdp.estimate
+    content: dict[str, Any] = {
+        "fingerprint": mdp.fingerprint,
+        "n_states": mdp.n_states,
+        "gamma": gamma,
+        "rewards": mdp.rewards,
+        "reward_radius": np.empty((0, 0)) if estimate is None else estimate.reward_radius,
+        "alpha": None if estimate is None else estimate.alpha,
+        "levels": tuple(make_level(mdp, gamma, labels, sweeps) for labels in labelings),
+        "features": None,
+        "lower_start": starts[0],
+        "upper_start": starts[1],
+        "tau": None,
+        "scope": "all",
+        "labels_lower": empty,
+        "labels_upper": empty,
+        "terminal_state": mdp.terminal_state,
+        "value": None,
+        "stop": "",
+        "run": {},
+    }
+    if has_features:
+        content["features"] = make_features(
+            mdp, gamma, sweeps, has_witness=has_witness and estimate is None
+        )
+    below, above = composed(mdp, content)
+    model = state_model(mdp)
+    operator = Operator(model, gamma, diameter_of(model.low, model.high, gamma))
+    lower, upper = iterate(operator, below, above, list(pairs), sweeps)
+    content["keys"] = np.array([s * mdp.n_states + t for s, t in pairs], np.int64)
+    content["lower"], content["upper"] = np.array(lower), np.array(upper)
+    return content if tau is None else at_tau(mdp, content, tau)
+
+
+def bounds(mdp: TabularMDP, content: dict[str, Any]) -> tuple[Exact, Exact]:
+    """What a certificate says of every pair."""
+    below, above = composed(mdp, content)
+    for key, low, high in zip(
+        content["keys"].tolist(), content["lower"].tolist(), content["upper"].tolist(), strict=True
+    ):
+        s, t = divmod(key, mdp.n_states)
+        below[s][t] = below[t][s] = max(below[s][t], Fraction(low))
+        above[s][t] = above[t][s] = min(above[s][t], Fraction(high))
+    return below, above
+
+
+def at_tau(mdp: TabularMDP, content: dict[str, Any], tau: float) -> dict[str, Any]:
+    """The same with a threshold; start values link no pair in the upper arm, but D links all."""
+    below, _ = bounds(mdp, content)
+    model = state_model(mdp)
+    largest = diameter_of(model.low, model.high, content["gamma"])
+    stored = {**content, "upper_start": "constant"}
+    above = bounds(mdp, stored)[1]
+    assert all(above[s][t] <= largest for s in range(len(above)) for t in range(len(above)))
+    return {
+        **content,
+        "tau": tau,
+        "labels_lower": np.array(linked(below, tau), np.int64),
+        "labels_upper": np.array(linked(above, tau), np.int64),
+    }
+
+
+def undecided(content: dict[str, Any], mdp: TabularMDP) -> str:
+    """Why float mode alone does not accept, where fractions would take too long to ask."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.import_module("bisim_abstract._verify.verify"), "SMALL", -1)
+        result = found(content, mdp)
+    assert result.mode == "float"
+    assert result.problem.endswith('; mode "exact" would decide, slowly')
+    return str(result.problem)
+
+
+def found(content: dict[str, Any], mdp: TabularMDP, mode: str = "float") -> Any:
+    made: Any = SimpleNamespace(**content)
+    return verify(mdp, made, mode=mode)
+
+
+def accepted(content: dict[str, Any], mdp: TabularMDP) -> float:
+    for mode in ("exact", "sampled"):
+        exact = found(content, mdp, mode)
+        assert exact.is_valid, exact.problem
+    assert found(content, mdp, "exact").widening == 0.0
+    plain = found(content, mdp)
+    assert plain.is_valid, plain.problem
+    assert plain.verdict == "verified"
+    scale = float(np.ptp(mdp.rewards, axis=0).max()) + 1.0
+    assert 0.0 <= plain.widening <= 1e-12 * scale / (1.0 - content["gamma"]) ** 2
+    assert plain.levels_checked == len(content["levels"])
+    assert plain.pairs_checked == content["keys"].size + sum(
+        level.keys.size for level in content["levels"]
+    )
+    return float(plain.widening)
+
+
+def rejected(content: dict[str, Any], mdp: TabularMDP, words: str = "") -> None:
+    for mode in ("float", "exact"):
+        result = found(content, mdp, mode)
+        assert not result.is_valid, mode
+        assert result.verdict == "rejected"
+        assert words in result.problem, result.problem
+
+
+def estimated(mdp: TabularMDP, reward: float, row: float, seed: int = 0) -> TabularMDP:
+    rng = np.random.default_rng(seed)
+    shape = mdp.rewards.shape
+    estimate = Estimate(
+        counts=np.ones(shape, np.int64),
+        reward_radius=reward * rng.random(shape) * (rng.random(shape) < 0.8),
+        row_radius=row * rng.random(shape) * (rng.random(shape) < 0.8),
+        alpha=0.1,
+        reward_range=(-10.0, 10.0),
+        support_bound=mdp.n_states,
+    )
+    return dataclasses.replace(mdp, estimate=estimate)
+
+
+# -- honest certificates -----------------------------------------------------------------------
+
+
+def _renamed(made: tuple[TabularMDP, Any]) -> TabularMDP:
+    return made[0]
+
+
+def thresholds(below: Exact, above: Exact) -> list[float]:
+    """Middles of the gaps between all bounds, the widest last."""
+    ends = sorted({x for table in (below, above) for line in table for x in line})
+    return [float((a + b) / 2) for _, a, b in sorted((b - a, a, b) for a, b in pairwise(ends))]
+
+
+def assert_encloses(
+    mdp: TabularMDP, gamma: float, below: Exact, above: Exact, widening: float
+) -> None:
+    exact = bisimulation_metric(mdp, gamma)
+    room = widening + exact.gap + 1e-12
+    n = mdp.n_states
+    for s in range(n):
+        for t in range(n):
+            assert float(below[s][t]) <= exact.upper[s, t] + room, (s, t)
+            assert float(above[s][t]) >= exact.lower[s, t] - room, (s, t)
+
+
+# -- alterations -------------------------------------------------------------------------------
+
+
+def deep(content: dict[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy(content)

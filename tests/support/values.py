@@ -1,0 +1,307 @@
+"""Values of small models in exact arithmetic, and random models to take them of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bisim_abstract import TabularMDP
+from bisim_abstract._abstract.value_proof import GroundValues
+from bisim_abstract._model.estimation import Estimate
+from tests.support.oracles import fractions, lifted_exact
+
+Ints = npt.NDArray[np.int64]
+
+
+Row = dict[int, Fraction]
+
+
+Values = Sequence[Fraction]
+
+
+GAMMAS = (0.0, 0.5, 0.9, 0.99)
+
+
+KERNELS = ("dense", "sparse", "deterministic", "skewed")
+
+
+REWARDS = ("plain", "negative", "offset", "tiny", "zero", "few", "huge")
+
+
+MOST_ROUNDS = 300  # of tightening; an endless loop fails instead of hanging
+
+
+# -- exact truth -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A model whose numbers are fractions; each row is divided by its exact sum."""
+
+    rewards: list[list[Fraction]]
+    rows: list[list[Row]]
+    gamma: Fraction
+
+    @classmethod
+    def of(cls, mdp: TabularMDP, gamma: float) -> Exact:
+        same = range(mdp.n_states)
+        return cls(
+            [[Fraction(r) for r in line] for line in mdp.rewards.tolist()],
+            [[lifted_exact(mdp, same, s, a) for a in range(mdp.n_actions)] for s in same],
+            Fraction(gamma),
+        )
+
+    def q(self, values: Values, s: int, a: int) -> Fraction:
+        ahead = sum((p * values[t] for t, p in self.rows[s][a].items()), Fraction(0))
+        return self.rewards[s][a] + self.gamma * ahead
+
+    def values_of(self, weights: Sequence[Sequence[Fraction]]) -> list[Fraction]:
+        """Values of a policy of action probabilities, by elimination in whole numbers."""
+        n = len(self.rewards)
+        system = []
+        for s in range(n):
+            line = [Fraction(int(s == t)) for t in range(n)] + [Fraction(0)]
+            for a, weight in enumerate(weights[s]):
+                if weight:
+                    line[n] += weight * self.rewards[s][a]
+                    for t, p in self.rows[s][a].items():
+                        line[t] -= self.gamma * weight * p
+            system.append(line)
+        return solved(system)
+
+    def of_actions(self, actions: Sequence[int]) -> list[Fraction]:
+        count = len(self.rewards[0])
+        return self.values_of([[Fraction(int(a == b)) for b in range(count)] for a in actions])
+
+    def at_random(self) -> list[Fraction]:
+        count = len(self.rewards[0])
+        return self.values_of([[Fraction(1, count)] * count] * len(self.rewards))
+
+    def optimal(self, first: Sequence[int]) -> list[Fraction]:
+        """By policy iteration; it ends where no action is better, exactly."""
+        choice = list(first)
+        while True:
+            values = self.of_actions(choice)
+            better = self.greedy(values, choice)
+            if better == choice:
+                return values
+            choice = better
+
+    def greedy(self, values: Values, choice: Sequence[int] | None = None) -> list[int]:
+        """The best actions by values, those chosen already where they are among the best."""
+        best = []
+        for s, line in enumerate(self.rewards):
+            q = [self.q(values, s, a) for a in range(len(line))]
+            is_best = choice is not None and q[choice[s]] == max(q)
+            best.append(choice[s] if choice is not None and is_best else q.index(max(q)))
+        return best
+
+
+def solved(system: list[list[Fraction]]) -> list[Fraction]:
+    """Solve a system [A | b] whose diagonal dominates, fraction-free."""
+    n = len(system)
+    lines = []
+    for line in system:
+        unit = 1
+        for x in line:
+            unit = max(unit, x.denominator) if unit % x.denominator == 0 else unit * x.denominator
+        lines.append([int(x * unit) for x in line])
+    before = 1
+    for k in range(n):
+        pivot = lines[k][k]
+        assert pivot != 0
+        for i in range(n):
+            if i != k:
+                factor = lines[i][k]
+                lines[i] = [
+                    (pivot * x - factor * y) // before
+                    for x, y in zip(lines[i], lines[k], strict=True)
+                ]
+        before = pivot
+    return [Fraction(lines[k][n], lines[k][k]) for k in range(n)]
+
+
+def mean(start: npt.NDArray[np.float64], values: Values) -> Fraction:
+    weights = [Fraction(w) for w in start.tolist()]
+    return sum((w * v for w, v in zip(weights, values, strict=True)), Fraction(0)) / sum(weights)
+
+
+def check_inequality(
+    mdp: TabularMDP,
+    model: Exact,
+    values: npt.NDArray[np.float64],
+    side: int,
+    policy: Sequence[int] | str,
+) -> None:
+    """One backup of one function, with the radii of an estimate."""
+    v = fractions(values)
+    span = max(v) - min(v)
+    for s in range(mdp.n_states):
+        found = []
+        for a in range(mdp.n_actions):
+            q = model.q(v, s, a)
+            if mdp.estimate is not None:
+                radius = Fraction(float(mdp.estimate.row_radius[s, a])) * span
+                reward = Fraction(float(mdp.estimate.reward_radius[s, a]))
+                q += side * (reward + model.gamma * radius)
+            found.append(q)
+        if policy == "best":
+            whole = max(found)
+        elif policy == "mean":
+            whole = sum(found, Fraction(0)) / len(found)
+        else:
+            whole = found[int(policy[s])]
+        assert side * (v[s] - whole) >= 0, (s, float(v[s]), float(whole))
+
+
+def largest_span(mdp: TabularMDP, gamma: Fraction) -> Fraction:
+    """All that values could differ by, whichever true model it is."""
+    rewards = fractions(mdp.rewards.ravel())
+    radii = [Fraction(0)] * len(rewards)
+    if mdp.estimate is not None:
+        radii = fractions(mdp.estimate.reward_radius.ravel())
+    high = max(r + away for r, away in zip(rewards, radii, strict=True))
+    low = min(r - away for r, away in zip(rewards, radii, strict=True))
+    return (high - low) / (1 - gamma)
+
+
+# -- random models -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    mdp: TabularMDP
+    gamma: float
+    labels: Ints
+    is_plain: bool  # whether rounding is far below what is lost
+
+
+def random_case(seed: int, *, max_states: int = 6) -> Case:
+    """A small model of any kind, a discount and a partition."""
+    rng = np.random.default_rng([77, seed])
+    n = int(rng.integers(1, max_states + 1))
+    n_actions = int(rng.integers(1, 4))
+    kernel, reward = str(rng.choice(KERNELS)), str(rng.choice(REWARDS))
+    P = np.zeros((n, n_actions, n))
+    for s in range(n):
+        for a in range(n_actions):
+            P[s, a] = random_row(rng, n, kernel)
+    R = rng.random((n, n_actions))
+    if reward == "negative":
+        R = -R
+    elif reward == "offset":
+        R += 10.0 ** rng.integers(1, 13) * rng.choice([-1.0, 1.0])
+    elif reward == "tiny":
+        R *= 10.0 ** -float(rng.choice([12, 100, 300, 307, 312]))
+    elif reward == "zero":
+        R[:] = 0.0
+    elif reward == "few":
+        R = rng.choice([0.0, 0.0, 1.0, -1.0], size=R.shape)
+    elif reward == "huge":
+        R *= 10.0 ** float(rng.choice([9, 100, 290]))
+    terminal = None
+    if n > 1 and rng.random() < 0.5:
+        terminal = int(rng.integers(n))
+        P[terminal], R[terminal] = np.eye(n)[terminal], 0.0
+    weights = np.eye(n)[rng.integers(n)] if rng.random() < 0.5 else rng.dirichlet(np.ones(n))
+    mdp = TabularMDP.from_dense(P, R, order="sas", terminal_state=terminal, start=weights)
+    labels = rng.integers(0, int(rng.integers(1, n + 1)), n)
+    return Case(
+        mdp, float(rng.choice(GAMMAS)), labels.astype(np.int64), reward in ("plain", "negative")
+    )
+
+
+def random_row(rng: np.random.Generator, n: int, kernel: str) -> npt.NDArray[np.float64]:
+    row = np.zeros(n)
+    if kernel == "dense":
+        return np.asarray(rng.dirichlet(np.ones(n)))
+    if kernel == "skewed":
+        row[rng.integers(n)] = 1.0
+        row[rng.integers(n)] += float(rng.choice([1e-10, 1e-20, 1e-300]))
+        return np.asarray(row / row.sum())
+    support = rng.permutation(n)[: 1 if kernel == "deterministic" else int(rng.integers(1, 4))]
+    row[support] = rng.dirichlet(np.ones(support.size))
+    return row
+
+
+def limit_tightening(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = GroundValues.tighten
+
+    def counted(self: GroundValues, tol: float, guess: npt.NDArray[np.float64]) -> Any:
+        calls = self.__dict__["calls"] = self.__dict__.get("calls", 0) + 1
+        assert calls <= MOST_ROUNDS, "tightening does not come to an end"
+        return plain(self, tol, guess)
+
+    monkeypatch.setattr(GroundValues, "tighten", counted)
+
+
+# -- bounds of known models ----------------------------------------------------------------------
+
+
+NOTHING_TO_LOSE = {
+    "no rewards": TabularMDP.from_dense(np.eye(3)[[1, 2, 0]][:, None, :], np.zeros((3, 1))),
+    "no rewards, an end": TabularMDP.from_dense(
+        np.eye(3)[[2, 2, 2]][:, None, :], np.zeros((3, 1)), terminal_state=2
+    ),
+    "one state": TabularMDP.from_dense(np.ones((1, 2, 1)), [[1.0, 1.0]]),
+    "one class": TabularMDP.from_dense(np.full((3, 2, 3), 1 / 3), np.ones((3, 2))),
+    "one action": TabularMDP.from_dense(np.full((3, 1, 3), 1 / 3), [1.0, 2.0, 4.0]),
+    "one action, start value 0": TabularMDP.from_dense(
+        np.eye(3)[[2, 2, 2]][:, None, :], [1.0, -1.0, 0.0], terminal_state=2
+    ),
+    "one action, late reward": TabularMDP.from_dense(
+        np.eye(100)[[*range(1, 100), 99]][:, None, :],
+        np.eye(100)[98],
+        terminal_state=99,
+        start=np.eye(100)[0],
+    ),
+    "all actions alike": TabularMDP.from_dense(
+        np.repeat(np.full((3, 1, 3), 1 / 3), 2, axis=1), [[1.0, 1.0], [2.0, 2.0], [-3.0, -3.0]]
+    ),
+}
+
+
+# -- estimated models ----------------------------------------------------------------------------
+
+
+def with_equal_radii(mdp: TabularMDP, radius: float) -> TabularMDP:
+    """The same as an estimate whose rewards and rows all have one radius."""
+    shape = mdp.rewards.shape
+    estimate = Estimate(
+        counts=np.ones(shape, np.int64),
+        reward_radius=np.full(shape, radius),
+        row_radius=np.full(shape, radius),
+        alpha=0.05,
+        reward_range=(-1.0, 1.0),
+        support_bound=mdp.n_states,
+    )
+    return replace(mdp, estimate=estimate)
+
+
+# -- estimated models ----------------------------------------------------------------------------
+
+
+def with_radii(mdp: TabularMDP, seed: int, *, scale: float | None = None) -> TabularMDP:
+    """The same as an estimate with radii from nothing to everything; the end is known."""
+    rng = np.random.default_rng([5, seed])
+    shape = mdp.rewards.shape
+    size = float(np.abs(mdp.rewards).max()) if scale is None else scale
+    row = np.minimum(10.0 ** rng.uniform(-5, 0.5, shape), 1.0) * (rng.random(shape) < 0.7)
+    reward = size * 10.0 ** rng.uniform(-6, 0, shape) * (rng.random(shape) < 0.7)
+    if mdp.terminal_state is not None:
+        row[mdp.terminal_state] = reward[mdp.terminal_state] = 0.0
+    estimate = Estimate(
+        counts=np.ones(shape, np.int64),
+        reward_radius=reward,
+        row_radius=row,
+        alpha=0.05,
+        reward_range=(-1.0, 1.0),
+        support_bound=mdp.n_states,
+    )
+    return replace(mdp, estimate=estimate)

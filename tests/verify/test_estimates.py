@@ -1,0 +1,151 @@
+"""`verify` on certificates of estimated models, honest and altered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bisim_abstract._model.generators import sparse_mdp
+from tests.support.altered import GAMMA, at, drop_support, in_features, put
+from tests.support.honest import (
+    accepted,
+    block_model,
+    build,
+    deep,
+    estimated,
+    make_features,
+    rejected,
+    up,
+)
+from tests.support.oracles import lifted_exact, variation_exact
+
+# -- estimated models --------------------------------------------------------------------------
+
+
+GUESS = estimated(sparse_mdp(5, 2, support=2, seed=2), 0.05, 0.1, 2)
+
+
+@pytest.fixture(scope="module")
+def guessed() -> dict[str, Any]:
+    content = build(
+        GUESS, GAMMA, labelings=[[0, 1, 1, 2, 0]], pairs=[(0, 1), (0, 3), (2, 4)], sweeps=24
+    )
+    accepted(content, GUESS)
+    return content
+
+
+def shift_interval(content: dict[str, Any]) -> None:
+    """Intervals of the estimated rewards themselves."""
+    model = content["levels"][0].model
+    for block in range(3):
+        rewards = GUESS.rewards[model.labels == block]
+        model.low[block], model.high[block] = rewards.min(axis=0), rewards.max(axis=0)
+
+
+def forget_rows(content: dict[str, Any]) -> None:
+    """Radii of the estimated rows alone."""
+    plain = dataclasses.replace(GUESS, estimate=None)
+    content["levels"][0].model.radius = block_model(plain, [0, 1, 1, 2, 0]).radius
+
+
+def sure_features(content: dict[str, Any]) -> None:
+    plain = dataclasses.replace(GUESS, estimate=None)
+    content["features"] = make_features(plain, GAMMA, 24, has_witness=False)
+
+
+def some_witness(content: dict[str, Any]) -> None:
+    plain = dataclasses.replace(GUESS, estimate=None)
+    content["features"].witnesses = make_features(plain, GAMMA, 24).witnesses
+
+
+GUESSES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "alpha smaller": (put(alpha=0.01), "alpha is 0.01"),
+    "alpha dropped": (put(alpha=None), "alpha is None"),
+    "alpha text": (put(alpha="0.1"), "alpha must be a real number"),
+    "radius dropped": (put(reward_radius=np.empty((0, 0))), "reward_radius is not that"),
+    "radius shrunk": (lambda c: c.update(reward_radius=c["reward_radius"] / 2), "reward_radius"),
+    "intervals of the estimate": (shift_interval, "reward interval"),
+    "radii of the estimate": (forget_rows, "radius is"),
+    "features of the estimate": (sure_features, "correction of feature"),
+    "a witness": (some_witness, "witnesses say nothing"),
+    "level of no estimate": (
+        lambda c: setattr(c["levels"][0].model, "is_estimate", False),
+        "is_estimate is False",
+    ),
+    "correction shrunk": (
+        in_features("corrections", at(1, lambda x: x * 0.999)),
+        "correction of feature 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GUESSES)
+def test_rejects_alterations_of_estimates(guessed: dict[str, Any], name: str) -> None:
+    content = deep(guessed)
+    alter, words = GUESSES[name]
+    alter(content)
+    rejected(content, GUESS, words)
+
+
+@pytest.mark.parametrize("side", ["lower", "upper"])
+def test_no_entry_of_an_estimate_has_room(guessed: dict[str, Any], side: str) -> None:
+    for name in ("level", "states"):
+        count = (guessed["levels"][0].keys if name == "level" else guessed["keys"]).size
+        for k in range(count):
+            content = deep(guessed)
+            holder = content["levels"][0] if name == "level" else SimpleNamespace(**content)
+            move = 1e-4 * (1.0 + getattr(holder, side)[k])
+            getattr(holder, side)[k] += move if side == "lower" else -move
+            rejected(content, GUESS, "bound of")
+
+
+def test_true_rows_of_an_estimate_may_leave_the_support(guessed: dict[str, Any]) -> None:
+    """A centre that leaves a block out: the mass that goes there counts for the radius."""
+    content = deep(guessed)
+    model = content["levels"][0].model
+    drop_support(content)
+    labels = model.labels.tolist()
+    for block, action in np.ndindex(model.radius.shape):
+        at_row = block * 2 + action
+        part = slice(int(model.indptr[at_row]), int(model.indptr[at_row + 1]))
+        entries = [Fraction(v) for v in model.probs[part].tolist()]
+        total = sum(entries, Fraction(0))
+        centre = {b: v / total for b, v in zip(model.indices[part].tolist(), entries, strict=True)}
+        model.radius[block, action] = max(
+            up(
+                min(
+                    Fraction(1),
+                    variation_exact(lifted_exact(GUESS, labels, s, action), centre)
+                    + Fraction(float(GUESS.estimate.row_radius[s, action])),  # type: ignore[union-attr]
+                )
+            )
+            for s in range(5)
+            if labels[s] == block
+        )
+    assert (model.radius < 1.0).all()
+    level = SimpleNamespace(
+        model=model, keys=np.empty(0, np.int64), lower=np.empty(0), upper=np.empty(0)
+    )
+    bare = {**content, "levels": (level,), "features": None, "keys": level.keys}
+    bare |= {"lower": level.lower, "upper": level.upper}
+    accepted(bare, GUESS)
+    for index in np.ndindex(model.radius.shape):
+        changed = deep(bare)
+        changed["levels"][0].model.radius[index] *= 1.0 - 1e-6
+        rejected(changed, GUESS, "radius is")
+
+
+def test_interval_ends_are_compared_exactly(guessed: dict[str, Any]) -> None:
+    for name, away in (("low", np.inf), ("high", -np.inf)):
+        values = getattr(guessed["levels"][0].model, name)
+        for index in np.ndindex(values.shape):
+            content = deep(guessed)
+            holder = getattr(content["levels"][0].model, name)
+            holder[index] = np.nextafter(holder[index], away)
+            rejected(content, GUESS, "reward interval")
