@@ -72,7 +72,8 @@ $(VENV)/.docs: $(VENV)/.core
 	@touch $@
 
 # Solvers are compiled before anybody waits for them, in as many processes as there are cores.
-KERNELS := $(wildcard bisim_abstract/_kernels/*.py) bisim_abstract/_verify/kernels.py bisim_abstract/_base/jit.py
+KERNELS := $(wildcard bisim_abstract/_kernels/*.py) bisim_abstract/_verify/kernels.py \
+	bisim_abstract/_base/jit.py bisim_abstract/_base/rounding.py
 $(VENV)/.compiled: $(VENV)/.core $(KERNELS)
 	@$(BIN)/bisim-abstract compile
 	@touch $@

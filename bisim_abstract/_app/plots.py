@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._app import figures, maps
-from bisim_abstract._app.figures import pair_groups as _pair_groups  # noqa: F401
 from bisim_abstract._app.palette import KEPT, LOST, LOWER, MERGE, UPPER
 from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.checks import as_generator, check_choice, check_int, check_real, require

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,17 +47,13 @@ def test_a_trained_encoder_finds_the_blocks_and_a_random_one_does_not() -> None:
     mdp = env.to_mdp()
     encoder = ActionMaxEncoder(steps=1_500).fit(mdp, n_transitions=16_000)
     only = partial(Blocks, propose=["embedding"], max_pairs=0)
-    found = certify(
-        mdp, 0.9, tau="auto", method=Blocks(embedding=encoder, propose=["embedding"], max_pairs=0)
-    )
+    found = certify(mdp, 0.9, tau="auto", method=only(embedding=encoder))
     assert found.is_certified
     assert verify(mdp, found).is_valid
     both = np.unique(np.stack([found.labels_upper, env.rooms]), axis=1)
     assert both.shape[1] == 16 == found.labels_upper.max() + 1
     random = RandomEmbedding(mdp.n_states)
-    chance = certify(
-        mdp, 0.9, tau="auto", method=Blocks(embedding=random, propose=["embedding"], max_pairs=0)
-    )
+    chance = certify(mdp, 0.9, tau="auto", method=only(embedding=random))
     assert not chance.is_certified
     assert verify(mdp, chance).is_valid
     # Where other proposals come to the rescue, the useless one was work for nothing.
