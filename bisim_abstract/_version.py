@@ -1,3 +1,3 @@
-"""The version of this package, where every layer may read it."""
+"""The version of this package, where every room may read it."""
 
 __version__ = "0.1.0"

@@ -113,11 +113,11 @@ def compare_rooms(options: Options) -> None:
         points = encoder.encode(np.arange(mdp.n_states))
         s, t = retrieve_pairs(points, k=10, seed=options.seed)
         quality = evaluate_embedding(truth, encoder, seed=options.seed)
-        goal: dict[str, Any] = {"tau": "auto", "embedding": points, "seed": options.seed}
-        found = certify(mdp, GAMMA, method=Blocks(propose=["embedding"]), **goal)
+        alone, beside = Blocks(embedding=points, propose=["embedding"]), Blocks(embedding=points)
+        found = certify(mdp, GAMMA, tau="auto", seed=options.seed, method=alone)
         verify(mdp, found).raise_if_rejected()
         count = found.n_clusters if found.is_certified else 0
-        helped = certify(mdp, GAMMA, **goal)
+        helped = certify(mdp, GAMMA, tau="auto", seed=options.seed, method=beside)
         table.add_row(
             name,
             f"{trained:.1f} s" if isinstance(encoder, Encoder) else "-",

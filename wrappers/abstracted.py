@@ -491,7 +491,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             raise NotCertifiedError(
                 f"the certificate's scope is {SCOPES[self.certificate.scope]!r}: states of "
                 "different clusters may still be within the threshold where their pair is not "
-                "covered. Make one with certify(mdp, gamma, scope='all'), or do without "
+                "covered. Make one with certify(mdp, gamma), by Blocks, or do without "
                 "require='all'"
             )
 
@@ -652,11 +652,11 @@ def _advice(certificate: Certificate, tau: float | None) -> str:
         f"[{x.low:.6g}, {x.high:.6g}) with {clusters_text(x.n_clusters, has_end=has_end)}"
         for x in intervals[:SHOWN]
     )
-    more = "more max_pairs, max_rounds or max_seconds"
-    if tau is not None and certificate.scope == "all":
-        more = f"tau={tau:g}, so that work goes where it matters, or with {more}"
-    if certificate.scope == "covered":
-        more += ", or scope='all'"
+    more = "more max_rounds or max_seconds, or by Blocks"
+    if certificate.scope == "all":
+        more = "more Blocks(max_pairs=), max_rounds or max_seconds"
+        if tau is not None:
+            more = f"tau={tau:g}, so that work goes where it matters, or with {more}"
     return f"Thresholds that are certified: {near or 'none'}. Or certify with {more}"
 
 

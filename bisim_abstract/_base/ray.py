@@ -55,7 +55,7 @@ SETTINGS = 4
 class RayBackend:
     """A Ray cluster as the place where sweeps are done.
 
-    Pass it to `certify(..., backend=...)` to use one cluster for several runs. If Ray is
+    Pass it as `Resources(backend=...)` to use one cluster for several runs. If Ray is
     initialised already, that cluster is used; else the one at `address` is joined, or at the
     variable RAY_ADDRESS, or a local one is started, which ends with `close` or the end of a
     `with` block. Lost workers and nodes change nothing; while no node has a processor, sweeps
@@ -69,7 +69,7 @@ class RayBackend:
     Example:
         ```
         with RayBackend(num_cpus=2) as backend:
-            certificate = certify(mdp, 0.9, backend=backend)
+            certificate = certify(mdp, 0.9, resources=Resources(backend=backend))
         ```
     """
 

@@ -44,6 +44,10 @@ class Resources:
             object.__setattr__(self, "memory_limit", limit)
         if isinstance(self.backend, str):
             check_choice("backend", self.backend, BACKENDS)
+        elif not hasattr(self.backend, "prepare"):
+            raise InvalidArgumentError(
+                f"backend must be 'local', 'ray' or a RayBackend, got {self.backend!r}"
+            )
         if self.address is not None and self.backend != "ray":
             raise InvalidArgumentError("address goes with backend 'ray'")
 

@@ -1,4 +1,4 @@
-"""Array aliases and small protocols shared by all layers."""
+"""Array aliases and small protocols shared by all rooms."""
 
 from __future__ import annotations
 

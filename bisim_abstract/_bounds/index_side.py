@@ -41,6 +41,7 @@ class IndexSideRun:
             largest cost in place of D where an arm went beyond it.
         eta: Largest difference between an embedded distance and the cost it stood for.
         omitted: Largest probability mass left out, both rows of a pair together.
+        backups: Pair backups made.
     """
 
     raw_lower: FloatArray
@@ -49,6 +50,7 @@ class IndexSideRun:
     eps_op: float
     eta: float
     omitted: float
+    backups: int
 
 
 def index_side_run(
@@ -114,7 +116,7 @@ def index_side_run(
     shift = eps_op / (1.0 - gamma) * (1.0 + 1e-12)
     exact = covered(mdp)
     exact.tighten(lower - shift, upper + shift)
-    return IndexSideRun(lower, upper, exact, eps_op, eta, 2.0 * omitted)
+    return IndexSideRun(lower, upper, exact, eps_op, eta, 2.0 * omitted, table.backups)
 
 
 def truncated_mdp(mdp: TabularMDP, share: float) -> tuple[TabularMDP, float]:

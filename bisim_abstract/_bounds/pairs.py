@@ -112,9 +112,15 @@ class PairTable:
     ) -> PairTable:
         """The same pairs with other bounds on them: fresh arrays, which become read-only."""
         table = copy(self)  # its keys are known to be right
-        for name, values in (("lower", lower), ("upper", upper)):
-            if values is not None:
-                object.__setattr__(table, name, _given_away(values))
+        for name, given in (("lower", lower), ("upper", upper)):
+            values = given
+            if values is None:
+                continue
+            if values.shape != self.keys.shape:
+                raise InvalidArgumentError(f"{name} must have one entry per covered pair")
+            if values.base is not None or values.dtype != np.float64:
+                values = np.array(values, np.float64)  # others could write to it
+            object.__setattr__(table, name, _given_away(values))
         table._check_bounds()
         return table
 

@@ -15,7 +15,7 @@ from bisim_abstract._abstract.aggregate import aggregate, set_end_apart
 from bisim_abstract._abstract.value import BOUNDS as VALUE_BOUNDS
 from bisim_abstract._abstract.value import NUMBERS as VALUE_NUMBERS
 from bisim_abstract._abstract.value import ProvenValue, ValueBracket
-from bisim_abstract._base.arrays import as_frozen, checked_metadata, frozen
+from bisim_abstract._base.arrays import checked_metadata, frozen
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import (
     check_choice,
@@ -155,9 +155,9 @@ class Certificate:
         set_field(self, "gamma", check_gamma(self.gamma))
         set_field(self, "n_states", check_int("n_states", self.n_states, low=1))
         for name in INTEGERS:
-            set_field(self, name, as_frozen(name, getattr(self, name), np.int64))
+            set_field(self, name, frozen(name, getattr(self, name), np.int64))
         for name in REALS:
-            set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
+            set_field(self, name, frozen(name, getattr(self, name), np.float64))
         check_choice("lower_start", self.lower_start, LOWER_STARTS)
         check_choice("upper_start", self.upper_start, UPPER_STARTS)
         check_choice("scope", self.scope, SCOPES)
@@ -643,15 +643,6 @@ class Certificate:
         known = {name: self.__dict__[name] for name in DERIVED if name in self.__dict__}
         changed.__dict__.update(known)
         return changed
-
-    def with_forests(self, forests: tuple[Forest, Forest]) -> Certificate:
-        """The same, which need not look for its spanning forests.
-
-        Args:
-            forests: Those of both arms over the pairs in scope; its maker has them at hand.
-        """
-        self.__dict__["forests"] = forests
-        return self
 
     def save(self, path: str | Path) -> None:
         """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""

@@ -2,7 +2,7 @@
 
 A `PairSolver` holds one table. `improve` moves it towards the metric in plain floating point
 and needs no trust; `residual` bounds, with one-sided arithmetic, how far the exact operator
-moves it. `bisim_abstract.metric` turns these numbers into certified bounds.
+moves it. `_exact/metric.py` turns these numbers into certified bounds.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _never(stage: str, detail: str, *, may_end: bool = True) -> None:
     """Go on whatever happens."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Blocks:
     """Blocks of similar states first, then what their bounds leave open, over all pairs.
 
@@ -823,7 +823,9 @@ class Refinement:
         picked = np.random.default_rng([self._seed, 1]).permutation(s.size)[:WITNESSES]
         made = []
         for k in picked.tolist():
-            witness = make_witness(table.mdp, table.gamma, features, int(s[k]), int(t[k]))
+            witness = make_witness(
+                table.mdp, table.gamma, features, int(s[k]), int(t[k]), resources=self._resources
+            )
             gap = abs(float(witness.values[s[k]] - witness.values[t[k]])) - witness.correction
             if gap > table.bounds(s[k], t[k])[0]:
                 made.append(witness)

@@ -66,7 +66,7 @@ def certify(
         tol: Width of the bounds over all pairs to reach.
         method: `Blocks(...)` or `Covering(...)`, with their options.
         max_rounds: Budget of rounds; with blocks, of refinement steps.
-        max_seconds: Budget of time, looked at after every round or sweep.
+        max_seconds: Budget of time, looked at after every round, and with blocks every sweep.
         max_backups: Budget of pair backups, both arms counted, block pairs included.
         seed: Seed of embeddings, indexes, partners and proposals.
         resources: Threads, workers and memory. The result does not depend on them.

@@ -37,9 +37,10 @@ __all__ = ["Covering"]
 
 ARMS = ("both", "lower", "upper")
 BACKUPS = ("exact", "index")
+ERRORS = ("eps_op", "eta", "omitted")  # of backups off an index
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Covering:
     """Rounds over covered pairs, as in the paper's Algorithm 1.
 
@@ -90,12 +91,16 @@ class Covering:
         check_choice("arms", self.arms, ARMS)
         check_choice("backup", self.backup, BACKUPS)
         object.__setattr__(self, "omit", check_fraction("omit", self.omit))
+        if self.backup == "index" and self.arms != "both":
+            raise InvalidArgumentError("backup 'index' moves both arms; arms must be 'both'")
+        if self.backup == "exact" and self.omit > 0.0:
+            raise InvalidArgumentError("omit is for backup 'index'; exact ones leave nothing out")
 
     def check(self, options: Options) -> None:
         """Values are not what the paper's rounds look at."""
         if options.max_loss is not None:
             raise InvalidArgumentError(
-                "max_loss is for scope 'all', method Blocks; the paper's rounds have none"
+                "max_loss is for method Blocks (scope 'all'); the paper's rounds have none"
             )
 
     def starts(self) -> Mapping[str, Any]:
@@ -125,7 +130,7 @@ class Rounds:
     def __init__(self, table: Arms, method: Covering, options: Options) -> None:
         self.table = table
         self.done = 0
-        self._sweeps = 0
+        self._sweeps = self._index_backups = 0
         self._errors: dict[str, float] = {}  # of backups off an index
         self._method, self._options = method, options
         given = method.embedding
@@ -134,7 +139,7 @@ class Rounds:
     @property
     def backups(self) -> int:
         """Backups made so far."""
-        return self.table.backups
+        return self.table.backups + self._index_backups
 
     def step(self, pause: Pause) -> bool:
         """One round: retrieve, explore, sweep."""
@@ -184,7 +189,8 @@ class Rounds:
         # Bounds by themselves, so that the tighter of old and new ones are bounds again.
         table.tighten(found.arms.lower, found.arms.upper)
         self._sweeps += method.sweeps
-        self._errors = {"eps_op": found.eps_op, "eta": found.eta, "omitted": found.omitted}
+        self._index_backups += found.backups
+        self._errors = {name: getattr(found, name) for name in ERRORS}
 
     # -- where it stands -------------------------------------------------------------------
 
@@ -246,6 +252,7 @@ class Rounds:
         sweeps = check_int("sweeps", run["sweeps"], low=0)
         self.table.restore(checkpoint.keys, checkpoint.lower, checkpoint.upper, run["backups"])
         self.done, self._sweeps = done, sweeps
+        self._errors = {name: float(run[name]) for name in ERRORS if name in run}
 
     def certificate(self, *, stop: str, run: Mapping[str, Any], is_final: bool) -> Certificate:
         """What is proven now; with a threshold and its value if nothing follows."""

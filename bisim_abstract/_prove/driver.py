@@ -26,7 +26,7 @@ from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._prove.options import Options
-from bisim_abstract._prove.work import Work
+from bisim_abstract._prove.work import OverBudgetError, Work
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
@@ -117,7 +117,7 @@ class _Run:
                     stop = work.leftover()
                 if checkpoint is not None and not stop:
                     self._certificate(UNFINISHED).save(checkpoint)
-        except TimeoutError as ended:
+        except OverBudgetError as ended:
             stop = str(ended)
         except KeyboardInterrupt:
             stop = f"{INTERRUPTED} in {work.unit} {work.done + 1}"
@@ -125,10 +125,11 @@ class _Run:
         return self._certificate(stop)
 
     def _pause(self, stage: str, detail: str, *, may_end: bool = True) -> None:
-        tell(self.report, stage, self.work.done, None, detail)
+        total = self.options.max_rounds if self.work.unit == "round" else None
+        tell(self.report, stage, self.work.done, total, detail)
         ended = self.budget.ended(0, self.work.backups) if may_end else ""
         if ended:
-            raise TimeoutError(ended)
+            raise OverBudgetError(ended)
 
     def _settings(self) -> dict[str, Any]:
         """What decides the course of the run, as it is read from a file."""

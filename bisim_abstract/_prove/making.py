@@ -69,4 +69,6 @@ def make_certificate(
         model=mdp,
         **clusters,
     )
-    return made if forests is None else made.with_forests(forests)
+    if forests is not None:  # of these very arms; nobody else has the object yet
+        made.__dict__["forests"] = forests
+    return made

@@ -44,7 +44,7 @@ def default_method() -> Method:
     return Blocks()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
     """A goal, a method, budgets, and a seed; see `certify`, whose arguments these are.
 

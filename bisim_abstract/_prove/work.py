@@ -9,8 +9,12 @@ from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import Certificate
 
 
+class OverBudgetError(Exception):
+    """What ends a step that may take no longer; says which budget it was."""
+
+
 class Pause(Protocol):
-    """Called between sweeps; raises `TimeoutError` if a budget has ended."""
+    """Called between sweeps; raises `OverBudgetError` if a budget has."""
 
     def __call__(self, stage: str, detail: str, *, may_end: bool = True) -> None:
         """Tell what is under way; `may_end` is False where a step cannot be cut short."""

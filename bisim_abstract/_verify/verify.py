@@ -24,7 +24,7 @@ not 0) need not. A feature whose span is missed by ε is off by w, a witness by 
 and V⁺ are off by w, and in the argument for pairs m <= max(w, ε + γm), that is m <= w: all
 components moved outward by one w enclose d, though they read each other as they are.
 
-What is claimed about values does not rest on any of this: `_verify_value` checks it by one
+What is claimed about values does not rest on any of this: `_verify/value.py` checks it by one
 backup of each of its functions.
 
 Float mode proves all this with one-sided bounds and widens by what rounding leaves open. Exact

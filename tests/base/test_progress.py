@@ -208,7 +208,10 @@ CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: write_report(folder / "r.html", MDP, certify(MDP, 0.9), progress=True),
         "tracing the frontier: ",
     ),
-    "single": (lambda _: single_build(MDP, 0.9, sweeps=2, progress=True), "certifying, round: 1"),
+    "single": (
+        lambda _: single_build(MDP, 0.9, sweeps=2, progress=True),
+        "certifying, round: 1 of 1",
+    ),
     "verify": (lambda _: verify(MDP, certify(MDP, 0.9), progress=True), ""),
     "values": (lambda _: value_iteration(MDP, 0.9, progress=True), "value iteration: "),
 }

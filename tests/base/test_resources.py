@@ -21,6 +21,7 @@ from bisim_abstract.errors import MemoryLimitError
         ({"memory_limit": 0}, "memory_limit must be at least 1"),
         ({"memory_limit": "4GB"}, "memory_limit must be a whole number"),
         ({"backend": "spark"}, "backend must be one of 'local', 'ray'"),
+        ({"backend": None}, "backend must be 'local', 'ray' or a RayBackend, got None"),
         ({"address": "auto"}, "address goes with backend 'ray'"),
     ],
 )

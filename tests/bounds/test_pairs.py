@@ -57,6 +57,13 @@ def test_derived_tables_are_checked_and_leave_theirs_alone() -> None:
         plain.with_bounds(lower=np.array([0.0, 0.6, 1.0]))
     with pytest.raises(InvalidArgumentError, match="must be finite"):
         plain.with_bounds(upper=np.array([1.0, np.nan, 2.0]))
+    with pytest.raises(InvalidArgumentError, match="one entry per covered pair"):
+        plain.with_bounds(lower=np.zeros(1))
+    shared = np.zeros(6)
+    apart = plain.with_bounds(lower=shared[:3])
+    shared[0] = 0.5
+    assert apart.lower.tolist() == [0.0, 0.0, 0.0]
+    assert plain.with_bounds(lower=np.zeros(3, np.float32)).lower.dtype == np.float64
     more = plain.with_pairs(np.array([11, 3]), np.zeros(2), np.array([3.0, 4.0]))
     assert more.keys.tolist() == [1, 2, 3, 6, 11]
     assert more.upper.tolist() == [1.0, 0.5, 4.0, 2.0, 3.0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import subprocess
 
 import pytest
 
@@ -32,6 +34,39 @@ def test_every_folder_is_a_room_with_a_rule(room: str) -> None:
     assert summary.endswith(".")
     assert blank == ""
     assert rule
+
+
+def test_git_knows_every_test() -> None:
+    """A pattern that ignores results of runs must not ignore the tests of runs."""
+    listed = subprocess.run(
+        [
+            "git",
+            "ls-files",
+            "--others",
+            "--ignored",
+            "--exclude-standard",
+            "--",
+            "tests",
+            "scripts",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [name for name in listed.stdout.splitlines() if name.endswith(".py")] == []
+
+
+def test_only_arms_replace_tables_of_bounds() -> None:
+    """Whoever else has something to say hands it over by `tighten`, proven where it is made."""
+    for name, path in MODULES.items():
+        if name in ("_bounds.arms", "_bounds.pairs"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = getattr(getattr(node, "func", None), "attr", "")
+            assert called not in ("with_bounds", "with_pairs"), (name, node)
+            stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            assert not (stored and node.attr == "covered"), (name, node)  # type: ignore[attr-defined]
 
 
 def test_late_makers_are_the_only_arrow_up() -> None:

@@ -659,11 +659,37 @@ def test_callbacks_are_told_of_every_round_and_sweep() -> None:
     covering(MODEL, 0.9, max_rounds=3, tau=3.0, sweeps=2, callback=seen.append, **OPTIONS)
     assert all(isinstance(progress, Progress) for progress in seen)
     rounds = [progress for progress in seen if "round" in progress.stage]
-    assert [progress.done for progress in rounds] == [1, 2, 3]
+    assert [(progress.done, progress.total) for progress in rounds] == [(1, 3), (2, 3), (3, 3)]
     assert all("covered" in progress.detail for progress in rounds)
     assert all("clusters" in progress.detail for progress in rounds)
     sweeps = [progress.done for progress in seen if progress.stage == "sweeping"]
     assert sweeps == [0, 0, 1, 1, 2, 2]
+
+
+def test_backups_off_an_index_are_counted_and_their_error_is_kept(tmp_path: Path) -> None:
+    by_index = Covering(backup="index", neighbours=4)
+    mdp = sparse_mdp(20, 2, seed=0)
+    made = certify(mdp, 0.9, method=by_index, max_rounds=3, max_backups=10)
+    assert made.run["rounds"] == 1
+    assert made.run["backups"] > 10
+    assert made.stop.startswith("budget: ")
+    first, again = (
+        certify(mdp, 0.9, method=by_index, max_rounds=2, checkpoint=tmp_path / "run")
+        for _ in range(2)
+    )
+    assert again.run["eps_op"] == first.run["eps_op"]
+    assert again.run["backups"] == first.run["backups"]
+    with pytest.raises(InvalidArgumentError, match="arms must be 'both'"):
+        Covering(backup="index", arms="lower")
+
+
+def test_time_outs_of_others_are_no_budget() -> None:
+    def fail(progress: Progress) -> None:
+        raise TimeoutError("the disk")
+
+    for build in (covering, certify_named):
+        with pytest.raises(TimeoutError, match="the disk"):
+            build(MODEL, 0.9, callback=fail, threads=1)
 
 
 def test_errors_of_callbacks_come_through() -> None:
@@ -741,6 +767,7 @@ def test_bad_embeddings_are_named(points: Floats) -> None:
             for index in ("Nonsense", "LSH0")
         ),
         (single_named, "arms", "none"),
+        (single_named, "omit", 0.1),
         (single_named, "sweeps", -1),
         (certify_named, "max_pairs", -1),
         (certify_named, "tau", "often"),

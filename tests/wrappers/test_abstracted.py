@@ -285,7 +285,7 @@ def test_narrow_scopes_are_shown_and_can_be_refused() -> None:
     assert env.reset(seed=0)[1]["scope"] == "covered"
     assert "covered pairs only" in repr(env)
     assert "covered pairs only" in env.summary()
-    with pytest.raises(NotCertifiedError, match=r"scope='all'.*require='all'"):
+    with pytest.raises(NotCertifiedError, match=r"by Blocks, .*require='all'"):
         AbstractedEnv(ground, covered, tau, require="all")
     with pytest.raises(InvalidArgumentError, match="require must be one of 'all'"):
         AbstractedEnv(ground, covered, tau, require="everything")
@@ -294,7 +294,7 @@ def test_narrow_scopes_are_shown_and_can_be_refused() -> None:
 def test_advice_for_narrow_scopes_is_to_widen_them(of_rooms: Certificate) -> None:
     covered = certify(extract_mdp(rooms()), GAMMA, tau=0.2, method=Covering(sweeps=1), max_rounds=1)
     assert not covered.is_certified
-    with pytest.raises(NotCertifiedError, match="or scope='all'"):
+    with pytest.raises(NotCertifiedError, match="or by Blocks"):
         AbstractedEnv(rooms(), covered)
 
 
