@@ -499,3 +499,13 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
 def test_one_class_is_one_class() -> None:
     alike = TabularMDP.from_dense(np.ones((1, 1, 1)), [0.0])
     assert repr(bisimulation_classes(alike)) == "BisimulationClasses(1 class of 1 state, exact)"
+
+
+def test_members_on_both_sides_of_their_representative() -> None:
+    """Each is within the gap of the representative, so that two may be twice as far apart."""
+    mdp = TabularMDP.from_dense(np.eye(5)[:, None, :], [0.5, 0.54, 0.46, 1.0, 0.0])
+    found = bisimulation_classes(mdp, digits=1)
+    assert found.labels.tolist() == [0, 0, 0, 1, 2]
+    far = bisimulation_metric(mdp, 0.5).bounds(1, 2)[0]
+    assert float(far) == pytest.approx(0.16)
+    assert found.distortion(0.5) >= float(far)

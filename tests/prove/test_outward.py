@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from bisim_abstract import TabularMDP, bisimulation_metric
+from bisim_abstract import TabularMDP, bisimulation_metric, certify, verify
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._model.generators import random_mdp, sparse_mdp
 from bisim_abstract._prove.blocks import _outward
@@ -35,3 +35,12 @@ def test_bounds_moved_outward_prove_themselves(mdp: TabularMDP, gamma: float) ->
             assert side * (backup[s][t] - Fraction(float(table[s, t]))) >= 0
     delta = float((below - lower).max())
     assert delta <= 1e-13 * arms.starts.diameter / (1.0 - gamma)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_taken_over_needs_no_widening(seed: int) -> None:
+    """Bounds that only meet their inequalities up to rounding would be accepted with one."""
+    mdp = sparse_mdp(9, 2, support=3, seed=seed)
+    certificate = certify(mdp, 0.9)
+    assert certificate.coverage == 1.0
+    assert verify(mdp, certificate).widening == 0.0

@@ -158,3 +158,10 @@ def test_spec_round_trip_and_checker() -> None:
     assert extract_mdp(again) == extract_mdp(env)
     with pytest.warns(UserWarning, match="different from the unwrapped version"):
         check_env(env, skip_render_check=True)
+
+
+def test_backgrounds_have_a_stream_of_their_own() -> None:
+    env = Distractor(gym.make("FrozenLake-v1"), n_background=100)
+    drawn = [env.reset(seed=seed)[1]["background"] for seed in range(20)]
+    shared = [int(np.random.default_rng(seed).integers(100)) for seed in range(20)]
+    assert sum(x == y for x, y in zip(drawn, shared, strict=True)) < 5

@@ -10,9 +10,15 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric, value_iteration
+from bisim_abstract import (
+    InvalidArgumentError,
+    TabularMDP,
+    bisimulation_metric,
+    certify,
+    value_iteration,
+)
 from bisim_abstract.errors import ExtractionError, StochasticEnvError
-from bisim_abstract.wrappers import TabularEnv, extract_mdp, make_env
+from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, extract_mdp, make_env
 
 NEWER = "Taxi-v4" in gym.registry  # Gymnasium 1.3 renamed Taxi and CliffWalking
 TAXI = "Taxi-v4" if NEWER else "Taxi-v3"
@@ -333,6 +339,19 @@ def test_an_enumerated_model_stays_that_of_its_one_seed() -> None:
             assert reward == expected
     other = TabularEnv(Redrawn(), seed=8)
     assert set(other.mdp.rewards.ravel()).isdisjoint(env.mdp.rewards.ravel())
+
+
+def test_clusters_of_an_enumerated_model_stay_those_of_its_one_seed() -> None:
+    mdp = extract_mdp(Redrawn(), seed=7)
+    certificate = certify(mdp, 0.9, tau=1e-6)
+    assert certificate.n_clusters == 3
+    env = AbstractedEnv(Redrawn(), certificate, dynamics="ground", seed=7)
+    for seed in (7, 8, None):
+        _, info = env.reset(seed=seed)
+        for _ in range(6):
+            expected = env.mdp.rewards[info["state"], 0]
+            _, reward, _, _, info = env.step(0)
+            assert reward == expected
 
 
 def test_tabular_env_statistics_match_the_rows() -> None:
