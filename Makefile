@@ -100,8 +100,8 @@ test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
 	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
 
 # What does not need PyTorch, of which only one build is small.
-CORE := model exact linkage bounds certificate prove verify wrappers
-CORE_TESTS := $(CORE:%=tests/%)
+CORE := exact linkage bounds certificate prove verify wrappers
+CORE_TESTS := $(CORE:%=tests/%) $(filter-out %/test_estimation.py %/test_frames.py,$(wildcard tests/model/test_*.py))
 .PRECIOUS: .venv-%/.dev
 .venv-%/.dev: pyproject.toml constraints.txt
 	@echo "setting up .venv-$* for Python $*, once"

@@ -99,7 +99,7 @@ FULL = """
 import errno, json, os, sys
 from pathlib import Path
 import pytest
-from bisim_abstract import certify
+from tests.support.asking import certify_named
 from tests.support.jobs import digest
 from tests.base.test_limits import SCOPES, content, fill, model
 
@@ -114,13 +114,13 @@ def filling(progress):
             fill(folder / "filler")
 
 with pytest.raises(OSError) as caught:
-    certify(mdp, 0.9, checkpoint=path, threads=1, callback=filling, **SCOPES[scope])
+    certify_named(mdp, 0.9, checkpoint=path, threads=1, callback=filling, **SCOPES[scope])
 assert caught.value.errno == errno.ENOSPC, caught.value
 assert caught.value.filename == str(path), caught.value
 assert sorted(os.listdir(folder)) == ["checkpoint", "filler"], os.listdir(folder)
 assert path.read_bytes() == saved[-1]
 (folder / "filler").unlink()
-found = certify(mdp, 0.9, checkpoint=path, threads=1, **SCOPES[scope])
+found = certify_named(mdp, 0.9, checkpoint=path, threads=1, **SCOPES[scope])
 print(json.dumps([str(caught.value), content(found), len(saved)]))
 """
 
@@ -274,7 +274,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_refused_before_any_work(
 CLOSED = """
 import json, sys
 from pathlib import Path
-from bisim_abstract import certify, write_report
+from bisim_abstract import Covering, certify, write_report
 from bisim_abstract.parts import sparse_mdp
 from bisim_abstract._app.runs import Config, Run
 from bisim_abstract._app.sources import Source
@@ -290,7 +290,7 @@ def worked(progress):
 certificate = certify(mdp, 0.9)
 for attempt in (
     lambda: certify(mdp, 0.9, checkpoint=folder / "c", callback=worked),
-    lambda: certify(mdp, 0.9, scope="covered", checkpoint=folder / "c", callback=worked),
+    lambda: certify(mdp, 0.9, method=Covering(), checkpoint=folder / "c", callback=worked),
     lambda: certificate.save(folder / "c"),
     lambda: mdp.save(folder / "m"),
     lambda: write_report(folder / "r.html", mdp, certificate),
@@ -551,10 +551,10 @@ TOO_LARGE = {
     "all states of a metric": "metric.lower",
     "all pairs of blocks": "build_arms(sparse).cover_all()",
     "covered, neighbours": (
-        "certify(sparse, 0.5, scope='covered', neighbours=20_000, max_rounds=1)"
+        "certify(sparse, 0.5, method=Covering(neighbours=20_000), max_rounds=1)"
     ),
     "covered, partners": (
-        "certify(sparse, 0.5, scope='covered', neighbours=0, partners=100_000, max_rounds=1)"
+        "certify(sparse, 0.5, method=Covering(neighbours=0, partners=100_000), max_rounds=1)"
     ),
     "single build": "single_build(sparse, 0.5, neighbours=20_000)",
     "single build, dimensions": "single_build(sparse, 0.5, dim=10**6)",
@@ -626,7 +626,7 @@ LINEAR = {
     "rewards": "cluster_by_rewards(ring, 0.01 / n)",
     "metric, linked": "cluster_by_metric(metric, 0.1)",
     "covered": (
-        "certify(sparse, 0.5, scope='covered', neighbours=2, max_rounds=1, index='IVF64,Flat')"
+        "certify(sparse, 0.5, method=Covering(neighbours=2, index='IVF64,Flat'), max_rounds=1)"
     ),
     "quality": "evaluate_embedding(metric, points[:1].repeat(200_000, axis=0), sample=100)",
     "map": "state_map(sparse)",
@@ -646,9 +646,9 @@ import json, sys
 import numpy as np
 from bisim_abstract import certify
 from bisim_abstract.parts import sparse_mdp
-from bisim_abstract import refinement
+from bisim_abstract._base import resources
 
-refinement.available_bytes = lambda: 10**6
+resources.available_bytes = lambda: 10**6
 found = certify(sparse_mdp(700, 1, seed=0), 0.5, tau=1e-3)
 print(json.dumps([found.stop, found.n_covered]))
 """
