@@ -30,7 +30,7 @@ from bisim_abstract.parts import grouped_mdp
 PATH = """
 import json, sys
 import numpy as np
-from bisim_abstract import bisimulation_metric, certify, estimate_mdp, verify
+from bisim_abstract import Covering, bisimulation_metric, certify, estimate_mdp, verify
 from bisim_abstract.parts import grouped_mdp, single_build, solve_transport, sparse_mdp
 from bisim_abstract.wrappers import extract_mdp
 from bisim_abstract._app.compile import KERNELS
@@ -42,7 +42,7 @@ estimated = estimate_mdp(*steps, n_states=5, n_actions=2, reward_range=(0, 1))
 with watching() as compiled:
     for mdp in (grouped_mdp(60, 4, noise=0.02, seed=0)[0], sparse_mdp(40, seed=0), estimated,
                 extract_mdp("FrozenLake-v1"), extract_mdp("CliffWalking-v1")):
-        for options in ({}, {"tau": "auto"}, {"tau": 0.1, "scope": "covered"}):
+        for options in ({}, {"tau": "auto"}, {"tau": 0.1, "method": Covering()}):
             verify(mdp, certify(mdp, 0.9, **options))
         single_build(mdp, 0.9, tau=0.1)
         bisimulation_metric(mdp, 0.9)

@@ -313,12 +313,12 @@ def test_fork_while_other_threads_work() -> None:
 
 KEPT = """
 import json, os, pickle, threading
-from bisim_abstract import certificate as module
+from bisim_abstract._certificate import certificate as module
 from tests.support.jobs import small_certificate
 
 # New objects, of which nothing has been computed.
 first, second = (pickle.loads(pickle.dumps(small_certificate())) for _ in range(2))
-compute, inside, leave = module.lower_forest, threading.Event(), threading.Event()
+compute, inside, leave = module.link_forests, threading.Event(), threading.Event()
 
 def waiting(*args):
     if threading.current_thread() is not threading.main_thread():
@@ -326,7 +326,7 @@ def waiting(*args):
         leave.wait()
     return compute(*args)
 
-module.lower_forest = waiting
+module.link_forests = waiting
 thread = threading.Thread(target=lambda: first.forests)
 thread.start()
 inside.wait()

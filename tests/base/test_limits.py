@@ -128,6 +128,7 @@ FULL_RUN = """
 import errno, json, os, sys
 from pathlib import Path
 import pytest
+from bisim_abstract import Resources
 from bisim_abstract._app.runs import Config, Run
 from tests.base.test_limits import ROOMS, content, fill
 
@@ -138,12 +139,12 @@ def filling(done):
         fill(folder / "filler")
 
 with pytest.raises(OSError) as caught:
-    Run(folder / "run", Config(source=ROOMS), threads=1, after=filling)()
+    Run(folder / "run", Config(source=ROOMS), resources=Resources(threads=1), after=filling)()
 assert caught.value.errno == errno.ENOSPC, caught.value
 kept = {x.name: (x.stat().st_ino, x.read_bytes()) for x in (folder / "run").iterdir()}
 assert not [name for name in kept if name.endswith(".part")], kept
 (folder / "filler").unlink()
-found = Run.resume(folder / "run", threads=1)()
+found = Run.resume(folder / "run", resources=Resources(threads=1))()
 files = {"mdp.npz", "config.json", "certificate.npz", "comparison.json"}
 for name in files & kept.keys():
     now = folder / "run" / name
@@ -683,10 +684,11 @@ import json, resource, sys
 import bisim_abstract as b
 from bisim_abstract.parts import sparse_mdp
 mdp = sparse_mdp(500, 1, seed=0)
-b.bisimulation_metric(sparse_mdp(95, 1, seed=0), 0.5, threads=1)
+one = b.Resources(threads=1, memory_limit=int(sys.argv[1]))
+b.bisimulation_metric(sparse_mdp(95, 1, seed=0), 0.5, resources=one)
 top = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = top()
-b.bisimulation_metric(mdp, 0.5, threads=1, memory_limit=int(sys.argv[1]))
+b.bisimulation_metric(mdp, 0.5, resources=one)
 print(json.dumps(top() - before))
 """
     n = 500

@@ -379,7 +379,7 @@ def test_without_any_processor_it_waits_for_a_node_and_says_so(
 LONG = ["certify", "m.npz", "--scope", "covered", "--tol", "1e-13", "--max-rounds", "100000"]
 LONG += ["--checkpoint", "state.npz", "--threads", "1"]
 CLI = """
-import signal, sys, bisim_abstract.ray_backend as module
+import signal, sys, bisim_abstract._base.ray as module
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit none
 from bisim_abstract._app.cli import main
 module.QUIET = 2.0
