@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bisim_abstract import InvalidArgumentError, bisimulation_metric
+from bisim_abstract import bisimulation_metric
 from bisim_abstract._base.types import FloatArray
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract.parts import sparse_mdp
@@ -78,23 +78,19 @@ def test_bounds_that_are_too_tight_break_theorems(
 ) -> None:
     honest = Arms.backup
     closure = importlib.import_module("paper.closure")
-    # `certify` itself refuses bounds that cross: let the experiment come to its own checks.
+    # `certify` itself would notice: let the experiment come to its own checks.
     certificate = closure.certify(sparse_mdp(10, seed=0), 0.7)
     monkeypatch.setattr(closure, "certify", lambda *_, **__: certificate)
 
     def boastful(self: Arms, values: FloatArray, *, is_upper: bool) -> FloatArray:
-        found = honest(self, values, is_upper=is_upper)
-        return found if is_upper else 1.5 * found
+        # In both arms, and never above the upper one: tables refuse arms that cross.
+        found = 1.5 * honest(self, values, is_upper=is_upper)
+        return np.minimum(found, self.upper)
 
     monkeypatch.setattr(Arms, "backup", boastful)
     # What is found too large must not be swept for ever.
     monkeypatch.setattr(importlib.import_module("paper.restricted"), "MAX_SWEEPS", 60)
-    try:
-        broken = run(name, tmp_path / "out").broken()
-    except InvalidArgumentError as refused:  # arms that cross are refused before any check
-        if "0 <= lower <= upper" in str(refused):
-            return
-        raise
+    broken = run(name, tmp_path / "out").broken()
     assert broken
     assert all("violated" in x.why for x in broken)
 
