@@ -28,7 +28,7 @@ from bisim_abstract._abstract.brackets import value_bracket
 from bisim_abstract._abstract.value import ValueBracket
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract._bounds.features import ValueFeatures, Witness, make_witness, value_features
-from bisim_abstract._bounds.links import Undecided
+from bisim_abstract._bounds.spanning import Undecided
 from bisim_abstract._certificate.frontier import FrontierPoint
 from bisim_abstract._certificate.nearest import NearPair
 from bisim_abstract._compare.clusterings import (

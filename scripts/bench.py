@@ -33,7 +33,7 @@ from bisim_abstract import (
     certify,
 )
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._exact.pairs import StochasticPairs
+from bisim_abstract._exact.pair_solvers import StochasticPairs
 from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, sparse_mdp
 from bisim_abstract.wrappers import Distractor, extract_mdp
 

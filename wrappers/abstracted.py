@@ -23,7 +23,7 @@ from bisim_abstract._base.html import table_html
 from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import IntArray, SeedLike
-from bisim_abstract._bounds.links import undecided
+from bisim_abstract._bounds.spanning import undecided
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.observations import Observations

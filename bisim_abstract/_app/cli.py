@@ -338,10 +338,16 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._base.text import seconds_text
     from bisim_abstract._prove.driver import INTERRUPTED, prove
     from bisim_abstract._prove.options import Options
+    from bisim_abstract.errors import InvalidArgumentError
 
     _check_target(options.out, source=options.source)
     if options.checkpoint is not None:
         _check_target(options.checkpoint, source=options.source)
+        if Path(options.checkpoint).resolve() == Path(options.out).resolve():
+            raise InvalidArgumentError(
+                f"-o and --checkpoint must be two files, got {options.out} for both: a checkpoint "
+                "is an unfinished certificate"
+            )
     mdp = _source(options).model(callback=out.callback)
     begin = time.perf_counter()
     asked = Options.named(_goal(options) | {"seed": options.seed})
@@ -746,7 +752,7 @@ def _goal(options: argparse.Namespace) -> dict[str, Any]:
         "tau": tau if tau in (None, "auto") else check_real("tau", tau),
         "n_clusters": options.clusters,
         "tol": options.tol,
-        "scope": options.scope,
+        "method": options.method,
         "propose": propose,
         "max_pairs": options.max_pairs,
         "max_seconds": options.max_seconds,
@@ -1012,7 +1018,7 @@ def _add_goal(command: Any) -> None:
     )
     group.add_argument("--clusters", metavar="N", type=int, help="instead: so many clusters")
     group.add_argument("--tol", metavar="W", type=float, help="width of all bounds to reach")
-    group.add_argument("--scope", choices=("all", "covered"), help="which pairs are proven (all)")
+    group.add_argument("--method", choices=("blocks", "covering"), help="how it is proven (blocks)")
     group.add_argument(
         "--propose", metavar="LIST", help="of classes,embedding,rewards,features, by commas"
     )

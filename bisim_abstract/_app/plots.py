@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._app import figures, maps
+from bisim_abstract._app import figures, state_figures
 from bisim_abstract._app.palette import KEPT, LOST, LOWER, MERGE, UPPER
 from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.checks import as_generator, check_choice, check_int, check_real, require
@@ -428,7 +428,7 @@ def plot_map(
     labels = numbered(lower if arm == "lower" else upper)
     ax = _axes(ax, size=(7.0, 5.6))
     most = CELLS if places.is_grid else POINTS
-    figure = maps.places_figure(places, certificate.terminal_state, most=most)
+    figure = state_figures.places_figure(places, certificate.terminal_state, most=most)
     if figure.is_grid and figure.has_place.any():
         _draw_cells(ax, figure, labels)
     else:
@@ -463,11 +463,11 @@ def _places(certificate: Certificate, places: StateMap | TabularMDP) -> StateMap
         if places.fingerprint != certificate.fingerprint:
             raise InvalidArgumentError("places must be of the certificate's model, not another")
         places = state_map(places)
-    maps.check_places(places, certificate.n_states)
+    state_figures.check_places(places, certificate.n_states)
     return places
 
 
-def _draw_cells(ax: Axes, figure: maps.PlacesFigure, labels: IntArray) -> None:
+def _draw_cells(ax: Axes, figure: state_figures.PlacesFigure, labels: IntArray) -> None:
     """Draw an image of clusters."""
     from matplotlib.colors import ListedColormap, NoNorm
 
@@ -581,9 +581,9 @@ def plot_embedding(
         raise InvalidArgumentError(
             f"labels must have one entry per point, {given.shape[0]}, got shape {own.shape}"
         )
-    figure = maps.embedding_figure(given)
+    figure = state_figures.embedding_figure(given)
     ax = _axes(ax, size=(6.4, 5.2))
-    clusters, states = numbered(own), maps.evenly(own.size, POINTS)
+    clusters, states = numbered(own), state_figures.evenly(own.size, POINTS)
     _draw_points(ax, np.column_stack([figure.x, figure.y]), clusters, states)
     # Distances are what an embedding is about.
     ax.set_aspect("equal", adjustable="datalim")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._abstract.value import amount_text, share_text
-from bisim_abstract._app import figures, maps
+from bisim_abstract._app import figures, state_figures
 from bisim_abstract._app.palette import style_sheet
 from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.atomic import replacing
@@ -122,7 +122,7 @@ def write_report(
         places = state_map(mdp, embedding=points)
         if not places.is_grid:
             points = None  # the map shows them already
-    maps.check_places(places, mdp.n_states)
+    state_figures.check_places(places, mdp.n_states)
     parts = (verification, places, points, tuple(comparison), tuple(curves))
     with shown(callback, progress, on_terminal=False) as report:
         page = _Page(certificate, mdp, *parts, report)
@@ -166,10 +166,10 @@ class _Page:
         self.verdict = judge(certificate, verification)
         self.comparison, self.curves = comparison, figures.curve_lines(curves)
         end = certificate.terminal_state
-        self.places = maps.places_figure(places, end, most=MAX_DRAWN)
+        self.places = state_figures.places_figure(places, end, most=MAX_DRAWN)
         self.cloud = None
         if points is not None:
-            self.cloud = maps.embedding_figure(points.astype(np.float64))
+            self.cloud = state_figures.embedding_figure(points.astype(np.float64))
         profile = figures.profile_figure(certificate, positions=POSITIONS)
         self.intervals = profile.intervals
         self.tau = _first_tau(certificate, profile.intervals)
@@ -228,7 +228,7 @@ class _Page:
         """What the page's script reads."""
         certificate, states, cloud = self.certificate, self.places.states, self.cloud
         rng = np.random.default_rng(0)
-        forests = [maps.page_forest(forest, states) for forest in certificate.forests]
+        forests = [state_figures.page_forest(forest, states) for forest in certificate.forests]
         data = {
             "n_live": certificate.n_live,
             "end": certificate.terminal_state,
@@ -237,14 +237,14 @@ class _Page:
             "forests": dict(zip(("lower", "upper"), forests, strict=True)),
             "profile": self.profile,
             "frontier": figures.frontier_figure(certificate, self.frontier),
-            "map": maps.page_places(self.places, self.mdp.state_ids),
+            "map": state_figures.page_places(self.places, self.mdp.state_ids),
             "widths": figures.widths_figure(certificate, sample=MAX_PAIRS, rng=rng),
             "tree": self.tree,
             "curves": self.curves,
             "embedding": None,
         }
         if cloud is not None:  # y grows downwards there
-            data["embedding"] = maps.unit_square(cloud.x[states], -cloud.y[states])
+            data["embedding"] = state_figures.unit_square(cloud.x[states], -cloud.y[states])
         return figures.as_json(data)
 
     # -- words -----------------------------------------------------------------------------

@@ -303,6 +303,19 @@ class RunResult:
 # -- single stages, also for the command line --------------------------------------------------
 
 
+def make_encoder(training: Training, **common: Any) -> Encoder:
+    """An encoder of the kind that is asked for, not yet trained."""
+    from bisim_abstract import encoders
+
+    pairs = "same_action" if training.same_action else "any"
+    makers: dict[str, Callable[[], Encoder]] = {
+        "action-max": lambda: encoders.ActionMaxEncoder(**common),
+        "dbc": lambda: encoders.DBCEncoder(**common, pairs=pairs),
+        "mico": lambda: encoders.MICoEncoder(**common, pairs=pairs),
+    }
+    return makers[training.kind]()
+
+
 def train_encoder(
     source: Source,
     mdp: TabularMDP,
@@ -330,14 +343,7 @@ def train_encoder(
         "steps": training.steps,
         "seed": seed,
     }
-    pairs = "same_action" if training.same_action else "any"
-    encoder: Encoder
-    if training.kind == "action-max":
-        encoder = encoders.ActionMaxEncoder(**common)
-    elif training.kind == "dbc":
-        encoder = encoders.DBCEncoder(**common, pairs=pairs)
-    else:
-        encoder = encoders.MICoEncoder(**common, pairs=pairs)
+    encoder = make_encoder(training, **common)
     if training.experience == "model":
         return encoder.fit(mdp, n_transitions=training.transitions, callback=callback)
     env = source.env()

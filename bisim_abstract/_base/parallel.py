@@ -58,7 +58,7 @@ def map_chunks(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-class Work(Protocol):
+class ChunkWork(Protocol):
     """A function of a module, so that it can be named to another process.
 
     It fills `out[begin:end]`, and may return something small.
@@ -82,7 +82,7 @@ class Job:
         part: Data of one chunk that stay the same; None if there are none.
     """
 
-    work: Work
+    work: ChunkWork
     common: Data
     total: int
     chunk: int

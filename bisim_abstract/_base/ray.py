@@ -23,7 +23,7 @@ import numpy as np
 
 from bisim_abstract._base.checks import check_int, require
 from bisim_abstract._base.memory import human_bytes
-from bisim_abstract._base.parallel import Array, Data, Job, Sweep, Work, spans, thread_count
+from bisim_abstract._base.parallel import Array, ChunkWork, Data, Job, Sweep, spans, thread_count
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import MemoryLimitError
 
@@ -340,7 +340,7 @@ def _parts(job: Job, ranges: list[tuple[int, int]]) -> list[Any]:
 
 def _shard(
     version: str,
-    work: Work,
+    work: ChunkWork,
     common: Data,
     parts: list[Any],
     fresh: Data,

@@ -35,7 +35,7 @@ from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, exact_blocks
 from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract._bounds.ground import TINY, Ground, Starts
-from bisim_abstract._bounds.pairs import PairTable
+from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError
 

@@ -23,10 +23,10 @@ from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.parallel import map_chunks, read_only
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
-from bisim_abstract._bounds.pairs import PairTable
-from bisim_abstract._model.checks import check_rows
+from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.rows import Rows
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["BlockLevel", "BlockModel", "build_blocks"]
@@ -36,7 +36,7 @@ CHUNKS = 64  # units of work, at most: each has scratch space for all blocks
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BlockModel:
+class BlockModel(Rows):
     """A partition of the states and what is known of its blocks.
 
     Attributes:
@@ -56,17 +56,13 @@ class BlockModel:
     labels: IntArray
     low: FloatArray
     high: FloatArray
-    indptr: IntArray
-    indices: IntArray
-    probs: FloatArray
     radius: FloatArray
     is_estimate: bool = False
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        for name in ("labels", "indptr", "indices"):
-            set_field(self, name, as_frozen(name, getattr(self, name), np.int64))
-        for name in ("low", "high", "probs", "radius"):
+        set_field(self, "labels", as_frozen("labels", self.labels, np.int64))
+        for name in ("low", "high", "radius"):
             set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
         shape = self.low.shape
         if self.low.ndim != 2 or self.low.size == 0 or self.high.shape != shape:
@@ -81,7 +77,7 @@ class BlockModel:
             raise InvalidArgumentError("reward intervals must be finite with low <= high")
         if not ((self.radius >= 0.0) & (self.radius <= 1.0)).all():
             raise InvalidArgumentError("radius is a total variation: it must lie in [0, 1]")
-        check_rows(self.indptr, self.indices, self.probs, *shape)
+        self._keep_rows(shape[0], shape[1], as_frozen)
         counts = np.zeros(0, np.int64)
         is_flat = self.labels.ndim == 1 and self.labels.size > 0
         if is_flat and self.labels.min() >= 0 and self.labels.max() < shape[0]:
@@ -119,20 +115,6 @@ class BlockModel:
     def is_point(self) -> BoolArray:
         """(n_blocks) whether a block has a single member, at distance 0 from itself."""
         return np.asarray(self.sizes == 1)
-
-    @cached_property
-    def max_support(self) -> int:
-        """Length of the longest row."""
-        return int(np.diff(self.indptr).max())
-
-    @cached_property
-    def normalised_probs(self) -> FloatArray:
-        """(nnz) entries divided by their row's sum; off by at most two roundings each."""
-        from bisim_abstract._kernels.transport import normalise_rows_kernel
-
-        out = np.empty_like(self.probs)
-        normalise_rows_kernel(self.indptr, self.probs, out)
-        return out
 
     @property
     def n_blocks(self) -> int:

@@ -35,8 +35,8 @@ from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback, S
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel
 from bisim_abstract._bounds.features import ValueFeatures, Witness
 from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS, Ground, Starts
-from bisim_abstract._bounds.links import Undecided, link_forests, undecided
-from bisim_abstract._bounds.pairs import PairTable
+from bisim_abstract._bounds.pair_table import PairTable
+from bisim_abstract._bounds.spanning import Undecided, link_forests, undecided
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
     CertifiedInterval,

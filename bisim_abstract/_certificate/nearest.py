@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bisim_abstract._base.types import FloatArray, IntArray
-from bisim_abstract._bounds.links import upper_forest
+from bisim_abstract._bounds.spanning import upper_forest
 from bisim_abstract._exact.transport import solve_transport
 from bisim_abstract._linkage.forests import Forest, spanning_forest
 from bisim_abstract._model.mdp import TabularMDP

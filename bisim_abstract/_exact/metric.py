@@ -33,7 +33,7 @@ from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes, reward_span
-from bisim_abstract._exact.pairs import PairSolver, pair_solver
+from bisim_abstract._exact.pair_solvers import PairSolver, pair_solver
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract.errors import InvalidArgumentError
 

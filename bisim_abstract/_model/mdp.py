@@ -34,10 +34,10 @@ from bisim_abstract._model.checks import (
     check_entries,
     check_layout,
     check_rewards,
-    check_rows,
     check_state_ids,
     dense_order,
 )
+from bisim_abstract._model.rows import Rows
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ DENSE_BYTES, ENTRY_BYTES, ROW_BYTES = 64, 80, 40
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TabularMDP:
+class TabularMDP(Rows):
     """A finite MDP with sparse rows. Arrays are read-only; equality is by content.
 
     Use the `from_*` constructors unless the rows are already sorted, merged and free of
@@ -78,9 +78,6 @@ class TabularMDP:
         (array([0, 1]), array([0.5, 0.5]))
     """
 
-    indptr: IntArray
-    indices: IntArray
-    probs: FloatArray
     rewards: FloatArray
     start: FloatArray = field(default=None)  # type: ignore[arg-type]  # filled in below
     state_ids: IntArray = field(default=None)  # type: ignore[arg-type]
@@ -99,10 +96,7 @@ class TabularMDP:
         check_rewards(rewards)
         set_field = object.__setattr__
         set_field(self, "rewards", rewards)
-        set_field(self, "indptr", frozen("indptr", self.indptr, np.int64))
-        set_field(self, "indices", frozen("indices", self.indices, np.int64))
-        set_field(self, "probs", frozen("probs", self.probs, np.float64))
-        check_rows(self.indptr, self.indices, self.probs, n_states, n_actions)
+        self._keep_rows(n_states, n_actions, frozen)
 
         if self.terminal_state is not None:
             set_field(self, "terminal_state", _whole("terminal_state", self.terminal_state))
@@ -139,16 +133,6 @@ class TabularMDP:
     def n_actions(self) -> int:
         """Number of actions; all are available in every state."""
         return int(self.rewards.shape[1])
-
-    @property
-    def nnz(self) -> int:
-        """Number of stored transitions."""
-        return int(self.indices.size)
-
-    @cached_property
-    def max_support(self) -> int:
-        """Largest number of successors of any state and action."""
-        return int(np.diff(self.indptr).max())
 
     @property
     def is_deterministic(self) -> bool:
@@ -189,16 +173,6 @@ class TabularMDP:
         row = state * self.n_actions + action
         span = slice(self.indptr[row], self.indptr[row + 1])
         return self.indices[span], self.probs[span]
-
-    @cached_property
-    def normalised_probs(self) -> FloatArray:
-        """(nnz) entries divided by their row's sum; off by at most two roundings each."""
-        from bisim_abstract._kernels.transport import normalise_rows_kernel
-
-        out = np.empty_like(self.probs)
-        normalise_rows_kernel(self.indptr, self.probs, out)
-        out.setflags(write=False)
-        return out
 
     def kernel(self) -> csr_array:
         """Normalised transition matrix, (n_states * n_actions, n_states), as SciPy CSR."""

@@ -49,7 +49,8 @@ def certify(
     pairs of states; with `Covering` it is the clustering over the pairs that were looked at.
 
     Either ends when the goal is reached or a budget is. Ctrl-C ends it too: what was reached so
-    far is returned.
+    far is returned, as soon as its clusters and their value are proven. A second Ctrl-C gives
+    that up as well.
 
     Args:
         mdp: The model. If it was estimated from samples, its confidence radii enter all bounds,

@@ -19,7 +19,7 @@ from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS
 from bisim_abstract._bounds.index_side import index_side_run
-from bisim_abstract._bounds.links import link_forests
+from bisim_abstract._bounds.spanning import link_forests
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._linkage.forests import count_clusters
 from bisim_abstract._linkage.thresholds import best_interval, certified_intervals, middle
@@ -67,6 +67,7 @@ class Covering:
         omit: Share of probability mass that "index" backups may leave out.
     """
 
+    name: ClassVar[str] = "covering"
     scope: ClassVar[str] = "covered"
 
     embedding: Embedding | npt.ArrayLike | None = None
@@ -100,7 +101,7 @@ class Covering:
         """Values are not what the paper's rounds look at."""
         if options.max_loss is not None:
             raise InvalidArgumentError(
-                "max_loss is for method Blocks (scope 'all'); the paper's rounds have none"
+                "max_loss is for method Blocks; the paper's rounds have none"
             )
 
     def starts(self) -> Mapping[str, Any]:

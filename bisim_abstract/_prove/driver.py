@@ -137,7 +137,7 @@ class _Run:
         settings = {
             "fingerprint": table.mdp.fingerprint,
             "gamma": table.gamma,
-            "scope": self.options.method.scope,
+            "method": self.options.method.name,
             "seed": self.options.seed,
             **self.work.settings(),
         }

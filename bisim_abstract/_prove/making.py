@@ -10,7 +10,7 @@ import numpy as np
 from bisim_abstract._abstract.value import ProvenValue
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._bounds.links import link_forests
+from bisim_abstract._bounds.spanning import link_forests
 from bisim_abstract._certificate.certificate import KEEP, Certificate
 from bisim_abstract._linkage.forests import Forest
 

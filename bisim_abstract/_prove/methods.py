@@ -1,4 +1,4 @@
-"""The methods by the name of what they prove: the pairs in scope."""
+"""The methods by name, as commands and files name them."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Any
 from bisim_abstract._prove.blocks import Blocks
 from bisim_abstract._prove.covering import Covering
 
-METHODS: dict[str, Any] = {method.scope: method for method in (Blocks, Covering)}
+METHODS: dict[str, Any] = {method.name: method for method in (Blocks, Covering)}

@@ -25,6 +25,7 @@ from bisim_abstract.errors import InvalidArgumentError
 class Method(Protocol):
     """How a certificate is looked for: a frozen object that holds and checks its own options."""
 
+    name: ClassVar[str]
     scope: ClassVar[str]
 
     def check(self, options: Options) -> None:
@@ -120,7 +121,7 @@ class Options:
         """Of arguments by name, those of the method among them, as files and commands hold them.
 
         Args:
-            given: Names and values; "scope" names the method, "all" by default, and whatever is
+            given: Names and values; "method" is its name, "blocks" by default, and whatever is
                 not in this class is its.
 
         Raises:
@@ -130,14 +131,14 @@ class Options:
 
         if not isinstance(given, Mapping):
             raise InvalidArgumentError(f"options must be names with values, got {given!r}")
-        kind = METHODS[check_choice("scope", given.get("scope", "all"), tuple(METHODS))]
+        kind = METHODS[check_choice("method", given.get("method", "blocks"), tuple(METHODS))]
         own = {entry.name for entry in fields(cls)} - {"method"}
-        rest = {name: given[name] for name in given if name not in own and name != "scope"}
+        rest = {name: given[name] for name in given if name not in own and name != "method"}
         known = {entry.name for entry in fields(kind)}
         for name in rest:
             if name not in known:
                 raise InvalidArgumentError(
-                    f"{name} is no option of scope {kind.scope!r}, which takes "
+                    f"{name} is no option of method {kind.name!r}, which takes "
                     f"{', '.join(sorted(own | known))}"
                 )
         mine = {name: given[name] for name in given if name in own}

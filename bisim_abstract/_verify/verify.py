@@ -54,6 +54,7 @@ from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import counted, seconds_text
 from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback, SeedLike
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._verify.clusters import check_clusters
 from bisim_abstract._verify.exact import ExactTable, check_exact_features, check_exact_radii
 from bisim_abstract._verify.floats import (
     Reader,
@@ -65,7 +66,8 @@ from bisim_abstract._verify.floats import (
     check_table,
     violated,
 )
-from bisim_abstract._verify.memory import (
+from bisim_abstract._verify.read import Claims, Table, read_claims
+from bisim_abstract._verify.remembered import (
     BoundsCheck,
     bounds_digest,
     claims_digest,
@@ -73,8 +75,6 @@ from bisim_abstract._verify.memory import (
     known_claims,
     remember,
 )
-from bisim_abstract._verify.read import Claims, Table, read_claims
-from bisim_abstract._verify.scope import check_clusters
 from bisim_abstract._verify.value import check_exact_value, check_value
 from bisim_abstract.errors import InvalidArgumentError, VerificationError
 
@@ -168,7 +168,7 @@ def verify(
     """Check every claim of a certificate against the model.
 
     A certificate that is malformed in any way is rejected; it never raises an error. One that
-    is too large to be checked in the memory there is is neither rejected nor verified. What was
+    is too large to be checked in the memory at hand is neither rejected nor verified. What was
     verified in full is remembered, so that `AbstractedEnv` need not check it again.
 
     Args:

@@ -39,9 +39,9 @@ from bisim_abstract import (
 )
 from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._app import figures
-from bisim_abstract._app.maps import places_figure, restrict
 from bisim_abstract._app.palette import LOWER, UPPER
 from bisim_abstract._app.report import _inside, _kept, _number, _percent, _short, embed
+from bisim_abstract._app.state_figures import places_figure, restrict
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
 from bisim_abstract._certificate.verdict import judge

@@ -38,9 +38,9 @@ pytestmark = pytest.mark.slow
 ROOMS = Source(
     name="bisim_abstract/RoomsGrid-v0", env_args={"side": 8, "room_size": 4, "noise": 0.1}
 )
-SCOPES: dict[str, dict[str, Any]] = {
+METHODS: dict[str, dict[str, Any]] = {
     "all": {"tau": 0.5, "max_pairs": 500},  # five steps, four of them with a checkpoint
-    "covered": {"scope": "covered", "tau": 0.5, "max_rounds": 5, "neighbours": 4},
+    "covered": {"method": "covering", "tau": 0.5, "max_rounds": 5, "neighbours": 4},
 }
 
 
@@ -101,9 +101,9 @@ from pathlib import Path
 import pytest
 from tests.support.asking import certify_named
 from tests.support.jobs import digest
-from tests.base.test_limits import SCOPES, content, fill, model
+from tests.base.test_limits import METHODS, content, fill, model
 
-folder, scope = Path(sys.argv[1]), sys.argv[2]
+folder, method = Path(sys.argv[1]), sys.argv[2]
 path, mdp = folder / "checkpoint", model()
 saved = []
 
@@ -114,13 +114,13 @@ def filling(progress):
             fill(folder / "filler")
 
 with pytest.raises(OSError) as caught:
-    certify_named(mdp, 0.9, checkpoint=path, threads=1, callback=filling, **SCOPES[scope])
+    certify_named(mdp, 0.9, checkpoint=path, threads=1, callback=filling, **METHODS[method])
 assert caught.value.errno == errno.ENOSPC, caught.value
 assert caught.value.filename == str(path), caught.value
 assert sorted(os.listdir(folder)) == ["checkpoint", "filler"], os.listdir(folder)
 assert path.read_bytes() == saved[-1]
 (folder / "filler").unlink()
-found = certify_named(mdp, 0.9, checkpoint=path, threads=1, **SCOPES[scope])
+found = certify_named(mdp, 0.9, checkpoint=path, threads=1, **METHODS[method])
 print(json.dumps([str(caught.value), content(found), len(saved)]))
 """
 
@@ -167,14 +167,14 @@ def fill(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mounts")
-@pytest.mark.parametrize("scope", SCOPES)
-def test_full_disk_while_certifying(scope: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_full_disk_while_certifying(method: str, tmp_path: Path) -> None:
     small = f"mount -t tmpfs -o size=2m none {tmp_path}"
-    message, found, saved = ended(python(FULL, tmp_path, scope, before=small))
+    message, found, saved = ended(python(FULL, tmp_path, method, before=small))
     assert message == f"[Errno 28] No space left on device: '{tmp_path / 'checkpoint'}'"
     assert saved == 2
     assert found == content(
-        certify_named(model(), 0.9, resources=Resources(threads=1), **SCOPES[scope])
+        certify_named(model(), 0.9, resources=Resources(threads=1), **METHODS[method])
     )
 
 
@@ -214,11 +214,11 @@ def test_the_command_says_that_the_disk_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "number"),
+    ("method", "number"),
     [("all", errno.ENOSPC), ("covered", errno.ENOSPC), ("covered", errno.EIO)],
 )
 def test_a_failing_write_leaves_the_last_checkpoint(
-    scope: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, mdp = tmp_path / "checkpoint", model()
     sync, calls = os.fsync, 0
@@ -244,32 +244,32 @@ def test_a_failing_write_leaves_the_last_checkpoint(
             checkpoint=path,
             resources=Resources(threads=1),
             callback=hear,
-            **SCOPES[scope],
+            **METHODS[method],
         )
     assert (caught.value.errno, caught.value.filename) == (number, str(path))
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
     assert path.read_bytes() == held[-1]
     monkeypatch.undo()
     resumed = certify_named(
-        mdp, 0.9, checkpoint=path, resources=Resources(threads=1), **SCOPES[scope]
+        mdp, 0.9, checkpoint=path, resources=Resources(threads=1), **METHODS[method]
     )
-    whole = certify_named(mdp, 0.9, resources=Resources(threads=1), **SCOPES[scope])
+    whole = certify_named(mdp, 0.9, resources=Resources(threads=1), **METHODS[method])
     assert content(resumed) == content(whole)
 
 
 # -- folders without access --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_checkpoint_that_cannot_be_kept_is_refused_before_any_work(
-    scope: str, tmp_path: Path
+    method: str, tmp_path: Path
 ) -> None:
     def worked(_: Progress) -> None:
         raise AssertionError("work that cannot be kept")
 
     path = tmp_path / "missing" / "checkpoint"
     with pytest.raises(FileNotFoundError, match="missing"):
-        certify_named(model(), 0.9, checkpoint=path, callback=worked, **SCOPES[scope])
+        certify_named(model(), 0.9, checkpoint=path, callback=worked, **METHODS[method])
 
 
 CLOSED = """
@@ -324,8 +324,8 @@ def test_folders_without_access(tmp_path: Path) -> None:
 # -- half-written files, and what killed writers leave -----------------------------------------
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_half_a_checkpoint_is_never_loaded(scope: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_half_a_checkpoint_is_never_loaded(method: str, tmp_path: Path) -> None:
     path, mdp = tmp_path / "checkpoint", model()
     held: list[bytes] = []
 
@@ -334,14 +334,14 @@ def test_half_a_checkpoint_is_never_loaded(scope: str, tmp_path: Path) -> None:
             held.append(path.read_bytes())
 
     certify_named(
-        mdp, 0.9, checkpoint=path, resources=Resources(threads=1), callback=hear, **SCOPES[scope]
+        mdp, 0.9, checkpoint=path, resources=Resources(threads=1), callback=hear, **METHODS[method]
     )
     whole = held[0]
     for size in (0, 1, 30, len(whole) // 2, len(whole) - 100, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(FileFormatError, match="checkpoint"):
             certify_named(
-                mdp, 0.9, checkpoint=path, resources=Resources(threads=1), **SCOPES[scope]
+                mdp, 0.9, checkpoint=path, resources=Resources(threads=1), **METHODS[method]
             )
         assert path.read_bytes() == whole[:size]
 

@@ -32,7 +32,7 @@ from bisim_abstract import (
     verify,
 )
 from bisim_abstract._base import ray as ray_backend
-from bisim_abstract._base.parallel import Array, Data, Job, LocalBackend, Sweep, Work
+from bisim_abstract._base.parallel import Array, ChunkWork, Data, Job, LocalBackend, Sweep
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract.encoders import sample_transitions
 from bisim_abstract.errors import MemoryLimitError, MissingDependency
@@ -104,7 +104,7 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "groups": (lambda: grouped_mdp(60, 5, noise=0.05, seed=1)[0], {"max_pairs": 500}),
     "covered": (
         lambda: sparse_mdp(300, seed=2),
-        {"scope": "covered", "tau": 0.5, "max_rounds": 4, "neighbours": 30},
+        {"method": "covering", "tau": 0.5, "max_rounds": 4, "neighbours": 30},
     ),
     "estimate": (estimated, {}),
 }
@@ -149,8 +149,8 @@ def test_features_are_the_same(cluster: RayBackend) -> None:
     assert local.corrections.tobytes() == remote.corrections.tobytes()
 
 
-def dies(marks: str, work: Work, *args: Any) -> Any:
-    """Work whose worker is killed in the middle, as often as there are marks to take."""
+def dies(marks: str, work: ChunkWork, *args: Any) -> Any:
+    """ChunkWork whose worker is killed in the middle, as often as there are marks to take."""
     begin, end, out = args[-3:]
     if begin > 0:
         for path in sorted(Path(marks).iterdir()):
@@ -174,7 +174,7 @@ class Deadly(RayBackend):
 @pytest.mark.slow
 def test_killed_workers_change_nothing(cluster: RayBackend, tmp_path: Path) -> None:
     mdp = sparse_mdp(300, seed=2)
-    options: dict[str, Any] = {"scope": "covered", "tau": 0.5, "max_rounds": 3, "neighbours": 60}
+    options: dict[str, Any] = {"method": "covering", "tau": 0.5, "max_rounds": 3, "neighbours": 60}
     for k in range(3):
         (tmp_path / str(k)).touch()
     backend = Deadly()
@@ -225,7 +225,7 @@ def test_an_interrupted_sweep_cancels_nothing_and_leaves_little(
 
 
 def dies_for_good(folder: str, common: Data, *args: Any) -> None:
-    """Work that ends its worker, as often as there is a mark to take."""
+    """ChunkWork that ends its worker, as often as there is a mark to take."""
     (Path(folder) / str(os.getpid())).touch()
     marks = sorted(Path(folder).glob("mark*"))
     if marks:

@@ -27,7 +27,7 @@ import pytest
 
 from bisim_abstract import Certificate, RayBackend, Resources, TabularMDP, certify, verify
 from bisim_abstract._base import ray as module
-from bisim_abstract._base.parallel import Array, Job, Sweep, Work
+from bisim_abstract._base.parallel import Array, ChunkWork, Job, Sweep
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from tests.support import ROOT
 from tests.support.asking import certify_named
@@ -35,7 +35,7 @@ from tests.support.shared import parts
 
 DEADLINE = 120.0  # seconds for anything to happen: only a fault takes that long
 INLINE = 100 * 1024  # bytes up to which Ray keeps results in the driver, not in a node's store
-OPTIONS: dict[str, Any] = {"scope": "covered", "tau": 0.5, "max_rounds": 1, "neighbours": 150}
+OPTIONS: dict[str, Any] = {"method": "covering", "tau": 0.5, "max_rounds": 1, "neighbours": 150}
 
 pytestmark = pytest.mark.slow
 
@@ -98,15 +98,15 @@ def node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def meets(folder: str, work: Work, *args: Any) -> Any:
-    """Work that goes on when two nodes have come to it."""
+def meets(folder: str, work: ChunkWork, *args: Any) -> Any:
+    """ChunkWork that goes on when two nodes have come to it."""
     (Path(folder) / node_id()).touch()
     until(lambda: len(list(Path(folder).iterdir())) >= 2, "a second node")
     return work(*args)
 
 
-def stalls(folder: str, doomed: str, work: Work, *args: Any) -> Any:
-    """Work of which one node does the first shard that it gets, and hangs in the second.
+def stalls(folder: str, doomed: str, work: ChunkWork, *args: Any) -> Any:
+    """ChunkWork of which one node does the first shard that it gets, and hangs in the second.
 
     Other nodes leave it the time to come to that.
     """
@@ -127,8 +127,8 @@ def stalls(folder: str, doomed: str, work: Work, *args: Any) -> Any:
     return work(*args)
 
 
-def hangs(folder: str, work: Work, *args: Any) -> Any:
-    """Work that does not end before its node is killed."""
+def hangs(folder: str, work: ChunkWork, *args: Any) -> Any:
+    """ChunkWork that does not end before its node is killed."""
     (Path(folder) / node_id()).touch()
     until((Path(folder) / "killed").exists, "the end of this node")
     return work(*args)
@@ -376,7 +376,7 @@ def test_without_any_processor_it_waits_for_a_node_and_says_so(
 
 # -- Ctrl-C ------------------------------------------------------------------------------------
 
-LONG = ["certify", "m.npz", "--scope", "covered", "--tol", "1e-13", "--max-rounds", "100000"]
+LONG = ["certify", "m.npz", "--method", "covering", "--tol", "1e-13", "--max-rounds", "100000"]
 LONG += ["--checkpoint", "state.npz", "--threads", "1"]
 CLI = """
 import signal, sys, bisim_abstract._base.ray as module
@@ -395,7 +395,7 @@ def check_interrupted(driver: subprocess.Popen[bytes], log: Path) -> None:
     assert "Traceback" not in log.read_text()
     until(lambda: not members(driver.pid), "the processes of the driver to end")
     mdp = TabularMDP.load(log.parent / "m.npz")
-    options: dict[str, Any] = {"scope": "covered", "tol": 1e-13}
+    options: dict[str, Any] = {"method": "covering", "tol": 1e-13}
     state = log.parent / "state.npz"
     rounds = certify_named(mdp, 0.9, checkpoint=state, max_rounds=1, **options).run["rounds"]
     resumed = certify_named(mdp, 0.9, checkpoint=state, max_rounds=rounds + 1, **options)

@@ -16,7 +16,7 @@ from bisim_abstract import (
     certify,
     verify,
 )
-from bisim_abstract._bounds.links import Undecided
+from bisim_abstract._bounds.spanning import Undecided
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract.wrappers import extract_mdp
 from tests.support.certificates import Floats, by_hand, changed, layered, made, same

@@ -174,7 +174,7 @@ def test_keep_nothing_and_keep_everything() -> None:
         {"tau": "auto", "max_loss": 0.1},
         {"n_clusters": 2, "max_loss": 0.1},
         {"tol": 1e-3, "max_loss": 0.1},
-        {"max_loss": 0.1, "scope": "covered"},
+        {"max_loss": 0.1, "method": "covering"},
         {"keep": 1.1},
         {"keep": -0.1},
         {"keep": math.nan},

@@ -26,12 +26,12 @@ CLASSES = [ActionMaxEncoder, DBCEncoder, MICoEncoder]
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize("scope", ["all", "covered"])
-def test_any_encoder_is_an_embedding_and_none_is_trusted(cls: type[Encoder], scope: str) -> None:
+@pytest.mark.parametrize("method", ["blocks", "covering"])
+def test_any_encoder_is_an_embedding_and_none_is_trusted(cls: type[Encoder], method: str) -> None:
     mdp, _ = grouped_mdp(40, 4, noise=0.05, seed=2)
     encoder = cls(dim=3, steps=20, batch_size=16).fit(mdp, n_transitions=500)
-    only = {"propose": ["embedding"]} if scope == "all" else {}
-    found = certify_named(mdp, 0.8, tau=0.4, scope=scope, embedding=encoder, **only)
+    only = {"propose": ["embedding"]} if method == "blocks" else {}
+    found = certify_named(mdp, 0.8, tau=0.4, method=method, embedding=encoder, **only)
     assert verify(mdp, found).is_valid
     metric = bisimulation_metric(mdp, 0.8)
     states = np.arange(40)

@@ -22,7 +22,7 @@ from bisim_abstract import (
     value_iteration,
 )
 from bisim_abstract._base.types import Progress
-from bisim_abstract._exact.pairs import DeterministicPairs, StochasticPairs
+from bisim_abstract._exact.pair_solvers import DeterministicPairs, StochasticPairs
 from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
 from bisim_abstract.errors import MemoryLimitError

@@ -187,7 +187,7 @@ def test_rounds_one_by_one_are_the_pipeline() -> None:
     settings: dict[str, Any] = {"neighbours": 3, "index": "LSH6", "seed": 5}
     *_, last = grid.by_rounds(world.mdp, 4, **settings)
     whole = certify_named(
-        world.mdp, 0.7, scope="covered", max_rounds=4, dim=6, upper_start="constant", **settings
+        world.mdp, 0.7, method="covering", max_rounds=4, dim=6, upper_start="constant", **settings
     )
     assert np.array_equal(last.keys, whole.keys)
     assert np.array_equal(last.lower, whole.lower)

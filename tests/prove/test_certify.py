@@ -30,8 +30,8 @@ from bisim_abstract import (
 from bisim_abstract._base.types import Progress
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import Certificate
-from bisim_abstract._prove import blocks
 from bisim_abstract._prove import covering as covering_module
+from bisim_abstract._prove import refinement
 from bisim_abstract._prove.certify import certify
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._verify.verify import verify
@@ -67,7 +67,7 @@ def _every_certificate_is_verified(monkeypatch: pytest.MonkeyPatch) -> Iterator[
         made.append((certificate, arms.mdp))
         return certificate
 
-    for module in (blocks, covering_module):
+    for module in (refinement, covering_module):
         monkeypatch.setattr(module, "make_certificate", recorded)
     yield
     for certificate, mdp in made:
@@ -111,7 +111,7 @@ def keys(certificate: Certificate) -> set[int]:
 
 def covering(mdp: TabularMDP, gamma: float, **options: Any) -> Certificate:
     """`certify` by the paper's rounds over covered pairs, which most of this module is about."""
-    return certify_named(mdp, gamma, scope="covered", **options)
+    return certify_named(mdp, gamma, method="covering", **options)
 
 
 # -- soundness ---------------------------------------------------------------------------------
@@ -774,8 +774,8 @@ def test_bad_embeddings_are_named(points: Floats) -> None:
         (certify_named, "n_clusters", 0),
         (certify_named, "n_clusters", 11),
         (certify_named, "n_clusters", 2.5),
-        (certify_named, "scope", "some"),
-        (certify_named, "scope", None),
+        (certify_named, "method", "some"),
+        (certify_named, "method", None),
         (certify_named, "partition", np.zeros(9, np.int64)),
         (certify_named, "partition", np.zeros((10, 1), np.int64)),
         (certify_named, "partition", np.zeros(10)),
@@ -802,10 +802,10 @@ def test_bad_options_are_named(build: Build, option: str, value: Any) -> None:
     assert option in str(caught.value)
 
 
-@pytest.mark.parametrize("scope", ["all", "covered"])
-def test_a_threshold_and_a_number_of_clusters_exclude_each_other(scope: str) -> None:
+@pytest.mark.parametrize("method", ["blocks", "covering"])
+def test_a_threshold_and_a_number_of_clusters_exclude_each_other(method: str) -> None:
     with pytest.raises(InvalidArgumentError, match="tau or n_clusters, not both"):
-        certify_named(MODEL, 0.9, tau=0.5, n_clusters=3, scope=scope)
+        certify_named(MODEL, 0.9, tau=0.5, n_clusters=3, method=method)
 
 
 def test_only_models_are_taken() -> None:
@@ -825,10 +825,10 @@ def test_the_run_is_recorded() -> None:
     np.testing.assert_array_equal(made.rewards, MODEL.rewards)
 
 
-@pytest.mark.parametrize("scope", ["all", "covered"])
-def test_thresholds_below_0_are_refused(scope: str) -> None:
+@pytest.mark.parametrize("method", ["blocks", "covering"])
+def test_thresholds_below_0_are_refused(method: str) -> None:
     with pytest.raises(InvalidArgumentError, match="tau must be at least 0"):
-        certify_named(sparse_mdp(4, seed=0), 0.5, tau=-1e-9, scope=scope)
+        certify_named(sparse_mdp(4, seed=0), 0.5, tau=-1e-9, method=method)
 
 
 def test_proposals_are_a_list_of_names() -> None:
@@ -839,17 +839,17 @@ def test_proposals_are_a_list_of_names() -> None:
 # -- memory ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", ["all", "covered"])
-def test_what_would_not_fit_is_refused_with_size_and_remedy(scope: str) -> None:
+@pytest.mark.parametrize("method", ["blocks", "covering"])
+def test_what_would_not_fit_is_refused_with_size_and_remedy(method: str) -> None:
     mdp = sparse_mdp(300, seed=0)
     with pytest.raises(MemoryLimitError) as caught:
-        certify_named(mdp, 0.9, tau=0.5, scope=scope, memory_limit=50_000)
+        certify_named(mdp, 0.9, tau=0.5, method=method, memory_limit=50_000)
     text = str(caught.value)
     assert "allowed by memory_limit" in text
     assert "50.0 kB" in text
     assert "needs" in text
-    roomy = certify_named(mdp, 0.9, tau=0.5, scope=scope, max_rounds=2, memory_limit=10**9)
-    plain = certify_named(mdp, 0.9, tau=0.5, scope=scope, max_rounds=2)
+    roomy = certify_named(mdp, 0.9, tau=0.5, method=method, max_rounds=2, memory_limit=10**9)
+    plain = certify_named(mdp, 0.9, tau=0.5, method=method, max_rounds=2)
     np.testing.assert_array_equal(roomy.upper, plain.upper)
 
 
@@ -862,9 +862,9 @@ def test_limits_are_whole_numbers_of_bytes(limit: Any) -> None:
 # -- found by fuzzing --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", ["all", "covered"])
+@pytest.mark.parametrize("method", ["blocks", "covering"])
 @pytest.mark.parametrize("size", [1e40, 1e150, 1e200])
-def test_rewards_beyond_single_precision(scope: str, size: float) -> None:
+def test_rewards_beyond_single_precision(method: str, size: float) -> None:
     """Proposals and retrieval are in single precision, rewards are not."""
     plain = sparse_mdp(12, 2, support=2, seed=3)
     mdp = TabularMDP(
@@ -873,10 +873,10 @@ def test_rewards_beyond_single_precision(scope: str, size: float) -> None:
         probs=plain.probs,
         rewards=plain.rewards * size,
     )
-    index = {"index": "Flat"} if scope == "covered" else {}
-    certificate = certify_named(mdp, 0.9, scope=scope, max_rounds=3, **index)
+    index = {"index": "Flat"} if method == "covering" else {}
+    certificate = certify_named(mdp, 0.9, method=method, max_rounds=3, **index)
     assert verify(mdp, certificate).is_valid
-    if scope == "covered":
+    if method == "covering":
         assert certificate.n_covered > 0
 
 
@@ -895,10 +895,10 @@ def test_blocks_of_models_with_extreme_rewards_are_repaired_alike(power: int) ->
         assert np.array_equal(repair_labels(mdp, labels, 0.9), repair_labels(plain, labels, 0.9))
 
 
-@pytest.mark.parametrize("scope", ["covered", "single"])
-def test_no_neighbours_are_none(scope: str) -> None:
+@pytest.mark.parametrize("method", ["covering", "single"])
+def test_no_neighbours_are_none(method: str) -> None:
     mdp = sparse_mdp(6, 2, support=2, seed=0)
-    if scope == "single":
+    if method == "single":
         assert single_named(mdp, 0.9, neighbours=0).n_covered == 0
     else:
         found = certify(mdp, 0.9, method=Covering(neighbours=0, partners=1), max_rounds=1)

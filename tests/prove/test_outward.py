@@ -10,7 +10,7 @@ import pytest
 from bisim_abstract import TabularMDP, bisimulation_metric, certify, verify
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._model.generators import random_mdp, sparse_mdp
-from bisim_abstract._prove.blocks import _outward
+from bisim_abstract._prove.sweeping import moved_outward
 from tests.support.oracles import backup_exact
 
 MODELS = [random_mdp(4, 2, seed=0), sparse_mdp(5, 2, support=2, seed=1), random_mdp(3, 1, seed=2)]
@@ -26,7 +26,7 @@ def test_bounds_moved_outward_prove_themselves(mdp: TabularMDP, gamma: float) ->
     arms.cover(first, second)
     exact = bisimulation_metric(mdp, gamma)
     below, above = exact.bounds(first, second)
-    lower, upper = _outward(arms, below, above)
+    lower, upper = moved_outward(arms, below, above)
     for side, values in ((1, lower), (-1, upper)):
         table = np.zeros((n, n))
         table[first, second] = table[second, first] = values

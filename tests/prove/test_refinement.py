@@ -27,12 +27,12 @@ from bisim_abstract import (
     verify,
 )
 from bisim_abstract._base.types import Progress
-from bisim_abstract._bounds import links as linking
+from bisim_abstract._bounds import spanning
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._linkage.thresholds import CertifiedInterval
-from bisim_abstract._prove import blocks as refinement
-from bisim_abstract._prove.blocks import Refinement
+from bisim_abstract._prove import refinement, standing
 from bisim_abstract._prove.options import Options
+from bisim_abstract._prove.refinement import Refinement
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 from tests.support.asking import certify_named
@@ -170,14 +170,14 @@ def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few states are treated like many: no step is passed over."""
     monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
     monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
-    monkeypatch.setattr(refinement, "HOPELESS", np.inf)
+    monkeypatch.setattr(standing, "HOPELESS", np.inf)
 
 
 @pytest.fixture
 def celled(thorough: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And states are compared by cells, looking into few of them."""
-    monkeypatch.setattr(linking, "SINGLE_LIMIT", 0)
-    monkeypatch.setattr(linking, "OPEN_LIMIT", 40)
+    monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
+    monkeypatch.setattr(spanning, "OPEN_LIMIT", 40)
 
 
 # -- after every step --------------------------------------------------------------------------
@@ -214,8 +214,8 @@ def test_every_step_is_sound(batch: int, monkeypatch: pytest.MonkeyPatch) -> Non
         metric = Truth.of(mdp, gamma)
         options = asked(GOALS[(seed + batch) % len(GOALS)], planted, metric, seed)
         if seed % 2:  # by cells
-            monkeypatch.setattr(linking, "SINGLE_LIMIT", 0)
-            monkeypatch.setattr(linking, "OPEN_LIMIT", (0, 40)[seed // 2 % 2])
+            monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
+            monkeypatch.setattr(spanning, "OPEN_LIMIT", (0, 40)[seed // 2 % 2])
         work = started(mdp, gamma, **options)
         compared += drive(work, mdp, metric, until_met=batch % 4 == 3)
     assert compared > 0
@@ -429,7 +429,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(
     monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
     monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
     if name != "unstructured":
-        monkeypatch.setattr(refinement, "HOPELESS", np.inf)
+        monkeypatch.setattr(standing, "HOPELESS", np.inf)
     make, options = CHECKPOINTED[name]
     mdp = make()
     whole = certify_named(mdp, 0.9, resources=Resources(threads=1), **options)
@@ -501,11 +501,11 @@ def test_options_are_checked() -> None:
         ({"tol": 0.0}, "tol"),
         ({"partition": [0, 1]}, "partition must be one whole number"),
         (
-            {"partition": np.arange(16), "scope": "covered"},
-            "partition is no option of scope 'covered'",
+            {"partition": np.arange(16), "method": "covering"},
+            "partition is no option of method 'covering'",
         ),
         ({"max_pairs": -1}, "max_pairs"),
-        ({"scope": "none"}, "scope"),
+        ({"method": "none"}, "method"),
         ({"tau": "best"}, "tau"),
     ]
     for options, words in wrong:
@@ -588,7 +588,7 @@ def test_noisy_rooms_by_pairs_inside_and_across(monkeypatch: pytest.MonkeyPatch)
     """As with many states: only what blocks leave open is looked at."""
     monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
     monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
-    monkeypatch.setattr(linking, "SINGLE_LIMIT", 0)
+    monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
     env = RoomsGridEnv(9, 3, noise=0.05)
     mdp = env.to_mdp()
     certificate = certify(mdp, 0.9, tau="auto")

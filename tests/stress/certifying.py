@@ -17,14 +17,19 @@ ONE = Resources(threads=1)
 
 
 def make_certificate(
-    mdp: TabularMDP, gamma: float, *, is_single: bool = False, scope: str = "all", **options: Any
+    mdp: TabularMDP,
+    gamma: float,
+    *,
+    is_single: bool = False,
+    method: str = "blocks",
+    **options: Any,
 ) -> Certificate:
     """A certificate by `certify`, or by a single build; options of the method are told by name."""
     if is_single:
         return single_build(mdp, gamma, resources=ONE, **options)
-    method: type[Any] = Covering if scope == "covered" else Blocks
-    own = {entry.name: options.pop(entry.name) for entry in fields(method) if entry.name in options}
-    return certify(mdp, gamma, method=method(**own), resources=ONE, **options)
+    kind: type[Any] = Covering if method == "covering" else Blocks
+    own = {entry.name: options.pop(entry.name) for entry in fields(kind) if entry.name in options}
+    return certify(mdp, gamma, method=kind(**own), resources=ONE, **options)
 
 
 @st.composite
@@ -63,7 +68,7 @@ def goals(
     }
     if name != "max_loss" and is_drawn(draw, 0.4):
         options |= {
-            "scope": st.just("covered"),
+            "method": st.just("covering"),
             "max_rounds": st.integers(1, 3),
             "index": st.sampled_from(("Flat", "LSH16", "HNSW16")),
             "neighbours": st.integers(0, 3),

@@ -71,7 +71,7 @@ OWN = {
 NUMERIC = [*COMMON, *GOAL, *WORK, "--dim"]
 FIXED = words("--json --quiet --train=never --reachable-only --same-action --help --debug")
 CHOICES: dict[str, tuple[str, ...]] = {
-    "--scope": ("all", "covered", "none"),
+    "--method": ("blocks", "covering", "none"),
     "--propose": ("classes", "classes,features", "", ",", "x"),
     "--mode": ("float", "exact", "sampled", "x"),
     "--terminal": ("absorb", "table", "x"),

@@ -294,7 +294,7 @@ def check_transitions_file(folder: Path, path: Path) -> None:
 
 def prepare_config(shared: Path) -> tuple[st.SearchStrategy[Case], Run]:
     """Configurations of runs, which are JSON."""
-    goal = {"tau": 0.5, "scope": "all", "propose": ["classes"], "max_pairs": 10, "tol": 0.1}
+    goal = {"tau": 0.5, "method": "blocks", "propose": ["classes"], "max_pairs": 10, "tol": 0.1}
     source = Source(name="FrozenLake-v1", env_args={"map_name": "4x4"}, backgrounds=3)
     configs = [
         Config(source=source, training=Training(), certify=goal, learn=5, title="t"),

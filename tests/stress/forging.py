@@ -52,7 +52,7 @@ def make_pool(shared: Path) -> list[tuple[Truth, Arrays]]:
             {},
             {"tol": scale / 10.0, "max_pairs": 0},
             {"tau": scale / 2.0, "propose": ["features"]},
-            {"scope": "covered", "index": "Flat", "tau": scale},
+            {"method": "covering", "index": "Flat", "tau": scale},
             {"is_single": True, "neighbours": 2, "tau": scale / 3.0, "sweeps": 20},
         ]
         for j, options in enumerate(kinds):

@@ -91,8 +91,8 @@ def plan(seed: int, number: int) -> Cycle:
     given: dict[str, Any] = {}
     if kind == "covered":
         mdp = sparse_mdp(int(rng.integers(40, 90)), 2, seed=own)
-        goal = {"scope": "covered", "max_rounds": 4, "tau": 0.5, "neighbours": 4}
-        given = {"scope": "covered", "max_rounds": 3, "tau": 1.0}
+        goal = {"method": "covering", "max_rounds": 4, "tau": 0.5, "neighbours": 4}
+        given = {"method": "covering", "max_rounds": 3, "tau": 1.0}
     elif kind == "grouped":
         mdp, _ = grouped_mdp(int(rng.integers(40, 90)), 5, noise=0.05, seed=own)
     else:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract._verify import memory as _verified
+from bisim_abstract._verify import remembered
 
 ROOMS = "bisim_abstract/RoomsGrid-v0"
 
@@ -36,7 +36,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        _verified.known_claims.clear()
+        remembered.known_claims.clear()
         home = importlib.import_module("bisim_abstract._verify.verify")
         self._judge = home._Check.judge
         monkeypatch.setattr(home._Check, "judge", lambda check, claims: self(check, claims))

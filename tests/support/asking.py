@@ -19,7 +19,7 @@ def single_named(mdp: TabularMDP, gamma: float, **given: Any) -> Certificate:
 
 
 def certify_named(mdp: TabularMDP, gamma: float, **given: Any) -> Certificate:
-    """`certify` with all options by name: those of the method, "scope" and resources too."""
+    """`certify` with all options by name: those of the method, its name and resources too."""
     resources = _resources(given)
     apart = {name: given.pop(name) for name in APART if name in given}
     return prove(mdp, gamma, Options.named(given), resources=resources, **apart)

@@ -104,7 +104,7 @@ GOALS = {
     "--clusters x": "invalid int value",
     "--tol 0": "tol must be above 0",
     "--tol nan": "tol must be finite",
-    "--scope some": "invalid choice",
+    "--method some": "invalid choice",
     "--propose guess": "propose must be one of",
     "--propose ,": "propose must be one of",
     "--max-pairs -1": "max_pairs must be at least 0",
@@ -225,6 +225,7 @@ def test_bad_checkpoints(file: str, cause: str, call: Any, world: World) -> None
     check_refused(call(*words, "--checkpoint", getattr(world, file)), cause)
     check_refused(call(*words, "--checkpoint", "no_folder/k.npz"), "no_folder")
     check_refused(call(*words, "--checkpoint", world.rooms_certificate), "not a checkpoint")
+    check_refused(call(*words, "--checkpoint", f"./{words[-1]}"), "must be two files")
     assert before == {path: path.stat().st_mtime_ns for path in world.folder.iterdir()}
 
 

@@ -138,10 +138,10 @@ def test_certify(kind: str, call: Any, world: World) -> None:
             {"tau": 0.01, "propose": ["rewards", "features"], "seed": 3},
         ),
         "covered": (
-            [world.lake, "--scope", "covered", "--max-rounds", "2", "--tol", "0.1"],
+            [world.lake, "--method", "covering", "--max-rounds", "2", "--tol", "0.1"],
             lake,
             0.9,
-            {"scope": "covered", "max_rounds": 2, "tol": 0.1},
+            {"method": "covering", "max_rounds": 2, "tol": 0.1},
         ),
         "encoder": (
             [world.lake, "--encoder", world.encoder, "--clusters", "12"],

@@ -110,9 +110,9 @@ def test_the_better_certificate_is_taken(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ({"tau": 1000.0}, "the clusters asked for are certified"),
         ({"n_clusters": 16}, "the clusters asked for are certified"),
-        ({"scope": "covered", "tol": 100.0}, "all bounds are as narrow as asked for"),
+        ({"method": "covering", "tol": 100.0}, "all bounds are as narrow as asked for"),
         ({"tau": 0.5, "max_pairs": 0, "propose": ["rewards"]}, "embeddings are not among the pro"),
-        ({"scope": "covered", "max_rounds": 1}, "no clusters are asked for"),
+        ({"method": "covering", "max_rounds": 1}, "no clusters are asked for"),
     ],
     ids=["threshold", "number", "width", "proposals", "covered"],
 )

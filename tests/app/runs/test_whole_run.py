@@ -140,7 +140,7 @@ def test_the_report_is_told_everything(folder: Path, monkeypatch: pytest.MonkeyP
             ),
             gamma=0.123456789012345,
             training=Training(kind="mico", steps=3, dim=2, experience="steps", same_action=True),
-            certify={"n_clusters": 3, "scope": "all", "propose": ["rewards", "classes"]},
+            certify={"n_clusters": 3, "method": "blocks", "propose": ["rewards", "classes"]},
             learn_seeds=2,
             title="a title; with 'signs'",
         ),
@@ -196,7 +196,7 @@ def test_learning_on_other_models_of_an_environment(
 
 
 def test_without_a_threshold(tmp_path: Path) -> None:
-    found = Run(tmp_path / "run", small(certify={"scope": "covered", "max_rounds": 1}, learn=5))()
+    found = Run(tmp_path / "run", small(certify={"method": "covering", "max_rounds": 1}, learn=5))()
     assert found.certificate.tau is None
     assert [done.stage for done in found.stages] == ["extract", "certify", "verify", "report"]
     assert found.verdict.level == "open"

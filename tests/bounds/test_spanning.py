@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from bisim_abstract import Resources, TabularMDP, bisimulation_metric
-from bisim_abstract._bounds import links as linking
+from bisim_abstract._bounds import spanning
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract._bounds.features import value_features
-from bisim_abstract._bounds.links import (
+from bisim_abstract._bounds.spanning import (
     Cells,
     Undecided,
     find_cells,
@@ -131,8 +131,8 @@ def test_every_state_a_cell_gives_exact_single_linkage(pairs: str) -> None:
 def test_coarser_cells_err_on_the_safe_side(
     pairs: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linking, "SINGLE_LIMIT", 0)
-    monkeypatch.setattr(linking, "OPEN_LIMIT", limit)
+    monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
+    monkeypatch.setattr(spanning, "OPEN_LIMIT", limit)
     coarser = 0
     for seed in range(12):
         table = table_of(seed, pairs=pairs, levels=1 + seed % 2, features=seed % 2 == 0)
@@ -156,7 +156,7 @@ def test_certified_intervals_hold_for_the_metric(
     pairs: str, is_coarse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_coarse:
-        monkeypatch.setattr(linking, "SINGLE_LIMIT", 0)
+        monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
     useful = 0
     for seed in range(12):
         table = table_of(seed, pairs=pairs, levels=1 + seed % 2)
@@ -204,14 +204,14 @@ def test_levels_alone_by_hand() -> None:
 
 def test_a_cell_hangs_together_through_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pairs inside a cell are covered and far apart, but both may be close to a third."""
-    monkeypatch.setattr(linking, "SINGLE_LIMIT", 0)
+    monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
     mdp = TabularMDP.from_dense(np.eye(3)[:, None, :], [0.0, 0.0, 0.0])
     table = Arms(mdp, 0.5)
     made = build_blocks(mdp, [0, 0, 1])
     ground = table.ground.with_level(make_level(made, [0, 1], [0.0, 1.0], [9.0, 9.0]))
     keys = np.array([1])  # states 0 and 1
     for limit in (0, 10_000_000):
-        monkeypatch.setattr(linking, "OPEN_LIMIT", limit)
+        monkeypatch.setattr(spanning, "OPEN_LIMIT", limit)
         below = lower_forest(3, ground, keys, np.array([5.0]))
         assert below.weights.tolist() == [1.0, 1.0]
     # With every pair covered, each counts by itself.
@@ -226,7 +226,7 @@ def test_cells_are_what_no_level_tells_apart(monkeypatch: pytest.MonkeyPatch) ->
     table = table_of(4, levels=2)
     n = table.n
     assert find_cells(n, table.ground).labels.tolist() == list(range(n))
-    monkeypatch.setattr(linking, "SINGLE_LIMIT", 0)
+    monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
     cells = find_cells(n, table.ground)
     pairs = zip(*(level.model.labels.tolist() for level in table.ground.levels), strict=True)
     expected = first_appearance(list(pairs))
@@ -236,7 +236,7 @@ def test_cells_are_what_no_level_tells_apart(monkeypatch: pytest.MonkeyPatch) ->
     # Without levels: single states, if these are not too many to compare; else one cell.
     bare = table_of(4, levels=0)
     assert find_cells(n, bare.ground).first.size == n
-    monkeypatch.setattr(linking, "CELL_LIMIT", n - 1)
+    monkeypatch.setattr(spanning, "CELL_LIMIT", n - 1)
     assert find_cells(n, bare.ground).first.size == 1
 
 

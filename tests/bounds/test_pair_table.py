@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bisim_abstract import InvalidArgumentError
-from bisim_abstract._bounds.pairs import PairTable
+from bisim_abstract._bounds.pair_table import PairTable
 
 
 def table(**changes: Any) -> PairTable:

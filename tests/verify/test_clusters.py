@@ -141,9 +141,9 @@ def test_weaker_clusters_are_true(honest: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("limit", ["CELL_LIMIT", "PAIR_LIMIT", "EXACT_LIMIT", "BATCH"])
 def test_limits(honest: dict[str, Any], limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bisim_abstract._verify import scope as _verify_scope
+    from bisim_abstract._verify import clusters
 
-    monkeypatch.setattr(_verify_scope, limit, 3)
+    monkeypatch.setattr(clusters, limit, 3)
     many = {**deep(honest), "tau": 0.0, "labels_lower": np.arange(8), "labels_upper": np.arange(8)}
     if limit == "CELL_LIMIT":
         accepted(honest, ALTER_MDP)  # levels are then read pair by pair

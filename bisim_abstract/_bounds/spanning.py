@@ -25,7 +25,7 @@ from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel
 from bisim_abstract._bounds.features import box_gap
 from bisim_abstract._bounds.ground import Ground
-from bisim_abstract._bounds.pairs import PairTable
+from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._linkage.forests import Forest, spanning_forest
 
 SINGLE_LIMIT = 1_000  # up to so many states, every one is a cell

@@ -13,7 +13,7 @@ import pytest
 
 from bisim_abstract import Certificate, TabularMDP, certify, verify
 from bisim_abstract._base.types import Progress
-from bisim_abstract._verify import memory
+from bisim_abstract._verify import remembered
 from bisim_abstract._verify.read import read_claims
 from bisim_abstract._verify.verify import verify_rest
 from bisim_abstract.errors import VerificationError
@@ -24,10 +24,10 @@ MDP = grouped_mdp(20, 4, noise=0.02, seed=0)[0]
 
 @pytest.fixture(autouse=True)
 def _nothing_yet() -> Iterator[None]:
-    for known in (memory.known_claims, memory.known_bounds):
+    for known in (remembered.known_claims, remembered.known_bounds):
         known.clear()
     yield
-    for known in (memory.known_claims, memory.known_bounds):
+    for known in (remembered.known_claims, remembered.known_bounds):
         known.clear()
 
 
@@ -42,8 +42,8 @@ def is_remembered(mdp: TabularMDP, certificate: Certificate) -> bool:
         claims = read_claims(certificate, mdp)
     except VerificationError:
         return False
-    digest = memory.claims_digest(memory.bounds_digest(mdp, claims), claims)
-    return digest in memory.known_claims
+    digest = remembered.claims_digest(remembered.bounds_digest(mdp, claims), claims)
+    return digest in remembered.known_claims
 
 
 def rewrite(array: Any, index: int, value: float) -> None:
@@ -58,7 +58,7 @@ def test_only_full_checks_are_remembered(certificate: Certificate) -> None:
     assert verify(MDP, certificate, mode="sampled", sample=3).is_valid
     assert not is_remembered(MDP, certificate)
     for mode in ("float", "exact"):
-        memory.known_claims.clear()
+        remembered.known_claims.clear()
         assert verify(MDP, certificate, mode=mode).is_valid
         assert is_remembered(MDP, certificate)
 
@@ -215,8 +215,8 @@ def test_subclasses_are_verified_as_ever(certificate: Certificate) -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MOST", 2)
+    monkeypatch.setattr(remembered, "MOST", 2)
     known: dict[bytes, int] = {}
     for number in (0, 1, 2, 1, 3):
-        memory.remember(known, bytes([number]), number)
+        remembered.remember(known, bytes([number]), number)
     assert list(known.values()) == [1, 3]

@@ -1,0 +1,332 @@
+"""Certificates over all pairs: blocks first, then what their bounds leave open.
+
+One step after another tightens the bounds, and none loosens them:
+
+1. blocks: partitions are proposed, repaired and bounded as block pairs; the best one is kept
+   (if there are few states, all pairs follow at once, or come first where they are quick and
+   values decide, so that there are many thresholds to choose from);
+2. features: value functions keep states apart that blocks do not;
+3. inside: pairs within blocks that are too wide are covered, and swept;
+4. across: pairs between blocks that may be too close are covered, and swept;
+5. witnesses: functions made to tell apart two blocks that are still too close;
+6. split: blocks that stay in the way are cut in two, as a further level;
+7. all pairs, if these are few enough.
+
+After every step the clusterings of both arms are compared. What they still disagree about at the
+threshold decides where the next step looks. If the threshold is to be found, it is chosen by
+what planning on its clusters is proven to be worth: the coarsest certified one that is worth
+enough; and while a clearly coarser one seems to be, though it is not certified yet, that is
+where the next step looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bisim_abstract._base.arrays import array_digest
+from bisim_abstract._base.checks import check_int
+from bisim_abstract._base.text import counted
+from bisim_abstract._base.types import IntArray
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._bounds.features import make_witness, value_features
+from bisim_abstract._bounds.spanning import common_refinement, find_cells, row_reader
+from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._exact.metric import bisimulation_metric
+from bisim_abstract._prove.levels import Levels
+from bisim_abstract._prove.making import make_certificate
+from bisim_abstract._prove.standing import Standing, go_on
+from bisim_abstract._prove.sweeping import CHECK_EVERY, moved_outward, sweeps_needed
+from bisim_abstract._prove.target import Target
+from bisim_abstract._prove.work import Pause
+
+if TYPE_CHECKING:
+    from bisim_abstract._prove.blocks import Blocks
+    from bisim_abstract._prove.options import Options
+
+FEATURES = 16  # value functions
+WITNESSES = 16  # at most, per step
+SPLITS = 2  # rounds of splitting
+FEW_PAIRS = 150_000  # pairs that are solved for at once rather than narrowed down to
+QUICK_CELLS = 10_000_000  # ground costs of all pairs up to which these come first
+CHASE = 8_000_000  # backups of pairs in one step towards a threshold that seems worth it
+
+
+class Refinement:
+    """A run over all pairs, one step at a time.
+
+    Args:
+        table: Arms over pairs of states, nothing covered.
+        method: How to look for blocks.
+        options: What to reach.
+
+    Attributes:
+        table: The arms over pairs of states and what these read.
+        target: What to reach.
+        standing: What they certify now.
+        done: Number of steps made.
+        log: What each of them did.
+    """
+
+    unit = "step"
+
+    def __init__(self, table: Arms, method: Blocks, options: Options) -> None:
+        self.table = table
+        self.target = Target.of(options, table)
+        self.done = 0
+        self.log: list[str] = []
+        self._method, self._seed = method, options.seed
+        self._labels, self._points = method.read(table.n)
+        self._resources = table.resources
+        self.standing = Standing(table, self.target, method.max_pairs)
+        self._levels = Levels(
+            self.standing,
+            labels=self._labels,
+            points=self._points,
+            sources=tuple(method.propose),
+            seed=options.seed,
+        )
+        pairs = (self._inside, self._across, self._witnesses)
+        self._plan: tuple[Callable[[], str], ...] = (
+            self._quick_pairs,
+            self._levels.choose,
+            self._few_pairs,
+            self._features,
+            *pairs,
+            *((self._levels.split, *pairs) * SPLITS),
+            self._all_pairs,
+        )
+
+    def step(self, pause: Pause) -> bool:
+        """Make the next step; False if there is none left."""
+        is_all_covered = self.table.n_covered == self.standing.n_pairs
+        if self.done == len(self._plan) or (self.done and is_all_covered):
+            return False
+        self.standing.pause = pause
+        text = self._plan[self.done]()
+        self.standing.forget()
+        self.done += 1
+        if text:
+            self.log.append(text)
+        return True
+
+    def settle(self) -> None:
+        """After the last step, or an interruption: keep what an unfinished step has proven."""
+        self.standing.pause = go_on  # nobody waits for a step any more
+        text = self._levels.take()
+        if text:
+            self.log.append(text)
+        self.standing.forget()
+
+    def settings(self) -> Mapping[str, Any]:
+        """The target decides where steps look, and the method what they may take."""
+        method = self._method
+        return asdict(self.target) | {
+            "partition": array_digest(self._labels),
+            "embedding": array_digest(self._points),
+            "propose": list(method.propose),
+            "max_pairs": method.max_pairs,
+        }
+
+    def record(self) -> Mapping[str, Any]:
+        """How it went."""
+        return {"steps": list(self.log)}
+
+    def resume(self, checkpoint: Certificate) -> None:
+        """Go on from the certificate of an unfinished run."""
+        run = checkpoint.run
+        done = check_int("rounds", run["rounds"], low=0, high=len(self._plan))
+        log = [str(text) for text in run["steps"]]
+        for level in checkpoint.levels:
+            self.table.add_level(level)
+        if checkpoint.features is not None:
+            self.table.set_features(checkpoint.features)
+        self.table.restore(checkpoint.keys, checkpoint.lower, checkpoint.upper, run["backups"])
+        self.done, self.log = done, log
+
+    @property
+    def backups(self) -> int:
+        """Backups made so far, of pairs of states and of blocks."""
+        return self.table.backups + self._levels.backups
+
+    def reason(self) -> str:
+        """Why the goal is reached; empty if it is not."""
+        return self.standing.reason(self.done)
+
+    def leftover(self) -> str:
+        """Why there was nothing more to try."""
+        return self.standing.leftover()
+
+    def certificate(self, *, stop: str, run: Mapping[str, Any], is_final: bool) -> Certificate:
+        """What is proven now; with a threshold and its value if nothing follows."""
+        tau = self.standing.threshold() if is_final else None
+        return make_certificate(
+            self.table,
+            tau=tau,
+            stop=stop,
+            run=run,
+            scope=self._method.scope,
+            keep=self.target.keep,
+            forests=self.standing.forests_at_hand if tau is None else self.standing.forests,
+            prove=self.standing.search.prove,
+        )
+
+    def _features(self) -> str:
+        table = self.table
+        if table.starts.diameter == 0.0:
+            return ""  # rewards are all the same, and so are the states
+        self.standing.pause("computing value features", "")
+        found = value_features(
+            table.mdp,
+            table.gamma,
+            count=FEATURES,
+            resources=self._resources,
+        )
+        table.set_features(found)
+        return f"{found.values.shape[0]} value features"
+
+    def _inside(self) -> str:
+        """Cover pairs within blocks that the upper arm cannot connect, small blocks first."""
+        tau = self.standing.aim()
+        if tau is None:
+            return ""
+        labels = common_refinement(self.table.n, self.table.ground.levels)
+        above = self.standing.forests[1].labels(tau)
+        parts = np.unique(np.stack([labels, above]), axis=1)[0]  # block of each part of a block
+        sizes = np.bincount(labels)
+        wide = np.flatnonzero(np.bincount(parts, minlength=sizes.size) > 1)
+        wide = wide[np.argsort(sizes[wide], kind="stable")]
+        room = self._method.max_pairs - self.table.n_covered
+        wide = wide[np.cumsum(sizes[wide] * (sizes[wide] - 1) // 2) <= room]
+        order = np.argsort(labels, kind="stable")
+        begins = np.concatenate([[0], np.cumsum(sizes)])
+        first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for block in wide.tolist():
+            members = order[begins[block] : begins[block + 1]]
+            i, j = np.triu_indices(members.size, 1)
+            first.append(members[i])
+            second.append(members[j])
+        added = self.table.cover(np.concatenate(first), np.concatenate(second))
+        if added == 0:
+            return ""
+        self._sweep_pairs(tau, "inside blocks", is_lower=False)
+        return f"{counted(added, 'pair')} inside {counted(wide.size, 'block')}"
+
+    def _across(self) -> str:
+        """Cover pairs that may be linked although the upper arm keeps them apart."""
+        tau = self.standing.aim()
+        if tau is None:
+            return ""
+        s, t = self._open_pairs(tau, self._method.max_pairs - self.table.n_covered)
+        added = self.table.cover(s, t) if s.size else 0
+        if added == 0:
+            return ""
+        self._sweep_pairs(tau, "across blocks", is_lower=True)
+        return f"{counted(added, 'pair')} across blocks"
+
+    def _open_pairs(self, tau: float, room: int) -> tuple[IntArray, IntArray]:
+        """Uncovered pairs in different clusters of the upper arm that may be within tau."""
+        table = self.table
+        above = self.standing.forests[1].labels(tau)
+        cells = find_cells(table.n, table.ground)
+        read = row_reader(table.n, table.ground, cells)
+        order = np.argsort(cells.labels, kind="stable")
+        begins = np.concatenate([[0], np.cumsum(cells.sizes)])
+        none = np.empty(0, np.int64)
+        found: list[tuple[IntArray, IntArray]] = []
+        total = seen = 0
+        for cell in range(cells.first.size):
+            near = read(cell) <= tau
+            near[:cell] = False
+            s = order[begins[cell] : begins[cell + 1]]
+            t = order[near[cells.labels[order]]]
+            seen += s.size * t.size
+            if seen > 20 * self._method.max_pairs:
+                return none, none
+            for block in np.array_split(s, 1 + s.size * t.size // 1_000_000):
+                x, y = (z.ravel() for z in np.meshgrid(block, t, indexing="ij"))
+                use = (above[x] != above[y]) & ((cells.labels[y] != cell) | (x < y))
+                x, y = x[use], y[use]
+                close = table.bounds(x, y)[0] <= tau
+                found.append((x[close], y[close]))
+                total += int(close.sum())
+                if total > room:
+                    return none, none
+        if not found:
+            return none, none
+        return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
+
+    def _sweep_pairs(self, tau: float, where: str, *, is_lower: bool) -> None:
+        table = self.table
+        limit, begin = sweeps_needed(table.gamma), table.backups
+        for sweep in range(1, limit + 1):
+            if self.target.is_by_value and table.backups - begin > CHASE:
+                break  # this threshold was only a hope
+            moved = table.sweep(lower=is_lower)
+            self.standing.pause(
+                f"sweeping {counted(table.n_covered, 'pair')} {where}",
+                f"sweep {sweep}, moved {max(moved):.2g}",
+            )
+            if max(moved) <= 1e-4 * max(tau, self.target.resolution):
+                break
+            if sweep % CHECK_EVERY == 0 and self.target.tol is None:
+                self.standing.forget()
+                if self.target.is_by_value:
+                    if any(x.low <= tau < x.high for x in self.standing.intervals):
+                        break
+                elif self.target.is_met(self.standing.intervals):
+                    break
+
+    def _witnesses(self) -> str:
+        """Functions that tell apart blocks which only rewards and rows further on tell apart."""
+        tau, table = self.standing.aim(), self.table
+        features = table.ground.features
+        if tau is None or features is None or table.model.is_estimate:
+            return ""
+        s, t = self._open_pairs(tau, self._method.max_pairs)
+        if s.size == 0:
+            return ""
+        picked = np.random.default_rng([self._seed, 1]).permutation(s.size)[:WITNESSES]
+        made = []
+        for k in picked.tolist():
+            witness = make_witness(
+                table.mdp, table.gamma, features, int(s[k]), int(t[k]), resources=self._resources
+            )
+            gap = abs(float(witness.values[s[k]] - witness.values[t[k]])) - witness.correction
+            if gap > table.bounds(s[k], t[k])[0]:
+                made.append(witness)
+        if not made:
+            return ""
+        table.set_features(features.with_witnesses(made))
+        return "1 witness" if len(made) == 1 else f"{len(made)} witnesses"
+
+    def _quick_pairs(self) -> str:
+        """All pairs at once, if that is quick and all thresholds are of interest."""
+        is_quick = self.standing.pair_costs() <= QUICK_CELLS
+        return self._all_pairs() if self.target.is_by_value and is_quick else ""
+
+    def _few_pairs(self) -> str:
+        """All pairs already, if they are few."""
+        return self._all_pairs() if self.standing.n_pairs <= FEW_PAIRS else ""
+
+    def _all_pairs(self) -> str:
+        """Every pair by itself: the exact metric."""
+        table = self.table
+        if table.n_covered == self.standing.n_pairs or self.standing.too_many():
+            return ""
+        table.cover_all()
+        if table.model.is_estimate:
+            self._sweep_pairs(self.target.resolution, "one by one", is_lower=True)
+        else:
+            pause = self.standing.pause
+            found = bisimulation_metric(
+                table.mdp,
+                table.gamma,
+                resources=self._resources,
+                callback=lambda progress: pause("solving for all pairs", progress.detail),
+            )
+            table.tighten(*moved_outward(table, *found.bounds(*table.pairs())))
+        return f"all {counted(table.n_covered, 'pair')}"

@@ -1,0 +1,330 @@
+"""Where a run over all pairs stands: what its bounds certify now, and what that is worth.
+
+If the threshold is to be found, it is chosen by what planning on its clusters is proven to be
+worth: the coarsest certified one that is worth enough; and while a clearly coarser one seems to
+be, though it is not certified yet, that is where the next step should look.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._base.memory import human_bytes
+from bisim_abstract._base.text import counted
+from bisim_abstract._base.types import IntArray
+from bisim_abstract._bounds.arms import PAIR_BYTES, Arms
+from bisim_abstract._bounds.spanning import Cells, common_refinement, link_forests, row_reader
+from bisim_abstract._certificate.frontier import Numbers, ValueSearch, first_good
+from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
+from bisim_abstract._linkage.forests import Forest
+from bisim_abstract._linkage.thresholds import CertifiedInterval, certified_intervals, middle
+from bisim_abstract._prove.target import Prospect, Target
+from bisim_abstract._prove.work import Pause
+
+MOST_CELLS = 2_000_000_000  # ground costs that one sweep over all pairs may read
+WORTH = 0.8  # clusters that others must have fewer than, times these, to be worth more work
+FINER = 3  # finer thresholds that are tried where one was promising only
+HOPELESS = 20.0  # blocks wider than this many times their distances are not worth more work
+
+
+def go_on(stage: str, detail: str, *, may_end: bool = True) -> None:
+    """Go on whatever happens: nobody waits for a step any more, or not yet."""
+
+
+class Standing:
+    """What two arms over pairs of states say, derived when asked for and until they move.
+
+    Args:
+        table: The arms.
+        target: What to reach.
+        max_pairs: Pairs of states that may be covered.
+
+    Attributes:
+        search: What clusterings are worth.
+        pause: Called between sweeps; may end a step.
+    """
+
+    def __init__(self, table: Arms, target: Target, max_pairs: int) -> None:
+        self.table, self.target, self.max_pairs = table, target, max_pairs
+        by = "start" if target.max_loss is None else "worst"
+        self.search = ValueSearch(table.mdp, table.gamma, by=by)
+        self.pause: Pause = go_on
+        self.forget()
+
+    def forget(self) -> None:
+        """Bounds have moved."""
+        self._forests: tuple[Forest, Forest] | None = None
+        self._intervals: list[CertifiedInterval] | None = None
+        self._prospect: Prospect | None = None
+
+    @property
+    def forests(self) -> tuple[Forest, Forest]:
+        """Spanning forests of both arms over all pairs."""
+        if self._forests is None:
+            self._forests = link_forests("all", self.table.ground, self.table.covered)
+        return self._forests
+
+    @property
+    def forests_at_hand(self) -> tuple[Forest, Forest] | None:
+        """The same, if they are known."""
+        return self._forests
+
+    @property
+    def intervals(self) -> list[CertifiedInterval]:
+        """Thresholds that are certified now."""
+        if self._intervals is None:
+            self._intervals = certified_intervals(*self.forests, self.end)
+        return self._intervals
+
+    @property
+    def end(self) -> int | None:
+        return self.table.mdp.terminal_state
+
+    @property
+    def prospect(self) -> Prospect:
+        """What values say about the present bounds."""
+        if self._prospect is None:
+            self.pause("looking for a threshold worth having", "")
+            everyone = np.arange(self.table.n)
+            self._prospect = self.look(self.intervals, *self.forests, everyone)
+        return self._prospect
+
+    def look(
+        self, intervals: list[CertifiedInterval], lower: Forest, upper: Forest, nodes: IntArray
+    ) -> Prospect:
+        """The coarsest interval that is worth enough, and what may be better.
+
+        Args:
+            intervals: Certified ones.
+            lower: Forest of the lower arm, over blocks.
+            upper: Forest of the upper arm, over the same.
+            nodes: (n_states) the block of each state.
+        """
+        floor = self.target.resolution
+        open_ = [x for x in intervals if x.high > floor][::-1]
+
+        def is_enough(tau: float) -> bool:
+            return self.is_worth(upper.labels(tau)[nodes])
+
+        most = self.search.most
+        at = first_good(len(open_), lambda k: is_enough(middle(open_[k], floor=floor)), most)
+        best = None if at is None else open_[at]
+        if best is not None and not self._is_worth_chasing():
+            return Prospect(best, None)
+        # Every clustering of the upper arm that is clearly coarser than that.
+        limit = self.table.n if best is None else int(WORTH * best.n_clusters)
+        cuts = np.unique(upper.weights)[::-1]
+        cuts = cuts[(upper.count(cuts) <= limit) & (cuts < self.table.starts.diameter)]
+        seen = first_good(cuts.size, lambda k: is_enough(float(cuts[k])), most)
+        if seen is None or any(x.low <= cuts[seen] < x.high for x in intervals):
+            return Prospect(best, None)  # nothing, or certified: it was among those above
+        # Where the lower arm keeps these clusters apart: links inside them are what is missing.
+        labels = upper.labels(float(cuts[seen]))
+        crossing = labels[lower.first] != labels[lower.second]
+        apart = float(lower.weights[crossing].min(initial=np.inf)) * (1.0 - 1e-6)
+        return Prospect(best, apart if floor < apart < cuts[seen] else float(cuts[seen]))
+
+    def is_worth(self, labels: IntArray) -> bool:
+        return self.target.is_worth(self.search.numbers(labels), self.search.blind())
+
+    def _fallback(self) -> CertifiedInterval | None:
+        """Where nothing certified is worth enough: what is worth most, of more than one cluster."""
+        floor, upper = self.target.resolution, self.forests[1]
+        some = [x for x in self.intervals if x.high > floor and x.n_clusters > 1]
+        if len(some) > self.search.most:
+            picked = np.linspace(0, len(some) - 1, self.search.most).astype(np.int64)
+            some = [some[k] for k in np.unique(picked)]
+
+        def worth(interval: CertifiedInterval) -> tuple[float, int]:
+            found = self.search.numbers(upper.labels(middle(interval, floor=floor)))
+            return (
+                found.kept if self.target.max_loss is None else -found.loss
+            ), -interval.n_clusters
+
+        return max(some, key=worth, default=None)
+
+    def interval(self) -> CertifiedInterval | None:
+        """The certified interval to take the threshold from."""
+        if not self.target.is_by_value:
+            return self.target.chosen(self.intervals)
+        return self._confirmed(self.prospect.best) or self._fallback()
+
+    def _confirmed(self, best: CertifiedInterval | None) -> CertifiedInterval | None:
+        """The interval, or the next finer one that is worth enough, by the model itself."""
+        if best is None:
+            return None
+        floor, upper, blind = self.target.resolution, self.forests[1], self.search.blind()
+        finer = [x for x in self.intervals if x.high > floor and x.n_clusters > best.n_clusters]
+        for interval in [best, *finer[::-1][:FINER]]:
+            value = self.search.prove(upper.labels(middle(interval, floor=floor)))
+            found = Numbers(value.kept, value.loss, value.start_loss)
+            if self.target.is_worth(found, blind):
+                return interval
+        return None
+
+    def threshold(self) -> float | None:
+        """The threshold to put into the certificate."""
+        if self.target.tau is not None:
+            return self.target.tau
+        found = self.interval()
+        return None if found is None else middle(found, floor=self.target.resolution)
+
+    def reason(self, done: int) -> str:
+        """Why the goal is reached; empty if it is not."""
+        tol, table = self.target.tol, self.table
+        if tol is not None:
+            width = float((table.upper - table.lower).max(initial=0.0))
+            if table.coverage == 1.0 and width <= tol:
+                return f"width {width:.3g} is within {tol:g}"
+            return ""
+        if done == 1 and table.n_covered == 0 and self.n_pairs:
+            # Nothing is known yet but that no distance exceeds D: one cluster, from there on.
+            if not self.target.is_by_value:
+                return ""
+            blind = self.search.blind()
+            if not self.target.is_worth(blind, blind):
+                return ""
+        if self.target.is_by_value:
+            best, target = self.prospect.best, self.prospect.target
+            if best is None or table.n_covered == self.n_pairs:
+                return "" if best is None else self._found(best)
+            is_open = target is not None or self._merges_nothing(best)
+            return "" if is_open else self._found(best)
+        if not self.target.is_met(self.intervals):
+            return ""
+        return f"both clusterings agree at {self.threshold():.6g}"
+
+    def _is_worth_chasing(self) -> bool:
+        """Whether a coarser clustering that seems worth enough can be certified for certain.
+
+        Where not all pairs can be looked at, that may take long and come to nothing.
+        """
+        return not self.too_many()
+
+    def _merges_nothing(self, best: CertifiedInterval) -> bool:
+        return best.n_clusters == self.target.n_states > 1
+
+    def _found(self, best: CertifiedInterval) -> str:
+        """What the search for a threshold by value came to."""
+        n, wish = self.target.n_states, self.target.in_words()
+        if not self._merges_nothing(best):
+            return f"the fewest clusters found {wish}: {best.n_clusters:,} of {counted(n, 'state')}"
+        is_all = self.table.n_covered == self.n_pairs
+        text = NOTHING_MERGES if is_all else NOTHING_FOUND
+        text += f": {n:,} of {counted(n, 'state')} are needed {wish}"
+        if self.table.ground.levels:
+            model = min((x.model for x in self.table.ground.levels), key=lambda x: x.n_blocks)
+            kept = share_text(self.search.numbers(model.labels).kept)
+            return (
+                f"{text}; the {model.n_blocks:,} blocks found would keep {kept}, but they are not "
+                "proven to be the metric's clusters at any threshold"
+            )
+        floor = self.target.resolution
+        coarser = [x for x in self.intervals if 0 < x.n_clusters < n and x.high > floor]
+        if not coarser:
+            return text
+        labels = self.forests[1].labels(middle(coarser[0], floor=floor))
+        found = self.search.numbers(labels)
+        if self.target.max_loss is None:
+            would = f"keep {share_text(found.kept)}"
+        else:
+            would = f"lose up to {amount_text(found.loss)}"
+        return f"{text}; {counted(coarser[0].n_clusters, 'cluster')} would {would}"
+
+    def leftover(self) -> str:
+        """Why there was nothing more to try."""
+        if self.target.is_by_value and self.prospect.best is not None:
+            return self._found(self.prospect.best)
+        if self.table.n_covered == self.n_pairs:
+            return "all pairs are covered as tightly as this goes"
+        if self.target.is_by_value and self.table.ground.levels:
+            return self._unproven()
+        blocks = ", ".join(f"{x.model.n_blocks:,}" for x in self.table.ground.levels)
+        found = f"blocks tried ({blocks}) are too coarse" if blocks else "no block structure found"
+        return f"nothing left to try: {found}, and {self.too_many() or 'no pair is open'}"
+
+    def _unproven(self) -> str:
+        """What would be worth enough, and is not certified."""
+        level = min(self.table.ground.levels, key=lambda level: level.model.n_blocks)
+        count = level.model.n_blocks
+        found = self.search.prove(level.model.labels)
+        first, second = np.divmod(level.keys, count)
+        wide = float(level.upper[first == second].max(initial=0.0))
+        near = float(level.lower[first != second].min(initial=np.inf))
+        return (
+            f"no clustering {self.target.in_words()} could be certified; the {count:,} blocks "
+            f"found would keep {share_text(found.kept)} and lose at most "
+            f"{amount_text(found.loss)}, but their members may differ by {wide:.3g}, and blocks by "
+            f"no more than {near:.3g}"
+        )
+
+    def aim(self) -> float | None:
+        """The threshold to work at: the one asked for, or a promising one; None if none is."""
+        target = self.target
+        if self._widest_block() > HOPELESS * self._closest_blocks():
+            return None
+        if target.tau is not None:
+            return target.tau
+        if target.is_by_value:
+            return self.prospect.target
+        lower = self.forests[0]
+        weights = np.maximum(lower.weights, self.target.resolution)
+        if weights.size == 0:
+            return None
+        if target.n_clusters is not None:
+            at = self.table.n - target.n_clusters
+        else:
+            # Just below the widest gap between the distances at which the lower arm merges.
+            at = int(np.argmax(np.diff(np.log(weights)))) + 1 if weights.size > 1 else 0
+        if not 0 <= at < weights.size:
+            return None
+        return float(weights[at]) * (1.0 - 1e-6)
+
+    def _widest_block(self) -> float:
+        """Upper bound on the diameters of blocks at the last level."""
+        if not self.table.ground.levels:
+            return self.table.starts.diameter
+        level = self.table.ground.levels[-1]
+        first, second = np.divmod(level.keys, level.model.n_blocks)
+        return float(level.upper[first == second].max(initial=0.0))
+
+    def _closest_blocks(self) -> float:
+        """Lower bound on the distance of members of different blocks."""
+        table = self.table
+        cells = Cells.of(common_refinement(table.n, table.ground.levels))
+        read = row_reader(table.n, table.ground, cells)
+        closest = np.inf
+        for cell in range(cells.first.size):
+            values = read(cell)
+            values[cell] = np.inf
+            closest = min(closest, float(values.min()))
+        return closest
+
+    def pair_costs(self) -> float:
+        """Ground costs that a sweep over all pairs reads: for each action, two rows' product."""
+        mdp = self.table.mdp
+        return self.n_pairs * mdp.n_actions * (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
+
+    @property
+    def n_pairs(self) -> int:
+        return self.table.n * (self.table.n - 1) // 2
+
+    def too_many(self) -> str:
+        """Why not all pairs can be looked at; empty if they can."""
+        pairs, mdp = self.n_pairs, self.table.mdp
+        if pairs > self.max_pairs:
+            return f"all {pairs:,} pairs are more than max_pairs = {self.max_pairs:,}"
+        cells = self.pair_costs()
+        if cells > MOST_CELLS:
+            return f"all {pairs:,} pairs have too dense rows: {cells:.1e} ground costs per sweep"
+        # The metric's tables, and what covering takes.
+        needed, room = 44 * mdp.n_states**2 + PAIR_BYTES * pairs, self.table.resources.room
+        if needed > room:
+            limit = self.table.resources.memory_limit
+            source = "available" if limit is None else "allowed by memory_limit"
+            return (
+                f"all {pairs:,} pairs need {human_bytes(needed)}, {human_bytes(room)} are "
+                f"{source}; merge states first, or use a larger machine"
+            )
+        return ""

@@ -1,0 +1,29 @@
+"""How long bounds are swept, and how far they are kept from their inequalities' edge."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from bisim_abstract._base.rounding import EPS
+from bisim_abstract._base.types import FloatArray
+from bisim_abstract._bounds.arms import Arms
+
+CHECK_EVERY = 5  # sweeps between two looks at the goal
+
+
+def sweeps_needed(gamma: float) -> int:
+    """Sweeps after which the start no longer shows in the first nine digits."""
+    return 1 if gamma == 0.0 else min(10_000, math.ceil(math.log(1e-9) / math.log(gamma)) + 1)
+
+
+def moved_outward(
+    arms: Arms, lower: FloatArray, upper: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Bounds moved outward far beyond rounding, so that they satisfy their inequalities exactly.
+
+    f - δ gains a slack of (1 - gamma)·δ in f <= Tf, and f + δ in f >= Tf.
+    """
+    delta = 64.0 * EPS * arms.starts.diameter / (1.0 - arms.gamma)
+    return np.maximum(lower - delta, 0.0), upper + delta
