@@ -53,7 +53,7 @@ ONLY = {
 }
 NOT = {"wrappers": {"_prove", "_propose", "_compare", "encoders"}}
 # Kernels are compiled: they know numbers, and the decorators.
-KERNEL_IMPORTS = frozenset({"__future__", "math", "numpy"})
+KERNEL_IMPORTS = frozenset({"__future__", "math", "numpy", "typing"})
 KERNELS_MAY_USE = frozenset({"_base.jit", "_base.rounding", "_base.types"})
 
 

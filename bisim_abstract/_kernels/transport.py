@@ -10,6 +10,8 @@ a fixed order.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from bisim_abstract._base.jit import inlined, inner, kernel
@@ -17,6 +19,41 @@ from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import AnyIntArray, FloatArray, IntArray
 
 TINY = 1e-315  # far above the total underflow error of any sum of products met here
+
+
+class Tree(NamedTuple):
+    """Views of the scratch of `solve_kernel`, each of it as long as there are nodes.
+
+    Lines (rows, then columns) are the nodes of a spanning tree, linked by the first five: parent
+    (-1: none), first child, next and previous sibling, and a stack to walk it. `carried` is the
+    flow on the edge to the parent, `rest` what a line has left, `base` a column's least cost.
+    """
+
+    parent: IntArray
+    child: IntArray
+    after: IntArray
+    before: IntArray
+    stack: IntArray
+    carried: FloatArray
+    rest: FloatArray
+    base: FloatArray
+
+
+class Scratch(NamedTuple):
+    """What backups of a pair need: one problem, its answer, and the tree that finds it.
+
+    For `size` rows and columns at most: cost and flow (size·size, row-major), mass_p and mass_q
+    (size), pot (2·size), links (5, 2·size) and amounts (3, 2·size). The last two are made a `Tree`
+    where it is needed: to hand over eight arrays takes as long as a small problem.
+    """
+
+    cost: FloatArray
+    flow: FloatArray
+    mass_p: FloatArray
+    mass_q: FloatArray
+    pot: FloatArray
+    links: IntArray
+    amounts: FloatArray
 
 
 @kernel
@@ -46,41 +83,47 @@ def normalise_rows_kernel(indptr: IntArray, weights: FloatArray, out: FloatArray
             out[k] = weights[k] / total
 
 
+@inlined
+def tree_kernel(links: IntArray, amounts: FloatArray) -> Tree:
+    """The parts of a tree, in (5, nodes) and (3, nodes) numbers."""
+    return Tree(
+        links[0], links[1], links[2], links[3], links[4], amounts[0], amounts[1], amounts[2]
+    )
+
+
 @inner
-def solve_kernel(
-    m: int,
-    n: int,
-    cost: FloatArray,
-    a: FloatArray,
-    b: FloatArray,
-    flow: FloatArray,
-    pot: FloatArray,
-    fscratch: FloatArray,
-    iscratch: IntArray,
-) -> int:
-    """Transport `a` (m masses) to `b` (n masses) at least cost: network simplex on the tree.
+def scratch_kernel(size: int) -> Scratch:
+    """Room for problems of at most `size` rows and as many columns."""
+    cells, lines = np.empty((2, size * size)), np.empty((2, size))
+    pot = np.empty(2 * size)
+    return Scratch(
+        cells[0],
+        cells[1],
+        lines[0],
+        lines[1],
+        pot,
+        np.empty((5, 2 * size), np.int64),
+        np.empty((3, 2 * size)),
+    )
 
-    In: cost (m·n, row-major), a (m), b (n).
-    Out: flow (m·n), pot (m + n): row potentials u, then column potentials v, with
-    u_i + v_j <= cost_ij up to rounding. Returns the number of pivots.
-    Scratch: fscratch (2m + 3n), iscratch (5(m + n)).
 
-    Lines (rows and columns) are the nodes of a spanning tree; `x[k]` is the flow on the edge
-    from node k to its parent. A pivot subtracts the smallest flow of its cycle, so that one
-    edge becomes exactly 0 and none negative. Runs of degenerate pivots switch to Bland's
-    rule, which cannot cycle; a cap ends what rounding might still prolong.
-    The answer needs no trust: `bounds_kernel` turns any flow and any potentials into bounds.
+@inlined
+def start_kernel(
+    m: int, n: int, cost: FloatArray, a: FloatArray, b: FloatArray, tree: Tree
+) -> float:
+    """The starting tree: each row in turn fills its cheapest open columns.
+
+    Cheapest above the column's least cost. Every cell closes exactly one line and hangs it below
+    the line that stays open. Returns the largest cost. Out: tree.parent, tree.carried; the root is
+    the last row.
     """
-    nodes = m + n
-    parent = iscratch[:nodes]
-    child = iscratch[nodes : 2 * nodes]  # first child
-    after = iscratch[2 * nodes : 3 * nodes]  # next sibling
-    before = iscratch[3 * nodes : 4 * nodes]  # previous sibling
-    stack = iscratch[4 * nodes : 5 * nodes]
-    x = fscratch[:nodes]
-    rest = fscratch[nodes : 2 * nodes]
-    base = fscratch[2 * nodes : 2 * nodes + n]
-
+    parent, stack, carried, rest, base = (
+        tree.parent,
+        tree.stack,
+        tree.carried,
+        tree.rest,
+        tree.base,
+    )
     top = 0.0
     for j in range(n):
         rest[m + j] = b[j]
@@ -94,12 +137,7 @@ def solve_kernel(
                 base[j] = c
             if c > top:
                 top = c
-    for k in range(nodes):
-        parent[k] = -1
-        child[k] = -1
-
-    # Starting tree: each row in turn fills its cheapest open columns (costs above the column
-    # minimum). Every cell closes exactly one line and hangs it below the line that stays open.
+    parent[m - 1] = -1
     i = 0
     still_open = n
     while True:
@@ -115,31 +153,40 @@ def solve_kernel(
         amount = min(rest[i], rest[j])
         if i == m - 1 and still_open == 1:
             parent[j] = i
-            x[j] = amount
+            carried[j] = amount
             break
         if still_open == 1 or (i < m - 1 and rest[i] <= rest[j]):
             parent[i] = j
-            x[i] = amount
+            carried[i] = amount
             rest[j] -= amount
             i += 1
         else:
             parent[j] = i
-            x[j] = amount
+            carried[j] = amount
             rest[i] -= amount
             still_open -= 1
             stack[at] = stack[still_open]
-    root = m - 1
-    for k in range(nodes):
+    return top
+
+
+@inlined
+def potentials_kernel(m: int, n: int, cost: FloatArray, pot: FloatArray, tree: Tree) -> None:
+    """Children from parents, and the potentials that make every edge of the tree tight."""
+    parent, child, after, before = tree.parent, tree.child, tree.after, tree.before
+    stack = tree.stack
+    for k in range(m + n):
+        child[k] = -1
+    for k in range(m + n):
         p = parent[k]
         if p >= 0:
-            c2 = child[p]
-            after[k] = c2
+            first = child[p]
+            after[k] = first
             before[k] = -1
-            if c2 >= 0:
-                before[c2] = k
+            if first >= 0:
+                before[first] = k
             child[p] = k
-    pot[root] = 0.0
-    stack[0] = root
+    pot[m - 1] = 0.0
+    stack[0] = m - 1
     size = 1
     while size > 0:
         size -= 1
@@ -154,140 +201,199 @@ def solve_kernel(
             size += 1
             k = after[k]
 
-    pivots = 0
-    stalled = 0
-    row = 0
-    cap = 64 * nodes + 256
-    while pivots < cap:
-        # Entering cell: the most negative one (small tables), the most negative of the next
-        # row that has one (large tables), or simply the first (Bland).
-        least = -8.0 * EPS * top
-        enter_row = -1
-        enter_col = -1
-        if stalled > nodes:
-            row = 0
-        for _ in range(m):
-            ui = pot[row]
-            for j in range(n):
-                d = cost[row * n + j] - ui - pot[m + j]
-                if d < least:
-                    least = d
-                    enter_row = row
-                    enter_col = j
-                    if stalled > nodes:
-                        break
-            row += 1
-            if row == m:
-                row = 0
-            if enter_row >= 0 and (m * n > 64 or stalled > nodes):
-                break
-        if enter_row < 0:
-            break
-        enter_col += m
 
-        # The cycle closes where the ancestors of both ends meet.
-        for k in range(nodes):
-            stack[k] = 0
-        k = enter_row
-        while k >= 0:
-            stack[k] = 1
-            k = parent[k]
-        join = enter_col
-        while stack[join] == 0:
-            join = parent[join]
-        # Pushing along the cell takes flow from the edges above rows on the row's side and
-        # from those above columns on the column's side; the smallest of them leaves.
-        delta = np.inf
-        leave = -1
-        row_side = True
+@inlined
+def enter_kernel(
+    m: int, n: int, cost: FloatArray, pot: FloatArray, least: float, row: int, is_bland: bool
+) -> tuple[float, int, int, int]:
+    """The cell that enters: its reduced cost, below `least`, its row (-1: none) and column node.
+
+    The most negative one (small tables), the most negative of the next row from `row` on that has
+    one (large tables), or simply the first (Bland). Returns the row to go on with besides.
+    """
+    enter_row = -1
+    enter_col = -1
+    if is_bland:
+        row = 0
+    for _ in range(m):
+        ui = pot[row]
+        for j in range(n):
+            d = cost[row * n + j] - ui - pot[m + j]
+            if d < least:
+                least = d
+                enter_row = row
+                enter_col = j
+                if is_bland:
+                    break
+        row += 1
+        if row == m:
+            row = 0
+        if enter_row >= 0 and (m * n > 64 or is_bland):
+            break
+    return least, enter_row, enter_col + m, row
+
+
+@inlined
+def push_kernel(
+    m: int, n: int, enter_row: int, enter_col: int, tree: Tree
+) -> tuple[float, int, bool]:
+    """Push flow round the cycle: how much, below which node an edge leaves, if on the row's side.
+
+    The cycle closes where the ancestors of both ends meet. Pushing along the cell takes flow from
+    the edges above rows on the row's side and from those above columns on the column's side; the
+    smallest of them leaves.
+    """
+    parent, stack, carried = tree.parent, tree.stack, tree.carried
+    for k in range(m + n):
+        stack[k] = 0
+    k = enter_row
+    while k >= 0:
+        stack[k] = 1
+        k = parent[k]
+    join = enter_col
+    while stack[join] == 0:
+        join = parent[join]
+    delta = np.inf
+    leave = -1
+    is_row_side = True
+    k = enter_row
+    while k != join:
+        if k < m and (carried[k] < delta or (carried[k] == delta and k < leave)):
+            delta = carried[k]
+            leave = k
+        k = parent[k]
+    k = enter_col
+    while k != join:
+        if k >= m and carried[k] < delta:
+            delta = carried[k]
+            leave = k
+            is_row_side = False
+        k = parent[k]
+    if delta > 0.0:
         k = enter_row
         while k != join:
-            if k < m and (x[k] < delta or (x[k] == delta and k < leave)):
-                delta = x[k]
-                leave = k
+            carried[k] += -delta if k < m else delta
             k = parent[k]
         k = enter_col
         while k != join:
-            if k >= m and x[k] < delta:
-                delta = x[k]
-                leave = k
-                row_side = False
+            carried[k] += -delta if k >= m else delta
             k = parent[k]
-        if delta > 0.0:
-            stalled = 0
-            k = enter_row
-            while k != join:
-                x[k] += -delta if k < m else delta
-                k = parent[k]
-            k = enter_col
-            while k != join:
-                x[k] += -delta if k >= m else delta
-                k = parent[k]
-        else:
-            stalled += 1
+    return delta, leave, is_row_side
 
-        # Hang the cut-off subtree below the other end, turning round the path to `leave`.
-        if row_side:
-            k = enter_row
-            above = enter_col
-            shift = least
+
+@inlined
+def rehang_kernel(
+    m: int,
+    moved: int,
+    above: int,
+    leave: int,
+    delta: float,
+    shift: float,
+    pot: FloatArray,
+    tree: Tree,
+) -> None:
+    """Hang the subtree that is cut off at `leave` below `above`, turning round the path to it.
+
+    Its rows move by `shift`, its columns against it: the new edge, from `moved` up, is tight.
+    """
+    parent, child, after, before = tree.parent, tree.child, tree.after, tree.before
+    stack, carried = tree.stack, tree.carried
+    k = moved
+    flow = delta
+    while True:
+        old = parent[k]
+        freed = carried[k]
+        prev_k = before[k]
+        next_k = after[k]
+        if prev_k >= 0:
+            after[prev_k] = next_k
         else:
-            k = enter_col
-            above = enter_row
-            shift = -least
-        moved = k
-        carried = delta
-        while True:
-            old = parent[k]
-            freed = x[k]
-            prev_k = before[k]
-            next_k = after[k]
-            if prev_k >= 0:
-                after[prev_k] = next_k
-            else:
-                child[old] = next_k
-            if next_k >= 0:
-                before[next_k] = prev_k
-            first = child[above]
-            after[k] = first
-            before[k] = -1
-            if first >= 0:
-                before[first] = k
-            child[above] = k
-            parent[k] = above
-            x[k] = carried
-            if k == leave:
-                break
-            carried = freed
-            above = k
-            k = old
-        # Rows of the subtree move by `shift`, its columns against it: the new edge is tight.
-        stack[0] = moved
-        size = 1
-        while size > 0:
-            size -= 1
-            p = stack[size]
-            pot[p] += shift if p < m else -shift
-            k = child[p]
-            while k >= 0:
-                stack[size] = k
-                size += 1
-                k = after[k]
+            child[old] = next_k
+        if next_k >= 0:
+            before[next_k] = prev_k
+        first = child[above]
+        after[k] = first
+        before[k] = -1
+        if first >= 0:
+            before[first] = k
+        child[above] = k
+        parent[k] = above
+        carried[k] = flow
+        if k == leave:
+            break
+        flow = freed
+        above = k
+        k = old
+    stack[0] = moved
+    size = 1
+    while size > 0:
+        size -= 1
+        p = stack[size]
+        pot[p] += shift if p < m else -shift
+        k = child[p]
+        while k >= 0:
+            stack[size] = k
+            size += 1
+            k = after[k]
+
+
+@inner
+def solve_kernel(
+    m: int,
+    n: int,
+    cost: FloatArray,
+    a: FloatArray,
+    b: FloatArray,
+    flow: FloatArray,
+    pot: FloatArray,
+    links: IntArray,
+    amounts: FloatArray,
+) -> int:
+    """Transport `a` (m masses) to `b` (n masses) at least cost: network simplex on the tree.
+
+    In: cost (m·n, row-major), a (m), b (n).
+    Out: flow (m·n), pot (m + n): row potentials u, then column potentials v, with
+    u_i + v_j <= cost_ij up to rounding. Returns the number of pivots.
+    Scratch: links and amounts, of m + n nodes at least.
+
+    A pivot subtracts the smallest flow of its cycle, so that one edge becomes exactly 0 and none
+    negative. Runs of degenerate pivots switch to Bland's rule, which cannot cycle; a cap ends
+    what rounding might still prolong.
+    The answer needs no trust: `bounds_kernel` turns any flow and any potentials into bounds.
+    """
+    tree = tree_kernel(links, amounts)
+    top = start_kernel(m, n, cost, a, b, tree)
+    potentials_kernel(m, n, cost, pot, tree)
+    nodes = m + n
+    pivots = 0
+    stalled = 0
+    row = 0
+    while pivots < 64 * nodes + 256:
+        least, enter_row, enter_col, row = enter_kernel(
+            m, n, cost, pot, -8.0 * EPS * top, row, stalled > nodes
+        )
+        if enter_row < 0:
+            break
+        delta, leave, is_row_side = push_kernel(m, n, enter_row, enter_col, tree)
+        stalled = 0 if delta > 0.0 else stalled + 1
+        if is_row_side:
+            moved, above, shift = enter_row, enter_col, least
+        else:
+            moved, above, shift = enter_col, enter_row, -least
+        rehang_kernel(m, moved, above, leave, delta, shift, pot, tree)
         pivots += 1
 
     for k in range(m * n):
         flow[k] = 0.0
     for k in range(nodes):
-        p = parent[k]
+        p = tree.parent[k]
         if p >= 0:
-            if k < m:
-                flow[k * n + p - m] = x[k]
-            else:
-                flow[p * n + k - m] = x[k]
+            at = k * n + p - m if k < m else p * n + k - m
+            flow[at] = tree.carried[k]
     return pivots
 
 
-@inlined
+@inner
 def bounds_kernel(
     m: int,
     n: int,
@@ -376,10 +482,9 @@ def batch_kernel(
     Out: flow (B, m·n), pot (B, m + n), lower and upper (B).
     """
     m, n = a.shape[1], b.shape[1]
-    fscratch = np.empty(2 * m + 3 * n)
-    iscratch = np.empty(5 * (m + n), np.int64)
+    links, amounts = np.empty((5, m + n), np.int64), np.empty((3, m + n))
     for k in range(begin, end):
-        solve_kernel(m, n, cost[k], a[k], b[k], flow[k], pot[k], fscratch, iscratch)
+        solve_kernel(m, n, cost[k], a[k], b[k], flow[k], pot[k], links, amounts)
         lower[k], upper[k] = bounds_kernel(m, n, cost[k], a[k], b[k], flow[k], pot[k])
 
 
@@ -465,12 +570,8 @@ def sweep_kernel(
     widest = 0
     for p in range(n * n_actions):
         widest = max(widest, indptr[p + 1] - indptr[p])
-    cost = np.empty(widest * widest)
-    flow = np.empty(widest * widest)
-    mass_p, mass_q = np.empty(widest), np.empty(widest)
-    pot = np.empty(2 * widest)
-    fscratch = np.empty(5 * widest)
-    iscratch = np.empty(10 * widest, np.int64)
+    work = scratch_kernel(widest)
+    cost, flow, mass_p, mass_q = work.cost, work.flow, work.mass_p, work.mass_q
     s, t = pair_at_kernel(begin, n)
     for at in range(begin, end):
         best = -1.0
@@ -489,7 +590,9 @@ def sweep_kernel(
                     for j in range(cols):
                         flow[i * cols + j] = mass_p[i] * mass_q[j]
             else:
-                solve_kernel(rows, cols, cost, mass_p, mass_q, flow, pot, fscratch, iscratch)
+                solve_kernel(
+                    rows, cols, cost, mass_p, mass_q, flow, work.pot, work.links, work.amounts
+                )
             total = 0.0
             for k2 in range(rows * cols):
                 total += flow[k2] * cost[k2]
@@ -521,23 +624,12 @@ def sweep_kernel(
 
 
 @inlined
-def couple_kernel(
-    m: int,
-    n: int,
-    cost: FloatArray,
-    top: float,
-    a: FloatArray,
-    b: FloatArray,
-    flow: FloatArray,
-    pot: FloatArray,
-    fscratch: FloatArray,
-    iscratch: IntArray,
-) -> tuple[float, float]:
-    """Lower and upper bound on the exact transport cost between `a` (m masses) and `b` (n).
+def couple_kernel(m: int, n: int, top: float, work: Scratch) -> tuple[float, float]:
+    """Lower and upper bound on the exact transport cost between m and n masses.
 
-    In: cost (row-major), its largest entry `top`, a, b.
-    Scratch: flow, pot, fscratch, iscratch as in `solve_kernel`.
+    In: of `work` cost, mass_p and mass_q; top, the largest cost.
     """
+    cost, a, b = work.cost, work.mass_p, work.mass_q
     if m == 1 and n == 1:
         return cost[0], cost[0]  # one coupling, of mass 1: exact
     if m == 1 or n == 1:
@@ -550,8 +642,8 @@ def couple_kernel(
         slack = (m * n + 8) * EPS
         tiny = 1e-300 * top + TINY
         return max(total * (1.0 - slack) - tiny, 0.0), total * (1.0 + slack) + tiny
-    solve_kernel(m, n, cost, a, b, flow, pot, fscratch, iscratch)
-    return bounds_kernel(m, n, cost, a, b, flow, pot)
+    solve_kernel(m, n, cost, a, b, work.flow, work.pot, work.links, work.amounts)
+    return bounds_kernel(m, n, cost, a, b, work.flow, work.pot)
 
 
 @inner
@@ -595,12 +687,7 @@ def residual_kernel(
     widest = 0
     for p in range(n * n_actions):
         widest = max(widest, indptr[p + 1] - indptr[p])
-    cost = np.empty(widest * widest)
-    flow = np.empty(widest * widest)
-    mass_p, mass_q = np.empty(widest), np.empty(widest)
-    pot = np.empty(2 * widest)
-    fscratch = np.empty(5 * widest)
-    iscratch = np.empty(10 * widest, np.int64)
+    work = scratch_kernel(widest)
     rise = 0.0
     fall = 0.0
     s, t = pair_at_kernel(begin, n)
@@ -614,14 +701,12 @@ def residual_kernel(
             lower = 0.0
             upper = 0.0
             if not same_row_kernel(p, q, indptr, indices, weights):
-                top = gather_cost_kernel(p, q, indptr, indices, table, cost)
+                top = gather_cost_kernel(p, q, indptr, indices, table, work.cost)
                 if (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY <= best_lower:
                     continue
-                rows = masses_kernel(p, indptr, probs, mass_p)
-                cols = masses_kernel(q, indptr, probs, mass_q)
-                lower, upper = couple_kernel(
-                    rows, cols, cost, top, mass_p, mass_q, flow, pot, fscratch, iscratch
-                )
+                rows = masses_kernel(p, indptr, probs, work.mass_p)
+                cols = masses_kernel(q, indptr, probs, work.mass_q)
+                lower, upper = couple_kernel(rows, cols, top, work)
             best_lower = max(best_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
             best_upper = max(best_upper, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
         # One subtraction each: at most EPS relative of its result, covered by the factor.
@@ -683,10 +768,8 @@ def arm_kernel(
       lower (lower arm).
     """
     n_actions = low.shape[1]
-    size = widest + 1
-    cost, flow = np.empty(size * size), np.empty(size * size)
-    mass_p, mass_q, pot = np.empty(size), np.empty(size), np.empty(2 * size)
-    fscratch, iscratch = np.empty(5 * size), np.empty(10 * size, np.int64)
+    work = scratch_kernel(widest + 1)
+    cost, mass_p, mass_q = work.cost, work.mass_p, work.mass_q
     for at in range(begin, end):
         s, t = first[at], second[at]
         cell = offset[at - begin]
@@ -731,18 +814,7 @@ def arm_kernel(
                     for j in range(cols):
                         cost[rows * stride + j] = 0.0
                     cost[rows * stride + cols] = 4.0 * top
-                lower, upper = couple_kernel(
-                    rows + more,
-                    stride,
-                    cost,
-                    top,
-                    mass_p,
-                    mass_q,
-                    flow,
-                    pot,
-                    fscratch,
-                    iscratch,
-                )
+                lower, upper = couple_kernel(rows + more, stride, top, work)
             if is_upper:
                 if free >= 1.0:
                     upper = most

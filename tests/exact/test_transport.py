@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from bisim_abstract import InvalidArgumentError, Resources
+from bisim_abstract._base.jit import kernel
 from bisim_abstract._kernels.transport import bounds_kernel, normalise_rows_kernel
 from bisim_abstract.parts import TransportPlans, solve_transport
 from tests.support.oracles import transport_exact, transport_lp
@@ -188,12 +189,20 @@ def test_bounds_enclose_when_costs_nearly_cancel() -> None:
 # -- the solver is not trusted -----------------------------------------------------------------
 
 
+@kernel
+def bounds_of(
+    m: int, n: int, cost: Floats, a: Floats, b: Floats, flow: Floats, u: Floats
+) -> tuple[float, float]:
+    """What only kernels can call."""
+    return bounds_kernel(m, n, cost, a, b, flow, u)
+
+
 def garbage_bounds(problem: Problem, flow: Floats, u: Floats) -> tuple[float, float]:
     m, n = problem.cost.shape
     # One rounding for the sum, one for the quotient: what the kernel expects of its masses.
     a = problem.a / math.fsum(problem.a)
     b = problem.b / math.fsum(problem.b)
-    return bounds_kernel(m, n, problem.cost.ravel(), a, b, flow.ravel(), u)
+    return bounds_of(m, n, problem.cost.ravel(), a, b, flow.ravel(), u)
 
 
 @given(problems(max_size=5), st.data())
