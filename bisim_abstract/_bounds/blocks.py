@@ -209,7 +209,12 @@ def build_blocks(
     radius = np.empty((n_blocks, n_actions))
     extra = read_only(np.empty((0, 0))) if mdp.estimate is None else mdp.estimate.row_radius
 
+    # Entries of each block's members under one action, at most.
+    per_state = np.diff(mdp.indptr).reshape(-1, n_actions)[order]
+    rooms = np.add.reduceat(per_state, starts[:-1], axis=0).max(axis=1)
+
     def fill(begin: int, end: int) -> None:
+        room = int(rooms[begin:end].max())
         centre_kernel(
             begin,
             end,
@@ -222,6 +227,7 @@ def build_blocks(
             extra,
             block,
             mdp.max_support,
+            room,
             indptr,
             indices,
             probs,
@@ -229,7 +235,7 @@ def build_blocks(
         )
 
     map_chunks(fill, n_blocks, threads=resources.n_threads, chunk=chunk)
-    # A mid-range of the least numbers there are may round to 0. Only rows that were rounded can
+    # A mean of the least numbers there are may round to 0. Only rows that were rounded can
     # hold one, and their radii have an absolute slack of several 2**-53, far above 5e-324.
     np.maximum(probs, np.nextafter(0.0, 1.0), out=probs)
     low, high = reward_intervals(mdp)

@@ -17,6 +17,8 @@ from bisim_abstract._base.jit import inner, kernel
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, UIntArray
 
+DESCENT = 12  # steps in search of a centre
+
 
 @inner
 def mix_kernel(x: np.uint64, salt: np.uint64) -> np.uint64:
@@ -516,6 +518,143 @@ def reach_kernel(
             out[stamp] = count
 
 
+@inner
+def lift_members_kernel(
+    members: IntArray,
+    action: int,
+    n_actions: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    block: IntArray,
+    hi: FloatArray,
+    lo: FloatArray,
+    touched: IntArray,
+    first_hi: FloatArray,
+    first_lo: FloatArray,
+    ends: IntArray,
+    columns: IntArray,
+    masses: FloatArray,
+) -> tuple[bool, bool]:
+    """The rows of a block's members under one action, summed by block, one after another.
+
+    Out: columns and masses (first entries): blocks, and what is sent there, off by less than 2·EPS
+    relative; ends (members + 1): where rows end; first_hi, first_lo (blocks): the sums of the
+    first row, which the caller clears. Scratch: hi, lo (blocks), zero; touched (widest row).
+    Returns whether all rows are equal without any rounding, or send all mass to one and the same
+    block; and whether the sums of the first are floats.
+    """
+    is_same = True
+    is_exact = True
+    first_count = 0
+    first_th = 0.0
+    first_tl = 0.0
+    at = 0
+    ends[0] = 0
+    for k in range(members.size):
+        row = members[k] * n_actions + action
+        count, th, tl, exact = lift_row_kernel(row, indptr, indices, probs, block, hi, lo, touched)
+        if k == 0:
+            first_count, first_th, first_tl, is_exact = count, th, tl, exact
+        elif not exact or count != first_count or th != first_th or tl != first_tl:
+            is_same = is_same and count == 1 and first_count == 1
+        for i in range(count):
+            b = touched[i]
+            columns[at] = b
+            masses[at] = ratio_kernel(hi[b], lo[b], th, tl)
+            at += 1
+            if k == 0:
+                first_hi[b] = hi[b]
+                first_lo[b] = lo[b]
+                is_exact = is_exact and lo[b] == 0.0
+            elif first_hi[b] == 0.0 or (
+                first_count > 1 and (hi[b] != first_hi[b] or lo[b] != first_lo[b])
+            ):
+                is_same = False
+            hi[b] = 0.0
+            lo[b] = 0.0
+        ends[k + 1] = at
+    return is_same, is_exact
+
+
+@inner
+def farthest_kernel(
+    count: int, ends: IntArray, columns: IntArray, masses: FloatArray, centre: FloatArray
+) -> tuple[float, int]:
+    """How far rows are from a centre in total variation, at most, and which one it is.
+
+    In: `count` rows by `ends`, columns and masses; the centre by column.
+    """
+    most = -1.0
+    which = 0
+    for k in range(count):
+        off = 0.0
+        for i in range(ends[k], ends[k + 1]):
+            off += max(masses[i] - centre[columns[i]], 0.0)
+        if off > most:
+            most = off
+            which = k
+    return most, which
+
+
+@inner
+def search_centre_kernel(
+    count: int,
+    union: int,
+    ends: IntArray,
+    columns: IntArray,
+    masses: FloatArray,
+    least: FloatArray,
+    most: FloatArray,
+    seen: IntArray,
+    centre: FloatArray,
+) -> None:
+    """A distribution that no row is far from: a guess, whose radius is bounded elsewhere.
+
+    In: rows as in `farthest_kernel`. Out: centre (union). Scratch: least, most, seen (union).
+    The mean serves where members differ in where small shares of their mass go, the mid-range
+    where a few differ from all others; from the better one, steps towards the farthest row that
+    become ever shorter, as for the smallest ball that encloses points.
+    """
+    for j in range(union):
+        centre[j] = 0.0
+        least[j] = np.inf
+        most[j] = 0.0
+        seen[j] = 0
+    for i in range(ends[count]):
+        j = columns[i]
+        centre[j] += masses[i]
+        least[j] = min(least[j], masses[i])
+        most[j] = max(most[j], masses[i])
+        seen[j] += 1
+    total = 0.0
+    for j in range(union):
+        centre[j] /= count
+        if seen[j] < count:
+            least[j] = 0.0
+        total += 0.5 * (least[j] + most[j])
+    trial = least  # read entry by entry before it is written
+    for j in range(union):
+        trial[j] = 0.5 * (least[j] + most[j]) / total
+    radius, which = farthest_kernel(count, ends, columns, masses, centre)
+    other, another = farthest_kernel(count, ends, columns, masses, trial)
+    if other < radius:
+        radius, which = other, another
+        centre[:union] = trial[:union]
+    else:
+        trial[:union] = centre[:union]
+    for k in range(DESCENT):
+        step = 1.0 / (k + 4.0)
+        for j in range(union):
+            trial[j] *= 1.0 - step
+        for i in range(ends[which], ends[which + 1]):
+            trial[columns[i]] += step * masses[i]
+        other, which = farthest_kernel(count, ends, columns, masses, trial)
+        if other < radius:
+            radius = other
+            centre[:union] = trial[:union]
+
+
 @kernel
 def centre_kernel(
     begin: int,
@@ -529,6 +668,7 @@ def centre_kernel(
     extra: FloatArray,
     block: IntArray,
     widest: int,
+    room: int,
     out_indptr: IntArray,
     out_indices: IntArray,
     out_probs: FloatArray,
@@ -537,110 +677,98 @@ def centre_kernel(
     """Centre rows and radii of the blocks begin..end.
 
     In: order, starts as in `reach_kernel`; extra (n, actions), added to each member's distance;
-    widest, the longest row; out_indptr from the counts of `reach_kernel`.
-    Out: out_indices, out_probs: centre rows over blocks, normalised mid-ranges of the members'
-    lifted rows; radius (blocks, actions): the exact total variation distance between any
-    member's lifted row and the centre (its stored entries over their exact sum) is at most
-    that, `extra` included.
+    widest, the longest row; room, the most entries that the members of one of these blocks have
+    under one action; out_indptr from the counts of `reach_kernel`.
+    Out: out_indices, out_probs: centre rows over blocks; radius (blocks, actions): the exact total
+    variation distance between any member's lifted row and the centre (its stored entries over
+    their exact sum) is at most that, `extra` included.
 
     Where all lifted rows are equal without any rounding and their sums are floats, the centre
     is that row and the radius 0; likewise where all mass goes to one block. Otherwise lifted
     masses carry less than 2·EPS relative error, centre masses less than (count + 2)·EPS (their
     sum is a plain one), and the sum of differences (count + 2)·EPS: as masses sum to one, the
-    slack below covers all.
+    slack below covers all, whatever the centre is.
     """
     n_blocks = starts.size - 1
     hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
     first_hi, first_lo = np.zeros(n_blocks), np.zeros(n_blocks)
-    least, most = np.zeros(n_blocks), np.zeros(n_blocks)
-    seen = np.zeros(n_blocks, np.int64)
+    place = np.zeros(n_blocks, np.int64)
     touched = np.empty(widest, np.int64)
+    columns, masses = np.empty(room, np.int64), np.empty(room)
+    least, most = np.empty(n_blocks), np.empty(n_blocks)
+    seen = np.empty(n_blocks, np.int64)
+    largest_block = 0
     for c in range(begin, end):
-        size = starts[c + 1] - starts[c]
+        largest_block = max(largest_block, starts[c + 1] - starts[c])
+    ends = np.empty(largest_block + 1, np.int64)
+    for c in range(begin, end):
+        members = order[starts[c] : starts[c + 1]]
         for a in range(n_actions):
             at = out_indptr[c * n_actions + a]
-            union = 0
-            is_same = True
-            is_exact = True
-            first_count = 0
-            first_th = 0.0
-            first_tl = 0.0
-            for k in range(starts[c], starts[c + 1]):
-                row = order[k] * n_actions + a
-                count, th, tl, exact = lift_row_kernel(
-                    row, indptr, indices, probs, block, hi, lo, touched
-                )
-                is_first = k == starts[c]
-                if is_first:
-                    first_count, first_th, first_tl, is_exact = count, th, tl, exact
-                elif not exact or count != first_count or th != first_th or tl != first_tl:
-                    is_same = is_same and count == 1 and first_count == 1
-                for i in range(count):
-                    b = touched[i]
-                    p = ratio_kernel(hi[b], lo[b], th, tl)
-                    if seen[b] == 0:
-                        out_indices[at + union] = b
-                        union += 1
-                        least[b] = p
-                        most[b] = p
-                    else:
-                        least[b] = min(least[b], p)
-                        most[b] = max(most[b], p)
-                    seen[b] += 1
-                    if is_first:
-                        first_hi[b] = hi[b]
-                        first_lo[b] = lo[b]
-                        is_exact = is_exact and lo[b] == 0.0
-                    elif first_count > 1 and (hi[b] != first_hi[b] or lo[b] != first_lo[b]):
-                        is_same = False
-                    hi[b] = 0.0
-                    lo[b] = 0.0
-            is_same = is_same and union == first_count
+            union = out_indptr[c * n_actions + a + 1] - at
+            is_same, is_exact = lift_members_kernel(
+                members,
+                a,
+                n_actions,
+                indptr,
+                indices,
+                probs,
+                block,
+                hi,
+                lo,
+                touched,
+                first_hi,
+                first_lo,
+                ends,
+                columns,
+                masses,
+            )
+            count = 0
+            for i in range(ends[members.size]):
+                b = columns[i]
+                if place[b] == 0:
+                    place[b] = 1
+                    out_indices[at + count] = b
+                    count += 1
             sort_kernel(out_indices, at, at + union)
-            shift = 0.0
+            for i in range(union):
+                place[out_indices[at + i]] = i
+            for i in range(ends[members.size]):
+                columns[i] = place[columns[i]]
+            centre = out_probs[at : at + union]
+            is_rounded = not is_same or (union > 1 and not is_exact)
             if is_same and union == 1:
-                out_probs[at] = 1.0
-            elif is_same and is_exact:
+                centre[0] = 1.0
+            elif not is_rounded:
                 for i in range(union):
-                    out_probs[at + i] = first_hi[out_indices[at + i]]
+                    centre[i] = first_hi[out_indices[at + i]]
             else:
-                total = 0.0
-                for i in range(union):
-                    b = out_indices[at + i]
-                    if seen[b] < size:
-                        least[b] = 0.0
-                    out_probs[at + i] = 0.5 * (least[b] + most[b])
-                    total += out_probs[at + i]
-                for i in range(union):
-                    out_probs[at + i] /= total
-                total = 0.0
-                for i in range(union):
-                    total += out_probs[at + i]
-                for i in range(union):
-                    most[out_indices[at + i]] = out_probs[at + i] / total
-                shift = 1.0
+                search_centre_kernel(
+                    members.size, union, ends, columns, masses, least, most, seen, centre
+                )
+                for _ in range(2):  # once so that it sums to one, once as the row is read
+                    total = 0.0
+                    for i in range(union):
+                        total += centre[i]
+                    for i in range(union):
+                        most[i] = centre[i] / total
+                    if abs(total - 1.0) > 1e-12:
+                        centre[:] = most[:union]
             largest = 0.0
-            for k in range(starts[c], starts[c + 1]):
-                s = order[k]
+            for k in range(members.size):
                 off = 0.0
-                if shift > 0.0:
-                    count, th, tl, exact = lift_row_kernel(
-                        s * n_actions + a, indptr, indices, probs, block, hi, lo, touched
-                    )
-                    for i in range(count):
-                        b = touched[i]
-                        p = ratio_kernel(hi[b], lo[b], th, tl)
-                        off += max(p - most[b], 0.0)
-                        hi[b] = 0.0
-                        lo[b] = 0.0
-                    off = off * (1.0 + (count + 8) * EPS) + (2 * union + 16) * EPS
+                if is_rounded:
+                    for i in range(ends[k], ends[k + 1]):
+                        off += max(masses[i] - most[columns[i]], 0.0)
+                    length = ends[k + 1] - ends[k]
+                    off = off * (1.0 + (length + 8) * EPS) + (2 * union + 16) * EPS
                 if extra.size > 0:
-                    off = (off + extra[s, a]) * (1.0 + 2.0 * EPS)
+                    off = (off + extra[members[k], a]) * (1.0 + 2.0 * EPS)
                 largest = max(largest, off)
             radius[c, a] = min(largest, 1.0)
             for i in range(union):
                 b = out_indices[at + i]
-                seen[b] = 0
+                place[b] = 0
                 first_hi[b] = 0.0
                 first_lo[b] = 0.0
 
