@@ -235,8 +235,9 @@ def build_blocks(
         )
 
     map_chunks(fill, n_blocks, threads=resources.n_threads, chunk=chunk)
-    # A mean of the least numbers there are may round to 0. Only rows that were rounded can
-    # hold one, and their radii have an absolute slack of several 2**-53, far above 5e-324.
+    # What is in reach and not worth an entry of the centre is 0 there, and a mean of the least
+    # numbers there are may round to 0. Only rows that were rounded can hold one, and their radii
+    # have an absolute slack of several 2**-53, far above 5e-324.
     np.maximum(probs, np.nextafter(0.0, 1.0), out=probs)
     low, high = reward_intervals(mdp)
     return BlockModel(

@@ -18,6 +18,8 @@ from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, UIntArray
 
 DESCENT = 12  # steps in search of a centre
+FEW = 8  # entries of a centre that all may stay
+SPARSE = 1.02  # how much larger a radius may be, so that a centre has fewer entries
 
 
 @inner
@@ -567,10 +569,10 @@ def lift_members_kernel(
                 first_hi[b] = hi[b]
                 first_lo[b] = lo[b]
                 is_exact = is_exact and lo[b] == 0.0
-            elif first_hi[b] == 0.0 or (
-                first_count > 1 and (hi[b] != first_hi[b] or lo[b] != first_lo[b])
-            ):
-                is_same = False
+            elif first_count == 1:
+                is_same = is_same and first_hi[b] != 0.0
+            else:
+                is_same = is_same and hi[b] == first_hi[b] and lo[b] == first_lo[b]
             hi[b] = 0.0
             lo[b] = 0.0
         ends[k + 1] = at
@@ -614,7 +616,7 @@ def search_centre_kernel(
     In: rows as in `farthest_kernel`. Out: centre (union). Scratch: least, most, seen (union).
     The mean serves where members differ in where small shares of their mass go, the mid-range
     where a few differ from all others; from the better one, steps towards the farthest row that
-    become ever shorter, as for the smallest ball that encloses points.
+    become ever shorter, as for the smallest ball that encloses points. Entries may be 0.
     """
     for j in range(union):
         centre[j] = 0.0
@@ -653,6 +655,22 @@ def search_centre_kernel(
         if other < radius:
             radius = other
             centre[:union] = trial[:union]
+    # What a few members send somewhere is in the radius almost as a whole, whether the centre has
+    # its share of it or not; and every entry takes time in every transport.
+    cut = radius
+    for _ in range(3 if union > FEW else 0):
+        total = 0.0
+        for j in range(union):
+            trial[j] = 0.0 if seen[j] < count and centre[j] < cut else centre[j]
+            total += trial[j]
+        if total > 0.5:
+            for j in range(union):
+                trial[j] /= total
+            other, which = farthest_kernel(count, ends, columns, masses, trial)
+            if other <= SPARSE * radius:
+                centre[:union] = trial[:union]
+                break
+        cut *= 0.25
 
 
 @kernel

@@ -19,6 +19,8 @@ from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import AnyIntArray, FloatArray, IntArray
 
 TINY = 1e-315  # far above the total underflow error of any sum of products met here
+NOTHING = 1e-300  # masses up to here are left out of transports, and counted as
+LEFT_OUT = 1e-280  # free mass: more than all of them together
 
 
 class Tree(NamedTuple):
@@ -656,6 +658,21 @@ def masses_kernel(row: int, indptr: IntArray, probs: FloatArray, out: FloatArray
     return size
 
 
+@inner
+def some_masses_kernel(
+    row: int, indptr: IntArray, probs: FloatArray, out: FloatArray, place: IntArray
+) -> int:
+    """The same of masses above NOTHING. Out: place (row), where in `out` each is, or -1."""
+    size = 0
+    for k in range(indptr[row], indptr[row + 1]):
+        place[k - indptr[row]] = -1
+        if probs[k] > NOTHING:
+            place[k - indptr[row]] = size
+            out[size] = probs[k]
+            size += 1
+    return size
+
+
 @kernel
 def residual_kernel(
     begin: int,
@@ -762,6 +779,8 @@ def arm_kernel(
       can be completed to a plan of this larger problem at the same cost, so the larger problem
       costs no more; and any feasible dual of it, which is what `bounds_kernel` evaluates, is a
       lower bound on it.
+    - Masses up to NOTHING, of blocks that are in reach and no more, take no part in transports:
+      they count as free mass, and their costs enter κ.
     - Rounding as in `residual_kernel`: each term is >= 0 and computed with a relative error
       below 4·EPS per line. An action is skipped only if an upper bound on its value is at most
       what another has reached, so that the maximum does not change (upper arm) or only stays
@@ -770,27 +789,34 @@ def arm_kernel(
     n_actions = low.shape[1]
     work = scratch_kernel(widest + 1)
     cost, mass_p, mass_q = work.cost, work.mass_p, work.mass_q
+    place_p, place_q = np.empty(widest, np.int64), np.empty(widest, np.int64)
     for at in range(begin, end):
         s, t = first[at], second[at]
         cell = offset[at - begin]
         best = 0.0
         for a in range(n_actions):
             p, q = s * n_actions + a, t * n_actions + a
-            rows, cols = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
+            rows = some_masses_kernel(p, indptr, probs, mass_p, place_p)
+            cols = some_masses_kernel(q, indptr, probs, mass_q, place_q)
+            length_p, length_q = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
             free = radius[s, a] + radius[t, a]
             if free > 0.0:
                 free *= 1.0 + 2.0 * EPS
+            if rows < length_p or cols < length_q:
+                free += LEFT_OUT
             # The lower arm lets `free` of the mass travel at no cost: one more row and column.
             more = 1 if free > 0.0 and not is_upper else 0
             stride = cols + more
             top = 0.0
-            for i in range(rows):
-                for j in range(cols):
+            for i in range(length_p):
+                line = place_p[i] * stride
+                for j in range(length_q):
                     c = values[positions[cell]]
-                    cost[i * stride + j] = c
                     cell += 1
                     if c > top:
                         top = c
+                    if line >= 0 and place_q[j] >= 0:
+                        cost[line + place_q[j]] = c
             if is_upper:
                 gap = max(high[s, a] - low[t, a], high[t, a] - low[s, a])
             else:
@@ -805,8 +831,6 @@ def arm_kernel(
                         is_still = False
             lower, upper = 0.0, 0.0
             if not is_still and free < 1.0 and (more == 0 or top > 0.0):
-                masses_kernel(p, indptr, probs, mass_p)
-                masses_kernel(q, indptr, probs, mass_q)
                 if more == 1:
                     mass_p[rows], mass_q[cols] = free, free
                     for i in range(rows):

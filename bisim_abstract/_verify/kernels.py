@@ -23,6 +23,7 @@ from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 
 # Above every underflow error below (each at most 2**-1075 times a cost or a count of terms).
 TINY = 1e-290
+SPECK, SPECKS = 1e-300, 1e-280  # mass that no transport is bothered with, and all of it in a row
 # Mass that is not worth another path. What stays behind is charged to the bound, see
 # `plan_bound`: at most an eighth of u per row and column.
 NEGLIGIBLE = 2.0**-56
@@ -325,6 +326,22 @@ def row_masses(begin: int, end: int, probs: FloatArray, out: FloatArray) -> int:
     return end - begin
 
 
+@kernel
+def drop_specks(length: int, masses: FloatArray, place: IntArray) -> int:
+    """Move the masses of at least SPECK to the front; how many they are.
+
+    In and out: masses (length). Out: place (length): where each of them went; -1 for the others.
+    """
+    count = 0
+    for k in range(length):
+        place[k] = -1
+        if masses[k] >= SPECK:
+            masses[count] = masses[k]
+            place[k] = count
+            count += 1
+    return count
+
+
 # -- reading costs -----------------------------------------------------------------------------
 
 
@@ -548,6 +565,9 @@ def check_pairs_kernel(
     for the second if a coupling shows that it stays below the claim there, which is all that
     is asked.
 
+    Masses below SPECK take no part: together they are less than SPECKS, and count as mass that may
+    go anywhere, like t + t'.
+
     A backup is gap + γ·W, with gap off by u, rounded twice more: 8u cover it. A gap alone is
     moved by 2u, which covers u and the rounding of the move itself. t + t' is rounded up. The
     sum W + (t + t')·κ has a κ off by 8u and four roundings: 16u cover it.
@@ -571,6 +591,7 @@ def check_pairs_kernel(
     a, b = np.empty(size), np.empty(size)
     c, x = np.empty((size, size)), np.empty((size, size))
     line, mark = np.empty((7, size)), np.empty((4, size), np.int64)
+    places = np.empty((2, size), np.int64)
     up, down = 1.0 + 8.0 * U, 1.0 - 8.0 * U
     cell = 0
     for pair in range(first.size):
@@ -592,12 +613,15 @@ def check_pairs_kernel(
                 ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
                 continue
             row, other = s * n_actions + action, t * n_actions + action
-            n = row_masses(indptr[row], indptr[row + 1], probs, a)
-            m = row_masses(indptr[other], indptr[other + 1], probs, b)
+            length = row_masses(indptr[row], indptr[row + 1], probs, a)
+            width = row_masses(indptr[other], indptr[other + 1], probs, b)
+            n, m = drop_specks(length, a, places[0]), drop_specks(width, b, places[1])
             free = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)
+            if n < length or m < width:
+                free += SPECKS
             is_same = is_same_row(row, other, indptr, indices, probs)
             here = cell
-            cell += n * m
+            cell += length * width
             for side in range(2):
                 is_low = side == 0
                 if is_low_done if is_low else is_high_done:
@@ -606,13 +630,15 @@ def check_pairs_kernel(
                 base = gap if is_low else span
                 kappa = beyond if free > 0.0 else 0.0
                 is_still = is_same
-                for i in range(n):
-                    for j in range(m):
-                        cost = below[here + i * m + j] if is_low else above[here + i * m + j]
-                        c[i, j] = cost
+                for i in range(length):
+                    for j in range(width):
+                        at = here + i * width + j
+                        cost = below[at] if is_low else above[at]
                         kappa = max(kappa, cost)
-                    if is_same and not is_low and c[i, i] > 0.0:
-                        is_still = False
+                        if places[0, i] >= 0 and places[1, j] >= 0:
+                            c[places[0, i], places[1, j]] = cost
+                        if is_same and not is_low and i == j and cost > 0.0:
+                            is_still = False
                 if is_low and (is_still or free >= 1.0):
                     ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
                     continue

@@ -171,6 +171,95 @@ def test_rows_that_are_rounded_are_not_taken_for_equal() -> None:
     check_model(mdp, model)
 
 
+def test_rows_that_differ_in_their_tails_are_not_taken_for_equal() -> None:
+    """Sums that round to the same floats, in rows of the same sum, and differ by 2**-55."""
+    P = np.zeros((6, 1, 6))
+    P[0, 0, [0, 2]] = 0.5, 0.5
+    P[1, 0, [0, 1]] = 0.5, 2.0**-55
+    P[1, 0, [2, 3]] = 0.25, 0.25 - 2.0**-55
+    P[2:, 0, 4] = 1.0
+    mdp = TabularMDP.from_dense(P, np.zeros((6, 1)))
+    model = build_blocks(mdp, [0, 0, 1, 1, 2, 2])
+    assert 0.0 < model.radius[0, 0] < 1e-14
+    check_model(mdp, model)
+
+
+def noisy_groups(n: int, n_groups: int, share: float, seed: int) -> tuple[TabularMDP, Any]:
+    """Rows that send a share of their mass anywhere, and the rest as their group does."""
+    rng = np.random.default_rng(seed)
+    groups = np.arange(n) % n_groups
+    size = n // n_groups
+    near, far = ((groups + k) % n_groups + n_groups * rng.integers(size, size=n) for k in (1, 3))
+    indices = np.stack([near, far, rng.integers(n, size=n)], axis=1)
+    masses = np.tile([0.75 * (1.0 - share), 0.25 * (1.0 - share), share], n)
+    rows = np.arange(n + 1) * 3, indices.ravel(), masses
+    return TabularMDP.from_rows(*rows, np.zeros((n, 1))), groups
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_radii_are_as_small_as_those_of_simple_centres(seed: int) -> None:
+    """Of the mean, where shares go anywhere, and of the mid-range, where one row is another."""
+    mdp, groups = noisy_groups(90, 6, 0.05, seed)
+    P = np.asarray(mdp.kernel().todense())
+    lifted = np.stack([P[:, groups == g].sum(axis=1) for g in range(6)], axis=1)
+    model = build_blocks(mdp, groups)
+    for block in range(6):
+        rows = lifted[groups == block]
+        simple = [rows.mean(axis=0), rows.min(axis=0) + rows.max(axis=0)]
+        best = min(np.maximum(rows - c / c.sum(), 0.0).sum(axis=1).max() for c in simple)
+        assert model.radius[block, 0] <= 1.02 * best + 1e-12
+        assert model.radius[block, 0] < 0.05
+    check_model(mdp, model)
+    one = np.zeros((30, 1, 30))
+    one[:, 0, 10] = 1.0
+    one[7, 0, [10, 20]] = 0.5, 0.5  # one of many: the mean is half a step from it, not a quarter
+    mdp = TabularMDP.from_dense(one, np.zeros((30, 1)))
+    model = build_blocks(mdp, np.arange(30) // 10)
+    assert model.radius[0, 0] == pytest.approx(0.25, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_centres_leave_out_what_is_not_worth_an_entry(seed: int) -> None:
+    """Every block in reach is listed, those of a few members with next to no mass."""
+    mdp, groups = noisy_groups(6000, 60, 0.01, seed)
+    model = build_blocks(mdp, groups)
+    is_speck = model.probs < 1e-300
+    assert is_speck.sum() > 60 * 20
+    assert (~is_speck).sum() < 60 * 5
+    assert (model.probs > 0.0).all()
+    assert model.radius.max() <= 0.0102
+    row = slice(int(model.indptr[0]), int(model.indptr[1]))
+    members = np.flatnonzero(groups == 0)
+    successors = np.concatenate([mdp.successors(int(s), 0)[0] for s in members])
+    assert set(model.indices[row].tolist()) == set(groups[successors].tolist())
+
+
+def test_specks_of_mass_are_in_reach_and_no_more() -> None:
+    """Backups read the costs of blocks that are in reach, whatever mass they have there."""
+    common: dict[str, Any] = {
+        "labels": [0, 0, 1, 2],
+        "low": [[0.0], [0.0], [9.0]],
+        "high": [[1.0], [0.0], [9.0]],
+        "indptr": [0, 3, 4, 5],
+        "indices": [0, 1, 2, 1, 2],
+        "radius": [[0.25], [0.0], [0.0]],
+    }
+    P = np.zeros((4, 1, 4))
+    P[0, 0, [0, 2]] = 0.5, 0.5
+    P[1, 0, [0, 3]] = 0.75, 0.25
+    P[2, 0, 2] = P[3, 0, 3] = 1.0
+    mdp = TabularMDP.from_dense(P, [[0.0], [1.0], [0.0], [9.0]])
+    found = []
+    for speck in (5e-324, 1e-17):
+        model = BlockModel(**common, probs=np.array([0.5, 0.5, speck, 1.0, 1.0]))
+        arms = Arms(mdp, 0.5, model=model)
+        arms.cover_all()
+        arms.sweep()
+        found.append((arms.lower, arms.upper))
+    for plain, other in zip(*found, strict=True):
+        np.testing.assert_allclose(plain, other, rtol=1e-12, atol=1e-12)
+
+
 def test_rounding_is_covered_by_the_radius() -> None:
     """Long rows of awkward numbers, in blocks whose members differ by rounding alone."""
     for seed in range(12):

@@ -178,20 +178,26 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     # -- blocks --------------------------------------------------------------------------------
     (
         "blocks: radii without rounding",
-        "off = off * (1.0 + (count + 8) * EPS) + (2 * union + 16) * EPS",
+        "off = off * (1.0 + (length + 8) * EPS) + (2 * union + 16) * EPS",
         "off = off * 1.0",
         BLOCKS,
     ),
     (
         "blocks: radii of the wrong side",
-        "off += max(p - most[b], 0.0)",
-        "off += max(most[b] - p, 0.0)",
+        "off += max(masses[i] - most[columns[i]], 0.0)",
+        "off += max(most[columns[i]] - masses[i], 0.0)",
         BLOCKS,
     ),
     (
         "blocks: rows that differ in their tails are the same",
-        "elif first_count > 1 and (hi[b] != first_hi[b] or lo[b] != first_lo[b]):",
-        "elif first_count > 1 and hi[b] != first_hi[b]:",
+        "is_same = is_same and hi[b] == first_hi[b] and lo[b] == first_lo[b]",
+        "is_same = is_same and hi[b] == first_hi[b]",
+        BLOCKS,
+    ),
+    (
+        "blocks: blocks of little mass are out of reach",
+        "cell += 1\n                    if c > top:",
+        "cell += 1\n                    if c > top and min(line, place_q[j]) >= 0:",
         BLOCKS,
     ),
     (
@@ -322,13 +328,13 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "refinement: solved bounds are not moved outward",
         "delta = 64.0 * EPS * arms.starts.diameter / (1.0 - arms.gamma)",
         "delta = 0.0",
-        ("test_certify.py", "test_refinement.py"),
+        ("test_outward.py",),
     ),
     (
         "refinement: thresholds below a block's diameter",
         "CertifiedInterval(max(x.low, floor), x.high, x.n_clusters) for x in found",
         "CertifiedInterval(x.low, x.high, x.n_clusters) for x in found",
-        ("test_refinement.py",),
+        ("test_levels.py",),
     ),
     # -- planning and values -------------------------------------------------------------------
     (
