@@ -654,7 +654,7 @@ def _advice(certificate: Certificate, tau: float | None) -> str:
     )
     more = "more max_rounds or max_seconds, or by Blocks"
     if certificate.scope == "all":
-        more = "more Blocks(max_pairs=), max_rounds or max_seconds"
+        more = "more max_seconds, Blocks(max_pairs=) or max_rounds"
         if tau is not None:
             more = f"tau={tau:g}, so that work goes where it matters, or with {more}"
     return f"Thresholds that are certified: {near or 'none'}. Or certify with {more}"

@@ -30,6 +30,14 @@ def seconds_text(seconds: float, compile_seconds: float = 0.0) -> str:
     return f"{text}, and {compile_seconds:.1f} s to compile the solvers, once"
 
 
+def duration_text(seconds: float) -> str:
+    """About how long something will take."""
+    for size, unit in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2.0 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.3g} seconds"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """An end of a sentence about a word that is not known: the nearest one that is, or empty."""
     # Dashes, which all options have, would make all of them look alike.

@@ -39,7 +39,8 @@ class Blocks:
         embedding: Points (n_states, k), or an object with `encode`: where blocks are looked for.
         propose: What may propose blocks besides: any of "classes" (bisimulation classes),
             "embedding" (if one is given), "rewards" and "features" (value functions).
-        max_pairs: Pairs of states that may be covered.
+        max_pairs: Pairs of states that may be covered; None for as many as are estimated to take
+            `max_seconds`, or a minute or two if that is not given.
     """
 
     name: ClassVar[str] = "blocks"
@@ -48,14 +49,15 @@ class Blocks:
     partition: npt.ArrayLike | None = None
     embedding: Embedding | npt.ArrayLike | None = None
     propose: Sequence[str] = SOURCES
-    max_pairs: int = 1_000_000
+    max_pairs: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.propose, str) or not isinstance(self.propose, Sequence):
             raise InvalidArgumentError(f"propose must be a list of names, got {self.propose!r}")
         names = tuple(check_choice("propose", name, SOURCES) for name in self.propose)
         object.__setattr__(self, "propose", names)
-        object.__setattr__(self, "max_pairs", check_int("max_pairs", self.max_pairs, low=0))
+        if self.max_pairs is not None:
+            object.__setattr__(self, "max_pairs", check_int("max_pairs", self.max_pairs, low=0))
 
     def check(self, options: Options) -> None:
         """Every goal can be looked for."""

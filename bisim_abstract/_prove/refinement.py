@@ -36,6 +36,7 @@ from bisim_abstract._bounds.features import make_witness, value_features
 from bisim_abstract._bounds.spanning import common_refinement, find_cells, row_reader
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.metric import bisimulation_metric
+from bisim_abstract._prove.cost import Cost
 from bisim_abstract._prove.levels import Levels
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._prove.standing import Standing, go_on
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 FEATURES = 16  # value functions
 WITNESSES = 16  # at most, per step
 SPLITS = 2  # rounds of splitting
-FEW_PAIRS = 150_000  # pairs that are solved for at once rather than narrowed down to
+AT_ONCE = 4.0  # seconds: all pairs are solved for at once rather than narrowed down to
 QUICK_CELLS = 10_000_000  # ground costs of all pairs up to which these come first
 CHASE = 8_000_000  # backups of pairs in one step towards a threshold that seems worth it
 
@@ -81,7 +82,9 @@ class Refinement:
         self._method, self._seed = method, options.seed
         self._labels, self._points = method.read(table.n)
         self._resources = table.resources
-        self.standing = Standing(table, self.target, method.max_pairs)
+        self.standing = Standing(
+            table, self.target, method.max_pairs, Cost.of(table.mdp, options.max_seconds)
+        )
         self._levels = Levels(
             self.standing,
             labels=self._labels,
@@ -199,7 +202,7 @@ class Refinement:
         sizes = np.bincount(labels)
         wide = np.flatnonzero(np.bincount(parts, minlength=sizes.size) > 1)
         wide = wide[np.argsort(sizes[wide], kind="stable")]
-        room = self._method.max_pairs - self.table.n_covered
+        room = self.standing.max_pairs - self.table.n_covered
         wide = wide[np.cumsum(sizes[wide] * (sizes[wide] - 1) // 2) <= room]
         order = np.argsort(labels, kind="stable")
         begins = np.concatenate([[0], np.cumsum(sizes)])
@@ -209,6 +212,8 @@ class Refinement:
             i, j = np.triu_indices(members.size, 1)
             first.append(members[i])
             second.append(members[j])
+        if self._is_longer_than_all(sum(x.size for x in first)):
+            return self._all_pairs()
         added = self.table.cover(np.concatenate(first), np.concatenate(second))
         if added == 0:
             return ""
@@ -220,12 +225,22 @@ class Refinement:
         tau = self.standing.aim()
         if tau is None:
             return ""
-        s, t = self._open_pairs(tau, self._method.max_pairs - self.table.n_covered)
+        s, t = self._open_pairs(tau, self.standing.max_pairs - self.table.n_covered)
+        if self._is_longer_than_all(2 * s.size):  # of both arms
+            return self._all_pairs()
         added = self.table.cover(s, t) if s.size else 0
         if added == 0:
             return ""
         self._sweep_pairs(tau, "across blocks", is_lower=True)
         return f"{counted(added, 'pair')} across blocks"
+
+    def _is_longer_than_all(self, n_pairs: int) -> bool:
+        """Whether sweeping pairs takes longer than to solve for all, which does not need sweeps."""
+        if self.table.model.is_estimate or self.standing.too_many():
+            return False
+        # Until a start has shrunk to a thousandth.
+        sweeps = sweeps_needed(self.table.gamma, 1e-3)
+        return self.standing.sweep_seconds(n_pairs, sweeps) > self.standing.all_seconds()
 
     def _open_pairs(self, tau: float, room: int) -> tuple[IntArray, IntArray]:
         """Uncovered pairs in different clusters of the upper arm that may be within tau."""
@@ -244,7 +259,7 @@ class Refinement:
             s = order[begins[cell] : begins[cell + 1]]
             t = order[near[cells.labels[order]]]
             seen += s.size * t.size
-            if seen > 20 * self._method.max_pairs:
+            if seen > 20 * self.standing.max_pairs:
                 return none, none
             for block in np.array_split(s, 1 + s.size * t.size // 1_000_000):
                 x, y = (z.ravel() for z in np.meshgrid(block, t, indexing="ij"))
@@ -286,7 +301,7 @@ class Refinement:
         features = table.ground.features
         if tau is None or features is None or table.model.is_estimate:
             return ""
-        s, t = self._open_pairs(tau, self._method.max_pairs)
+        s, t = self._open_pairs(tau, self.standing.max_pairs)
         if s.size == 0:
             return ""
         picked = np.random.default_rng([self._seed, 1]).permutation(s.size)[:WITNESSES]
@@ -310,7 +325,7 @@ class Refinement:
 
     def _few_pairs(self) -> str:
         """All pairs already, if they are few."""
-        return self._all_pairs() if self.standing.n_pairs <= FEW_PAIRS else ""
+        return self._all_pairs() if self.standing.all_seconds() <= AT_ONCE else ""
 
     def _all_pairs(self) -> str:
         """Every pair by itself: the exact metric."""

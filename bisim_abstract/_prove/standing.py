@@ -11,7 +11,7 @@ import numpy as np
 
 from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._base.memory import human_bytes
-from bisim_abstract._base.text import counted
+from bisim_abstract._base.text import counted, duration_text
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._bounds.arms import PAIR_BYTES, Arms
 from bisim_abstract._bounds.spanning import Cells, common_refinement, link_forests, row_reader
@@ -19,10 +19,11 @@ from bisim_abstract._certificate.frontier import Numbers, ValueSearch, first_goo
 from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import CertifiedInterval, certified_intervals, middle
+from bisim_abstract._prove.cost import Cost
 from bisim_abstract._prove.target import Prospect, Target
 from bisim_abstract._prove.work import Pause
 
-MOST_CELLS = 2_000_000_000  # ground costs that one sweep over all pairs may read
+HOPE = 20.0  # seconds that all pairs may take where nothing but hope speaks for it
 WORTH = 0.8  # clusters that others must have fewer than, times these, to be worth more work
 FINER = 3  # finer thresholds that are tried where one was promising only
 HOPELESS = 20.0  # blocks wider than this many times their distances are not worth more work
@@ -38,15 +39,18 @@ class Standing:
     Args:
         table: The arms.
         target: What to reach.
-        max_pairs: Pairs of states that may be covered.
+        max_pairs: Pairs of states that may be covered; None for as many as can be afforded.
+        cost: What work takes, and may take.
 
     Attributes:
+        max_pairs: Pairs that may be covered one by one.
         search: What clusterings are worth.
         pause: Called between sweeps; may end a step.
     """
 
-    def __init__(self, table: Arms, target: Target, max_pairs: int) -> None:
-        self.table, self.target, self.max_pairs = table, target, max_pairs
+    def __init__(self, table: Arms, target: Target, max_pairs: int | None, cost: Cost) -> None:
+        self.table, self.target, self._cost, self._max_pairs = table, target, cost, max_pairs
+        self.max_pairs = cost.most_pairs() if max_pairs is None else max_pairs
         by = "start" if target.max_loss is None else "worst"
         self.search = ValueSearch(table.mdp, table.gamma, by=by)
         self.pause: Pause = go_on
@@ -200,7 +204,7 @@ class Standing:
 
         Where not all pairs can be looked at, that may take long and come to nothing.
         """
-        return not self.too_many()
+        return not self.too_many() and self.all_seconds() <= HOPE
 
     def _merges_nothing(self, best: CertifiedInterval) -> bool:
         return best.n_clusters == self.target.n_states > 1
@@ -262,7 +266,7 @@ class Standing:
     def aim(self) -> float | None:
         """The threshold to work at: the one asked for, or a promising one; None if none is."""
         target = self.target
-        if self._widest_block() > HOPELESS * self._closest_blocks():
+        if self._is_hopeless():
             return None
         if target.tau is not None:
             return target.tau
@@ -280,6 +284,10 @@ class Standing:
         if not 0 <= at < weights.size:
             return None
         return float(weights[at]) * (1.0 - 1e-6)
+
+    def _is_hopeless(self) -> bool:
+        """Whether blocks, if there are any, are far wider than they are apart."""
+        return self._widest_block() > HOPELESS * self._closest_blocks()
 
     def _widest_block(self) -> float:
         """Upper bound on the diameters of blocks at the last level."""
@@ -310,14 +318,30 @@ class Standing:
     def n_pairs(self) -> int:
         return self.table.n * (self.table.n - 1) // 2
 
+    def all_seconds(self) -> float:
+        """How long all pairs are estimated to take."""
+        is_estimate = self.table.model.is_estimate
+        return self._cost.all_pairs(self.n_pairs, is_estimate=is_estimate)
+
+    def sweep_seconds(self, n_pairs: int, sweeps: int) -> float:
+        """How long so many sweeps of one arm over so many pairs are estimated to take."""
+        return self._cost.sweeps(n_pairs, sweeps)
+
     def too_many(self) -> str:
         """Why not all pairs can be looked at; empty if they can."""
         pairs, mdp = self.n_pairs, self.table.mdp
-        if pairs > self.max_pairs:
-            return f"all {pairs:,} pairs are more than max_pairs = {self.max_pairs:,}"
-        cells = self.pair_costs()
-        if cells > MOST_CELLS:
-            return f"all {pairs:,} pairs have too dense rows: {cells:.1e} ground costs per sweep"
+        if self._max_pairs is not None and pairs > self._max_pairs:
+            return f"all {pairs:,} pairs are more than max_pairs = {self._max_pairs:,}"
+        seconds, patience = self.all_seconds(), self._cost.patience
+        is_asked = self._cost.is_given or not self.target.is_free
+        if HOPE < seconds <= patience and not is_asked:
+            has_structure = bool(self.table.ground.levels) and not self._is_hopeless()
+            patience = patience if has_structure else HOPE
+        if seconds > patience:
+            return (
+                f"all {pairs:,} pairs would take about {duration_text(seconds)}, more than "
+                f"{patience:g} s (max_seconds)"
+            )
         # The metric's tables, and what covering takes.
         needed, room = 44 * mdp.n_states**2 + PAIR_BYTES * pairs, self.table.resources.room
         if needed > room:

@@ -13,9 +13,9 @@ from bisim_abstract._bounds.arms import Arms
 CHECK_EVERY = 5  # sweeps between two looks at the goal
 
 
-def sweeps_needed(gamma: float) -> int:
-    """Sweeps after which the start no longer shows in the first nine digits."""
-    return 1 if gamma == 0.0 else min(10_000, math.ceil(math.log(1e-9) / math.log(gamma)) + 1)
+def sweeps_needed(gamma: float, share: float = 1e-9) -> int:
+    """Sweeps after which no more than a share of the start shows: by default, nine digits."""
+    return 1 if gamma == 0.0 else min(10_000, math.ceil(math.log(share) / math.log(gamma)) + 1)
 
 
 def moved_outward(

@@ -63,6 +63,11 @@ class Target:
         others = (self.tau, self.n_clusters, self.tol)
         return not self.is_widest and all(other is None for other in others)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether any threshold will do that certifies something worth having."""
+        return self.is_by_value or self.is_widest
+
     def is_worth(self, found: Numbers, blind: Numbers) -> bool:
         """Whether a clustering with these proven values will do."""
         if self.max_loss is not None:

@@ -168,7 +168,7 @@ def go_on(stage: str, detail: str, *, may_end: bool = True) -> None:
 @pytest.fixture
 def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few states are treated like many: no step is passed over."""
-    monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
+    monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
     monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
     monkeypatch.setattr(standing, "HOPELESS", np.inf)
 
@@ -251,7 +251,7 @@ def test_splitting_adds_a_finer_level() -> None:
     splits = 0
     for seed in range(1, 4):
         mdp, _ = grouped_mdp(40, 6, noise=0.15, seed=seed)
-        work = started(mdp, 0.9)
+        work = started(mdp, 0.9, max_pairs=700)
         while work.step(go_on):
             pass
         levels = [first_appearance(x.model.labels.tolist()) for x in work.table.ground.levels]
@@ -307,7 +307,7 @@ def test_equal_rewards_leave_nothing_to_find(
     options: dict[str, Any], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every distance is 0, and so is the resolution."""
-    monkeypatch.setattr(refinement, "FEW_PAIRS", few)
+    monkeypatch.setattr(refinement, "AT_ONCE", float(few))
     monkeypatch.setattr(refinement, "QUICK_CELLS", few)
     P = np.array([[[0.5, 0.5, 0.0]], [[0.0, 0.0, 1.0]], [[1 / 3, 1 / 3, 1 / 3]]])
     mdp = TabularMDP.from_dense(P, [2.0, 2.0, 2.0])
@@ -426,7 +426,7 @@ CHECKPOINTED: dict[str, tuple[Callable[[], TabularMDP], dict[str, Any]]] = {
 def test_a_resumed_run_ends_like_an_uninterrupted_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
+    monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
     monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
     if name != "unstructured":
         monkeypatch.setattr(standing, "HOPELESS", np.inf)
@@ -548,10 +548,10 @@ def test_no_structure_is_told_soon_and_in_words() -> None:
     certificate = certify(mdp, 0.9, tau="auto")
     assert not certificate.is_certified
     assert certificate.stop.startswith("nothing left to try")
-    assert "max_pairs" in certificate.stop
+    assert "seconds, more than 20 s (max_seconds)" in certificate.stop
     check_proof(certificate, mdp)
     # With a threshold, what is open at it is said.
-    certificate = certify(mdp, 0.9, tau=0.5)
+    certificate = certify(mdp, 0.9, tau=0.5, method=Blocks(max_pairs=1_000_000))
     assert certificate.summary().startswith("NOT CERTIFIED at tau 0.5")
     assert certificate.undecided() is not None
     check_proof(certificate, mdp)
@@ -586,7 +586,7 @@ def test_noisy_rooms_need_single_pairs() -> None:
 
 def test_noisy_rooms_by_pairs_inside_and_across(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with many states: only what blocks leave open is looked at."""
-    monkeypatch.setattr(refinement, "FEW_PAIRS", 0)
+    monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
     monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
     monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
     env = RoomsGridEnv(9, 3, noise=0.05)
@@ -631,7 +631,7 @@ def test_a_background_is_seen_through() -> None:
 def test_estimates_hold_for_the_true_model(
     few: int, draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refinement, "FEW_PAIRS", few)
+    monkeypatch.setattr(refinement, "AT_ONCE", float(few))
     monkeypatch.setattr(refinement, "QUICK_CELLS", few)
     held = 0
     for seed in range(draws):
@@ -699,7 +699,7 @@ def test_features_of_estimates_are_accepted() -> None:
 @pytest.mark.parametrize("few", [0, 150_000])
 @pytest.mark.parametrize("name", EDGES)
 def test_radii_are_needed_in_full(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refinement, "FEW_PAIRS", few)
+    monkeypatch.setattr(refinement, "AT_ONCE", float(few))
     monkeypatch.setattr(refinement, "QUICK_CELLS", few)
     rows, rewards, true_rows, true_rewards, row_radius, reward_radius = EDGES[name]
     known = np.array([[1.0], [1.0], [0.0], [0.0]])
