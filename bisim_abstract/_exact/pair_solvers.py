@@ -158,7 +158,7 @@ class StochasticPairs:
         n = model.n_states
         count = n * (n - 1) // 2
         # The table, a few vectors over pairs, and two full tables for the result.
-        plain = (8 + 16) * n * n + 5 * 8 * count
+        plain = (8 + 16) * n * n + (5 + model.n_actions) * 8 * count
         _check_room(n, plain, resources)
         # Couplings have at most this many cells; the solver keeps them twice, plus vectors.
         width = 2 * model.max_support - 1
@@ -171,6 +171,8 @@ class StochasticPairs:
         self._table = np.zeros((n, n))
         self._value = np.empty(count)  # the table again, one entry per pair
         self._action = np.zeros(count, np.int64)
+        # What actions were worth when last looked at, and how far tables have moved since.
+        self._ceiling, self._drift = np.full((count, model.n_actions), np.inf), 0.0
         self._cells = np.empty((count, width), np.int64)
         self._masses = np.empty((count, width))
 
@@ -246,7 +248,9 @@ class StochasticPairs:
                 model.rewards,
                 self._gamma,
                 self._table,
+                self._drift,
                 self._action,
+                self._ceiling,
                 backup,
                 self._cells,
                 self._masses,
@@ -260,27 +264,36 @@ class StochasticPairs:
 
     def _newton(self, guess: FloatArray, residual: float) -> FloatArray:
         """Solve f = r + gamma·Π f for the couplings of the last sweep, starting at `guess`."""
-        from scipy.sparse import csr_array, eye_array
-        from scipy.sparse.linalg import bicgstab
+        from scipy.sparse.linalg import LinearOperator, bicgstab
 
-        count = self._value.size
-        used = self._cells >= 0
-        indptr = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
-        coupling = csr_array((self._masses[used], self._cells[used], indptr), shape=(count, count))
         # With guess = r + gamma·Π f at the present f, the correction x = solution - guess obeys
         # x = gamma·Π (guess - f) + gamma·Π x. It is solved for in units of the residual, so
         # that norms neither overflow nor vanish.
-        system = eye_array(count, format="csr") - self._gamma * coupling
-        constant = self._gamma * (coupling @ ((guess - self._value) / residual))
+        count = self._value.size
+        system = LinearOperator((count, count), matvec=lambda x: x - self._coupled(x), dtype=float)
+        constant = self._coupled((guess - self._value) / residual)
         with no_fork(), np.errstate(all="ignore"):  # a breakdown is seen in the result
-            correction, _ = bicgstab(system, constant, rtol=0.0, atol=1e-3, maxiter=200)
+            correction, _ = bicgstab(system, constant, rtol=0.0, atol=1e-2, maxiter=200)
         solution = guess + residual * correction
         return np.maximum(solution, 0.0) if np.isfinite(solution).all() else guess
+
+    def _coupled(self, x: FloatArray) -> FloatArray:
+        """gamma·Π x, for the couplings of the last sweep."""
+        from bisim_abstract._kernels.transport import coupled_kernel
+
+        vector, out = np.ascontiguousarray(x.ravel()), np.empty(x.size)
+
+        def part(begin: int, end: int) -> None:
+            coupled_kernel(begin, end, self._cells, self._masses, self._gamma, vector, out)
+
+        self._map(part)
+        return out
 
     def _spread(self, value: FloatArray) -> None:
         """Make `value` the table."""
         from bisim_abstract._kernels.transport import spread_kernel
 
+        self._drift += self._gamma * float(np.abs(value - self._value).max(initial=0.0))
         self._value = value
 
         def part(begin: int, end: int) -> None:

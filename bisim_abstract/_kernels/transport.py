@@ -554,15 +554,20 @@ def sweep_kernel(
     rewards: FloatArray,
     gamma: float,
     table: FloatArray,
+    drift: float,
     action: IntArray,
+    ceiling: FloatArray,
     value: FloatArray,
     cells: IntArray,
     masses: FloatArray,
 ) -> None:
     """One exact backup of the pairs at positions begin..end, in plain floating point.
 
-    In: the MDP's rows and rewards (n, A), table (n, n) symmetric with zero diagonal.
-    In/out: action (pairs), the maximising action, tried first.
+    In: the MDP's rows and rewards (n, A), table (n, n) symmetric with zero diagonal; drift: what
+    the values of actions may have grown by so far, as the table moved.
+    In/out: action (pairs), the maximising action, tried first; ceiling (pairs, A): each action's
+    value when it was last looked at, less the drift of that time. One that cannot have come up
+    to the best since is passed over.
     Out: value (pairs); cells and masses (pairs, width): the coupling of the maximising action
     as pair positions (-1 for a pair of equal states) and masses, padded with -1 and 0. With
     width 0 no couplings are kept.
@@ -580,10 +585,13 @@ def sweep_kernel(
         chosen = action[at]
         for k in range(n_actions):
             a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
+            if ceiling[at, a] + drift <= best:
+                continue
             p, q = s * n_actions + a, t * n_actions + a
             gap = abs(rewards[s, a] - rewards[t, a])
             top = gather_cost_kernel(p, q, indptr, indices, table, cost)
             if gap + gamma * top <= best:
+                ceiling[at, a] = gap + gamma * top - drift
                 continue
             rows = masses_kernel(p, indptr, probs, mass_p)
             cols = masses_kernel(q, indptr, probs, mass_q)
@@ -599,6 +607,7 @@ def sweep_kernel(
             for k2 in range(rows * cols):
                 total += flow[k2] * cost[k2]
             total = gap + gamma * total
+            ceiling[at, a] = total - drift
             if total > best:
                 best = total
                 chosen = a
@@ -848,6 +857,29 @@ def arm_kernel(
             else:
                 best = max(best, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
         out[at] = best
+
+
+@kernel
+def coupled_kernel(
+    begin: int,
+    end: int,
+    cells: IntArray,
+    masses: FloatArray,
+    gamma: float,
+    x: FloatArray,
+    out: FloatArray,
+) -> None:
+    """The mean of `x`, times gamma, over each pair's coupling, of the pairs begin..end.
+
+    In: cells and masses (pairs, width), as `sweep_kernel` keeps them; x (pairs). Out: out (pairs).
+    """
+    for p in range(begin, end):
+        total = 0.0
+        for k in range(cells.shape[1]):
+            at = cells[p, k]
+            if at >= 0:
+                total += masses[p, k] * x[at]
+        out[p] = gamma * total
 
 
 @kernel

@@ -67,7 +67,9 @@ def propose_components(
 
     Links each state of a sample with its nearest neighbours, cuts the minimum spanning forest
     of these links where its lengths show the widest gap (by ratio), and gives every other
-    state the component whose mean is nearest. If there is no clear gap, the sample grows.
+    state the component whose mean is nearest. If there is no clear gap, the sample grows. States
+    that are farther from their component than the gap is wide are of groups that the sample
+    missed: they are sampled and cut again, at the same scale.
 
     Args:
         embedding: Points (n_states, k), or an object with `encode`.
@@ -100,7 +102,27 @@ def propose_components(
     used = max(size - cuts[rank][1], 0)
     tau = forest.weights[used - 1] if used else -1.0
     labels = forest.labels(float(tau))
-    return labels if size == n_states else _extended(points, chosen, labels)
+    if size == n_states:
+        return labels
+    out, away = _extended(points, chosen, labels)
+    if n_blocks is not None or not used:
+        return numbered(out)
+    # Between what was linked and what was not: a length that tells groups apart.
+    scale = float(np.sqrt(max(tau, 1e-3 * forest.weights[used]) * forest.weights[used]))
+    missed = np.flatnonzero(away > scale)
+    while missed.size:
+        count = int(out.max()) + 1
+        chosen = missed if missed.size <= SAMPLE else np.sort(rng.permutation(missed)[:SAMPLE])
+        labels = np.zeros(1, np.int64)
+        if chosen.size > 1:
+            labels = _neighbour_forest(points[chosen], neighbours, rng).labels(scale)
+        if missed.size == chosen.size:
+            out[missed] = count + labels
+            break
+        again, away = _extended(points[missed], np.searchsorted(missed, chosen), labels)
+        out[missed] = count + again
+        missed = missed[away > scale]
+    return numbered(out)
 
 
 def split_labels(
@@ -206,11 +228,24 @@ def _gaps(weights: FloatArray, n: int) -> list[tuple[float, int]]:
     return [(float(logs[k] - logs[k - 1]), n - int(k)) for k in best if logs[k] > logs[k - 1]]
 
 
-def _extended(points: npt.NDArray[np.float32], chosen: IntArray, labels: IntArray) -> IntArray:
-    """Labels of all states from those of a sample: the component with the nearest mean."""
-    out = nearest_points(_means(points[chosen], labels), points)
+def _extended(
+    points: npt.NDArray[np.float32], chosen: IntArray, labels: IntArray
+) -> tuple[IntArray, FloatArray]:
+    """Labels of all states from those of a sample: the component with the nearest mean.
+
+    Returns:
+        The labels, and how much farther each state is from that mean than all of its sample.
+    """
+    means = _means(points[chosen], labels)
+    out = nearest_points(means, points)
     out[chosen] = labels
-    return numbered(out)
+    away = np.zeros(points.shape[0])
+    for column, middle in zip(points.T.astype(np.float64), means.T, strict=True):
+        away += (column - middle[out]) ** 2
+    np.sqrt(away, out=away)
+    radius = np.zeros(means.shape[0])
+    np.maximum.at(radius, labels, away[chosen])
+    return out, away - radius[out]
 
 
 def _means(points: npt.NDArray[np.float32], labels: IntArray) -> npt.NDArray[np.float32]:

@@ -13,7 +13,7 @@ from bisim_abstract._model.mdp import TabularMDP
 
 PATIENCE = 100.0  # seconds that a step may be estimated to take where no budget is given
 CORES = 2
-SOLVING = 12  # backups of every pair until all of them are solved for, about, whatever gamma is
+SOLVING = 7  # backups of every pair until all of them are solved for, about, whatever gamma is
 SWEEPING = 60  # backups of both arms until covered pairs move no more, about
 MOST_COVERED = 10_000_000  # pairs, as each of them takes some memory as well
 

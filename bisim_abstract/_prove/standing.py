@@ -343,7 +343,8 @@ class Standing:
                 f"{patience:g} s (max_seconds)"
             )
         # The metric's tables, and what covering takes.
-        needed, room = 44 * mdp.n_states**2 + PAIR_BYTES * pairs, self.table.resources.room
+        tables = (44 + 4 * mdp.n_actions) * mdp.n_states**2
+        needed, room = tables + PAIR_BYTES * pairs, self.table.resources.room
         if needed > room:
             limit = self.table.resources.memory_limit
             source = "available" if limit is None else "allowed by memory_limit"

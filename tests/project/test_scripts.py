@@ -114,6 +114,12 @@ def test_all_pairs_at_small_sizes() -> None:
     assert "abstains" in out
 
 
+def test_planted_groups_are_certified() -> None:
+    out = run("scripts/completeness.py", "--quick", "deterministic", "unequal", "shared")
+    assert re.search(r"true ratio at least 2: of 3, 3 are certified .*\n? ?.*3 at one", out)
+    assert "bounds that do not enclose the metric: 0" in out
+
+
 def test_default_choices_are_worth_having() -> None:
     """The script fails if a row keeps less than was asked for, or a proof contradicts the truth."""
     out = run("scripts/values.py", "--quick", "--markdown")

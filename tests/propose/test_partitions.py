@@ -131,6 +131,17 @@ def test_a_sample_stands_for_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert same(propose_components(points, 400, n_blocks=3, seed=seed), labels)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_groups_that_the_sample_missed_are_found(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many rounds that takes: more small groups than fit into one sample."""
+    points, labels = planted([200, 120, 80] + [2] * 40, seed)
+    for size in (60, 12):
+        monkeypatch.setattr(proposals, "SAMPLE", size)
+        assert same(propose_components(points, labels.size, seed=seed), labels)
+
+
 def test_the_sample_grows_until_a_gap_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "SAMPLE", 4)
     points, labels = planted([100, 100], 0, spread=0.2)
