@@ -271,6 +271,7 @@ class StochasticPairs:
         # that norms neither overflow nor vanish.
         count = self._value.size
         system = LinearOperator((count, count), matvec=lambda x: x - self._coupled(x), dtype=float)
+        # Called here first, where it may be compiled: see `_coupled`.
         constant = self._coupled((guess - self._value) / residual)
         with no_fork(), np.errstate(all="ignore"):  # a breakdown is seen in the result
             correction, _ = bicgstab(system, constant, rtol=0.0, atol=1e-2, maxiter=200)
@@ -278,15 +279,15 @@ class StochasticPairs:
         return np.maximum(solution, 0.0) if np.isfinite(solution).all() else guess
 
     def _coupled(self, x: FloatArray) -> FloatArray:
-        """gamma·Π x, for the couplings of the last sweep."""
+        """gamma·Π x, for the couplings of the last sweep.
+
+        In this thread alone: it is called where forks wait, and a fork that waits holds what a
+        pool of threads would wait for.
+        """
         from bisim_abstract._kernels.transport import coupled_kernel
 
-        vector, out = np.ascontiguousarray(x.ravel()), np.empty(x.size)
-
-        def part(begin: int, end: int) -> None:
-            coupled_kernel(begin, end, self._cells, self._masses, self._gamma, vector, out)
-
-        self._map(part)
+        vector, out = np.array(x, dtype=np.float64).ravel(), np.empty(x.size)
+        coupled_kernel(self._cells, self._masses, self._gamma, vector, out)
         return out
 
     def _spread(self, value: FloatArray) -> None:

@@ -861,19 +861,17 @@ def arm_kernel(
 
 @kernel
 def coupled_kernel(
-    begin: int,
-    end: int,
     cells: IntArray,
     masses: FloatArray,
     gamma: float,
     x: FloatArray,
     out: FloatArray,
 ) -> None:
-    """The mean of `x`, times gamma, over each pair's coupling, of the pairs begin..end.
+    """The mean of `x`, times gamma, over each pair's coupling.
 
     In: cells and masses (pairs, width), as `sweep_kernel` keeps them; x (pairs). Out: out (pairs).
     """
-    for p in range(begin, end):
+    for p in range(cells.shape[0]):
         total = 0.0
         for k in range(cells.shape[1]):
             at = cells[p, k]
