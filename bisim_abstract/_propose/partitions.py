@@ -37,6 +37,7 @@ CLEAR_GAP = 1.5  # ratio of two scales that is taken for a gap
 FLAT_LIMIT = 8_000  # points up to which an exact index is fast enough
 SPLIT_SIZE = 4  # no part of a split block is smaller
 DENSE_LIMIT = 2_000  # components that are compared each with each
+MOST_COMPARED = 20_000_000_000  # states with means, where the sample missed groups
 CANDIDATES = 16  # blocks that a state is compared with
 STAYS = 0.9  # a state moves only to a block that it fits better by this factor
 
@@ -105,23 +106,10 @@ def propose_components(
     if size == n_states:
         return labels
     out, away = _extended(points, chosen, labels)
-    if n_blocks is not None or not used:
-        return numbered(out)
-    # Between what was linked and what was not: a length that tells groups apart.
-    scale = float(np.sqrt(max(tau, 1e-3 * forest.weights[used]) * forest.weights[used]))
-    missed = np.flatnonzero(away > scale)
-    while missed.size:
-        count = int(out.max()) + 1
-        chosen = missed if missed.size <= SAMPLE else np.sort(rng.permutation(missed)[:SAMPLE])
-        labels = np.zeros(1, np.int64)
-        if chosen.size > 1:
-            labels = _neighbour_forest(points[chosen], neighbours, rng).labels(scale)
-        if missed.size == chosen.size:
-            out[missed] = count + labels
-            break
-        again, away = _extended(points[missed], np.searchsorted(missed, chosen), labels)
-        out[missed] = count + again
-        missed = missed[away > scale]
+    if n_blocks is None and used:
+        # Between what was linked and what was not: a length that tells groups apart.
+        scale = float(np.sqrt(max(tau, 1e-3 * forest.weights[used]) * forest.weights[used]))
+        _add_missed(points, out, np.flatnonzero(away > scale), scale, neighbours, rng)
     return numbered(out)
 
 
@@ -226,6 +214,34 @@ def _gaps(weights: FloatArray, n: int) -> list[tuple[float, int]]:
     jumps = logs[used] - logs[used - 1]
     best = used[np.argsort(-jumps, kind="stable")]
     return [(float(logs[k] - logs[k - 1]), n - int(k)) for k in best if logs[k] > logs[k - 1]]
+
+
+def _add_missed(
+    points: npt.NDArray[np.float32],
+    labels: IntArray,
+    missed: IntArray,
+    scale: float,
+    neighbours: int,
+    rng: np.random.Generator,
+) -> None:
+    """Give states that are far from their component, `missed`, components of their own.
+
+    By samples of them, until nobody is left; but where there are far more than groups could
+    account for, the last ones keep the component that is nearest, however far.
+    """
+    left = MOST_COMPARED
+    while missed.size:
+        chosen = missed if missed.size <= SAMPLE else np.sort(rng.permutation(missed)[:SAMPLE])
+        parts = np.zeros(1, np.int64)
+        if chosen.size > 1:
+            parts = _neighbour_forest(points[chosen], neighbours, rng).labels(scale)
+        left -= missed.size * (int(parts.max()) + 1)
+        if left < 0:
+            return
+        first = int(labels.max()) + 1
+        again, away = _extended(points[missed], np.searchsorted(missed, chosen), parts)
+        labels[missed] = first + again
+        missed = missed[away > scale]
 
 
 def _extended(

@@ -142,6 +142,26 @@ def test_groups_that_the_sample_missed_are_found(
         assert same(propose_components(points, labels.size, seed=seed), labels)
 
 
+def test_a_cloud_that_no_sample_exhausts_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups, and thousands of states that belong to none: work stays within its limit."""
+    points, _ = planted([300, 300], 0)
+    cloud = np.random.default_rng(0).random((3_000, 2)) * 1e4
+    monkeypatch.setattr(proposals, "SAMPLE", 300)
+    monkeypatch.setattr(proposals, "MOST_COMPARED", 1_000_000)
+    compared: list[int] = []
+    extend = proposals._extended
+
+    def counted(some: npt.NDArray[np.float32], chosen: Ints, labels: Ints) -> object:
+        compared.append(some.shape[0] * (int(labels.max()) + 1))
+        return extend(some, chosen, labels)
+
+    monkeypatch.setattr(proposals, "_extended", counted)
+    everyone = np.concatenate([points] * 6 + [cloud])
+    assert propose_components(everyone, everyone.shape[0]) is not None
+    assert len(compared) > 1
+    assert sum(compared[1:]) <= 1_000_000
+
+
 def test_the_sample_grows_until_a_gap_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "SAMPLE", 4)
     points, labels = planted([100, 100], 0, spread=0.2)
