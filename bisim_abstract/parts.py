@@ -4,8 +4,8 @@
 - **Proposals**: `propose_classes`, `propose_components`, `split_labels`, `repair_labels`:
   partitions worth trying. They are never trusted.
 - **Blocks**: `build_blocks` makes the `BlockModel` of a partition; a `BlockLevel` has bounds on it.
-- **Features**: `value_features` and `make_witness`, functions whose differences are lower bounds on
-  the metric.
+- **Features**: `value_features` and `make_witnesses`, functions whose differences are lower bounds
+  on the metric.
 - **Retrieval**: `landmark_mds`, `retrieve_pairs`, `retrieve_neighbours`, which pairs are worth a
   look; `distortion` and `recall_miss`, how good that choice is. `single_build` is the paper's
   algorithm over them.
@@ -27,8 +27,10 @@ from bisim_abstract._abstract.aggregate import random_values
 from bisim_abstract._abstract.brackets import value_bracket
 from bisim_abstract._abstract.value import ValueBracket
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
-from bisim_abstract._bounds.features import ValueFeatures, Witness, make_witness, value_features
+from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.spanning import Undecided
+from bisim_abstract._bounds.tell_apart import make_witnesses
+from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract._certificate.frontier import FrontierPoint
 from bisim_abstract._certificate.nearest import NearPair
 from bisim_abstract._compare.clusterings import (
@@ -66,7 +68,7 @@ __all__ = [
     "Undecided",
     "ValueBracket",
     "ValueFeatures",
-    "Witness",
+    "Witnesses",
     "build_blocks",
     "cluster_by_arm",
     "cluster_by_embedding",
@@ -76,7 +78,7 @@ __all__ = [
     "distortion",
     "grouped_mdp",
     "landmark_mds",
-    "make_witness",
+    "make_witnesses",
     "propose_classes",
     "propose_components",
     "random_mdp",

@@ -27,7 +27,9 @@ from bisim_abstract._base.progress import COMPILE
 from bisim_abstract._base.types import Progress, ProgressCallback
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
-from bisim_abstract._bounds.features import ValueFeatures, make_witness, value_features
+from bisim_abstract._bounds.features import ValueFeatures, value_features
+from bisim_abstract._bounds.tell_apart import make_witnesses
+from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes
 from bisim_abstract._exact.metric import bisimulation_metric
@@ -192,6 +194,14 @@ def _compile_verifier() -> None:
         signs=np.ones((2, 2), np.int64),
         kinds=np.array([0, 1]),
         corrections=np.full(2, 100.0),
+        witnesses=Witnesses(
+            values=np.zeros((1, 5)),
+            actions=np.zeros(1, np.int64),
+            signs=np.ones(1, np.int64),
+            support=np.zeros((1, 1), np.int64),
+            potential=np.zeros((1, 1)),
+            corrections=np.full(1, 100.0),
+        ),
     )
     certificate = Certificate(
         fingerprint=mdp.fingerprint,
@@ -227,7 +237,8 @@ def _compile_metric() -> None:
 def _compile_features() -> None:
     mdp = _model()
     features = value_features(mdp, GAMMA, count=2)
-    make_witness(mdp, GAMMA, features, 0, 2)
+    blocks = build_blocks(mdp, np.array([0, 0, 1, 1, 2]))
+    make_witnesses(mdp, GAMMA, features, blocks, np.array([0]), np.array([1]), tol=1.0)
     features.boxes(np.arange(mdp.n_states), mdp.n_states)
 
 

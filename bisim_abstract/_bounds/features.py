@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,26 +33,20 @@ from bisim_abstract._base.checks import (
     check_gamma,
     check_int,
     check_positive,
-    check_real,
     check_states,
 )
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.parallel import (
-    Data,
-    Job,
-    map_chunks,
-    read_only,
-)
+from bisim_abstract._base.parallel import Data, Job, read_only
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback, SeedLike
+from bisim_abstract._bounds.witnesses import Witnesses, check_spans
 from bisim_abstract._exact.classes import reward_span
-from bisim_abstract._exact.transport import solve_transport
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract.errors import InvalidArgumentError
 
-__all__ = ["ValueFeatures", "Witness", "box_gap", "make_witness", "value_features"]
+__all__ = ["ValueFeatures", "box_gap", "value_features"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,71 +59,6 @@ DEFAULT_RELATIVE_TOL = 1e-6  # of the largest possible distance
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Witness:
-    """A function that raises the feature bound of one pair to a full backup of it.
-
-    With δ(x, y) the largest difference of the features' values, uncorrected (a pseudometric),
-    w(z) = min_i (potential_i + δ(z, support_i)) changes by at most δ between any two states,
-    and δ <= d + c, c being the largest correction of the features. So the function
-    sign·R_action + γ·P_action w is admissible up to γ·c.
-
-    Attributes:
-        values: (n_states) that function, up to a constant.
-        action: The action.
-        sign: +1 or -1, on the reward.
-        support: (m) different states.
-        potential: (m) the potential there.
-        correction: Bound on what `values` are off by: γ·c and rounding.
-    """
-
-    values: FloatArray
-    action: int
-    sign: int
-    support: IntArray
-    potential: FloatArray
-    correction: float
-
-    def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        for name in ("values", "potential"):
-            set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
-        set_field(self, "support", as_frozen("support", self.support, np.int64))
-        if self.values.ndim != 1 or self.values.size == 0:
-            raise InvalidArgumentError(
-                f"values must have shape (n_states,) with n_states above 0, got {self.values.shape}"
-            )
-        _check_values(self.values[None, :])
-        set_field(self, "action", check_int("action", self.action, low=0))
-        set_field(self, "sign", check_int("sign", self.sign, low=-1, high=1))
-        if self.sign == 0:
-            raise InvalidArgumentError("sign must be +1 or -1, got 0")
-        if self.support.ndim != 1 or self.support.size == 0:
-            raise InvalidArgumentError(
-                f"support must have shape (m,) with m above 0, got {self.support.shape}"
-            )
-        check_states("support", self.support, self.values.size)
-        if np.unique(self.support).size != self.support.size:
-            raise InvalidArgumentError("support must name different states, got one twice")
-        if self.potential.shape != self.support.shape:
-            raise InvalidArgumentError(
-                f"potential must have the shape of support {self.support.shape}, "
-                f"got {self.potential.shape}"
-            )
-        bad = np.flatnonzero(~np.isfinite(self.potential))
-        if bad.size:
-            raise InvalidArgumentError(f"potential must be finite, got {self.potential[bad[0]]}")
-        set_field(self, "correction", check_real("correction", self.correction))
-        if self.correction < 0.0:
-            raise InvalidArgumentError(f"correction must be at least 0, got {self.correction!r}")
-
-    def __repr__(self) -> str:
-        return (
-            f"Witness({self.values.size:,} states, action {self.action}, "
-            f"{self.support.size} support states, correction {self.correction:.2g})"
-        )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class ValueFeatures:
     """Functions of states with a bound on how far each is from being admissible.
 
@@ -139,14 +67,14 @@ class ValueFeatures:
         signs: (k, n_actions) int64: σ_a = +1 or -1, and 0 where the action is left out.
         kinds: (k) int64: 0 for the maximum over actions, 1 for the mean.
         corrections: (k) for all x, y: |g(x) - g(y)| - correction <= d(x, y).
-        witnesses: More functions, each made from the ones above.
+        witnesses: More functions, which tell blocks apart by the distance of all of them.
     """
 
     values: FloatArray
     signs: IntArray
     kinds: IntArray
     corrections: FloatArray
-    witnesses: tuple[Witness, ...] = ()
+    witnesses: Witnesses | None = None
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -158,7 +86,7 @@ class ValueFeatures:
             raise InvalidArgumentError(
                 f"values must have shape (k, n_states) with both above 0, got {self.values.shape}"
             )
-        _check_values(self.values)
+        check_spans(self.values)
         count, n = self.values.shape
         if self.signs.ndim != 2 or self.signs.shape[0] != count or self.signs.size == 0:
             raise InvalidArgumentError(
@@ -188,17 +116,16 @@ class ValueFeatures:
             raise InvalidArgumentError(
                 f"corrections must be finite and at least 0, got {self.corrections[wrong][0]}"
             )
-        set_field(self, "witnesses", tuple(self.witnesses))
-        for witness in self.witnesses:
-            if not isinstance(witness, Witness):
-                raise InvalidArgumentError(
-                    f"witnesses must be Witness objects, got {type(witness).__name__}"
-                )
-            if witness.values.size != n or witness.action >= self.signs.shape[1]:
-                raise InvalidArgumentError(
-                    f"witnesses must be of {n} states and {self.signs.shape[1]} actions, got one "
-                    f"of {witness.values.size} states for action {witness.action}"
-                )
+        found = self.witnesses
+        if found is None:
+            return
+        if not isinstance(found, Witnesses):
+            raise InvalidArgumentError(f"witnesses must be Witnesses, got {type(found).__name__}")
+        if found.values.shape[1] != n or found.actions.max() >= self.signs.shape[1]:
+            raise InvalidArgumentError(
+                f"witnesses must be of {n} states and {self.signs.shape[1]} actions, got one "
+                f"of {found.values.shape[1]} states for action {found.actions.max()}"
+            )
 
     @property
     def n_states(self) -> int:
@@ -208,17 +135,18 @@ class ValueFeatures:
     @property
     def all_corrections(self) -> FloatArray:
         """(k + witnesses) corrections, in the order of the columns of `points`."""
-        return np.append(self.corrections, [witness.correction for witness in self.witnesses])
+        found = self.witnesses
+        return self.corrections if found is None else np.append(self.corrections, found.corrections)
 
     def points(self) -> FloatArray:
         """(n_states, k + witnesses) the states as points, made anew at each call."""
-        out = np.empty((self.n_states, len(self._functions())))
-        count = self.values.shape[0]
+        parts = self._functions()
+        out = np.empty((self.n_states, sum(len(part) for part in parts)))
         for begin in range(0, self.n_states, 1024):  # small enough to turn round in the cache
-            end = begin + 1024
-            out[begin:end, :count] = self.values[:, begin:end].T
-        for column, witness in enumerate(self.witnesses, start=count):
-            out[:, column] = witness.values
+            at = 0
+            for part in parts:
+                out[begin : begin + 1024, at : at + len(part)] = part[:, begin : begin + 1024].T
+                at += len(part)
         return out
 
     def lower(self, states: npt.ArrayLike, others: npt.ArrayLike) -> FloatArray:
@@ -240,7 +168,8 @@ class ValueFeatures:
             32 * size, what=f"the bounds of {size:,} pairs", instead="ask for them in parts"
         )
         best = np.zeros(shape)
-        for values, correction in zip(self._functions(), self.all_corrections, strict=True):
+        lines = (line for part in self._functions() for line in part)
+        for values, correction in zip(lines, self.all_corrections, strict=True):
             np.maximum(best, _lowered(np.abs(values[s] - values[t]), correction), out=best)
         return best
 
@@ -262,28 +191,30 @@ class ValueFeatures:
             raise InvalidArgumentError(
                 f"labels must have shape ({self.n_states},), got {label.shape}"
             )
-        shape = (len(self._functions()), n_blocks)
+        lines = [line for part in self._functions() for line in part]
+        shape = (len(lines), n_blocks)
         low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
-        for row, values in enumerate(self._functions()):
+        for row, values in enumerate(lines):
             box_kernel(values, label, low[row], high[row])
         empty = np.flatnonzero(low[0] > high[0])
         if empty.size:
             raise InvalidArgumentError(f"labels must use every block, got none of {empty[0]}")
         return low, high
 
-    def with_witnesses(self, witnesses: Sequence[Witness]) -> ValueFeatures:
-        """The same with witnesses added to those already there."""
-        return replace(self, witnesses=(*self.witnesses, *witnesses))
+    def with_witnesses(self, witnesses: Witnesses | None) -> ValueFeatures:
+        """The same with these witnesses, in place of any that there are."""
+        return replace(self, witnesses=witnesses)
 
     def __repr__(self) -> str:
-        more = f" and {len(self.witnesses)} witnesses" if self.witnesses else ""
+        more = f" and {self.witnesses.count} witnesses" if self.witnesses is not None else ""
         return (
             f"ValueFeatures({self.values.shape[0]} functions{more} of {self.n_states:,} states, "
             f"correction {self.corrections.max():.2g})"
         )
 
     def _functions(self) -> list[FloatArray]:
-        return [*self.values, *(witness.values for witness in self.witnesses)]
+        """(k, n_states) arrays of functions, in the order of `all_corrections`."""
+        return [self.values] if self.witnesses is None else [self.values, self.witnesses.values]
 
 
 def box_gap(
@@ -394,7 +325,7 @@ def value_features(
             ranges = np.stack([lowest[0], highest[1], lowest[2], highest[3]])
             # The sizes of what is added up: rewards less the offset, and values.
             size = np.maximum(np.abs(low - offset), np.abs(high - offset))
-            noise = _noise(mdp.max_support + mdp.n_actions, size, np.maximum(-bottom, top))
+            noise = backup_noise(mdp.max_support + mdp.n_actions, size, np.maximum(-bottom, top))
             span = ranges[1] - ranges[0]
             corrections = (span + 2.0 * noise) / (1.0 - gamma) * UP
             if report is not None:
@@ -421,127 +352,6 @@ def value_features(
     functions = np.ascontiguousarray(values.T)
     functions.setflags(write=False)
     return ValueFeatures(values=functions, signs=signs, kinds=kinds, corrections=corrections)
-
-
-def make_witness(
-    mdp: TabularMDP,
-    gamma: float,
-    features: ValueFeatures,
-    state: int,
-    other: int,
-    *,
-    action: int | None = None,
-    resources: Resources = HERE,
-) -> Witness:
-    """A function that raises the bound of one pair to a full backup of the features' bound.
-
-    Why it is sound. Let δ be the largest difference of the features' own values. It obeys the
-    triangle inequality, so w(z) = min_i (potential_i + δ(z, support_i)) changes by at most δ(x, y)
-    between x and y, whatever the potential is. As δ <= d + c with c the largest correction,
-    |P_x w - P_y w| <= W₁ under δ <= W₁ under d + c, and sign·R + γ·P w changes by at most
-    d + γ·c. Bounds of pairs or blocks, and corrected differences, do not obey the triangle
-    inequality: they must never be mixed into δ. Witnesses already there do not enter either.
-
-    Why it is tight. With optimal potentials u_i + v_j <= δ_ij, the support of the row of `other`
-    and the potential -v: w >= u on the row of `state` and w <= -v on the other, so that
-    P_x w - P_y w >= W₁. The sign on the reward makes both parts add up.
-
-    Args:
-        mdp: The model, not an estimated one.
-        gamma: The discount, the one of the features.
-        features: Features of this model.
-        state: The first state.
-        other: The second state.
-        action: The action to back up; the one that separates the pair most by default.
-        resources: Threads; all cores by default. Results do not depend on them.
-
-    Raises:
-        InvalidArgumentError: If the model is an estimate: its radii are not part of a witness.
-    """
-    from bisim_abstract._kernels.features import backup_kernel, extend_kernel
-
-    _check_witness_arguments(mdp, features)
-    gamma = check_gamma(gamma)
-    state = check_int("state", state, low=0, high=mdp.n_states - 1)
-    other = check_int("other", other, low=0, high=mdp.n_states - 1)
-    if state == other:
-        raise InvalidArgumentError(f"state and other must differ, got {state} for both")
-    actions = range(mdp.n_actions)
-    if action is not None:
-        chosen = check_int("action", action, low=0, high=mdp.n_actions - 1)
-        actions = range(chosen, chosen + 1)
-    workers, probs = resources.n_threads, mdp.normalised_probs
-
-    best = -math.inf
-    for a in actions:
-        # The row with fewer successors carries the potential: it is extended from there.
-        one, two = state, other
-        if mdp.successors(one, a)[0].size < mdp.successors(two, a)[0].size:
-            one, two = two, one
-        (x, p), (y, q) = mdp.successors(one, a), mdp.successors(two, a)
-        plan = solve_transport(_distances(features.values, x, y), p, q)
-        gap = float(mdp.rewards[one, a] - mdp.rewards[two, a])
-        separation = abs(gap) + gamma * float(plan.value)
-        if separation > best:
-            best, chosen, sign = separation, a, 1 if gap >= 0.0 else -1
-            support, potential = y, plan.v.max() - plan.v  # from 0 up: constants are free
-
-    values = features.values
-    points = np.ascontiguousarray(values[:, support].T)
-    low, high = _signed_range(mdp.rewards, _one_hot(mdp.n_actions, chosen, sign))
-    offset = float(low[0] / 2.0 + high[0] / 2.0)
-    extended, out = np.empty(mdp.n_states), np.empty(mdp.n_states)
-
-    def extend(begin: int, end: int) -> None:
-        extend_kernel(begin, end, values, points, potential, extended)
-
-    def back_up(begin: int, end: int) -> None:
-        backup_kernel(
-            begin,
-            end,
-            chosen,
-            float(sign),
-            offset,
-            mdp.indptr,
-            mdp.indices,
-            probs,
-            mdp.rewards,
-            gamma,
-            extended,
-            out,
-        )
-
-    map_chunks(extend, mdp.n_states, threads=workers, chunk=CHUNK)
-    map_chunks(back_up, mdp.n_states, threads=workers, chunk=CHUNK)
-    # The exact w differs from the one computed by a rounding of δ and one of the sum, for every
-    # support state: at most 2·EPS·(potential + δ). The minimum over them keeps that, and so
-    # does P, after which `out` is a backup like any other.
-    reach = float((values.max(axis=1) - values.min(axis=1)).max())
-    wobble = 2.0 * EPS * (float(np.abs(potential).max()) + reach) * (1.0 + 1e-6)
-    size = np.maximum(np.abs(low - offset), np.abs(high - offset))
-    noise = _noise(mdp.max_support, size, np.abs(extended).max(keepdims=True))
-    error = float(noise[0]) + wobble
-    out.setflags(write=False)
-    return Witness(
-        values=out,
-        action=chosen,
-        sign=sign,
-        support=support,
-        potential=potential,
-        correction=(gamma * float(features.corrections.max()) + 2.0 * error) * UP,
-    )
-
-
-def _check_values(values: FloatArray) -> None:
-    """Raise unless all values, and so all differences of a function's, are finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        span = values.max(axis=1) - values.min(axis=1)
-    bad = np.flatnonzero(~np.isfinite(span))
-    if bad.size:
-        raise InvalidArgumentError(
-            "values must be finite, and so must the differences of each function, got a span of "
-            f"{span[bad[0]]} in row {bad[0]}"
-        )
 
 
 def _lowered(difference: FloatArray, correction: float) -> FloatArray:
@@ -647,7 +457,7 @@ def sweep_chunk(
     return ranges
 
 
-def _noise(terms: int, reward_size: FloatArray, value_size: FloatArray) -> FloatArray:
+def backup_noise(terms: int, reward_size: FloatArray, value_size: FloatArray) -> FloatArray:
     """(k) bounds on the rounding error of a backup and of a difference taken from it.
 
     Let R and G bound the rewards less the offset and the values, m the row length and A the
@@ -680,26 +490,3 @@ def _model_error(
         by_state = radius.max(axis=1) if kinds[f] == 0 else radius.mean(axis=1)
         error[f] = by_state.max() * (1.0 + 1e-12)  # a few roundings, one per action in means
     return error
-
-
-def _distances(values: FloatArray, states: IntArray, others: IntArray) -> FloatArray:
-    """(m, n) the largest difference of a function, without any correction."""
-    best = np.zeros((states.size, others.size))
-    for line in values:
-        np.maximum(best, np.abs(line[states][:, None] - line[others]), out=best)
-    return best
-
-
-def _check_witness_arguments(mdp: TabularMDP, features: ValueFeatures) -> None:
-    check_mdp(mdp)
-    if not isinstance(features, ValueFeatures):
-        raise InvalidArgumentError(f"features must be ValueFeatures, got {type(features).__name__}")
-    if (features.n_states, features.signs.shape[1]) != mdp.rewards.shape:
-        raise InvalidArgumentError(
-            f"features must be of the model's {mdp.n_states} states and {mdp.n_actions} actions, "
-            f"got {features.n_states} and {features.signs.shape[1]}"
-        )
-    if mdp.estimate is not None:
-        raise InvalidArgumentError(
-            "mdp must not be an estimate: witnesses do not know its radii; use its features alone"
-        )

@@ -33,10 +33,11 @@ from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted, there_are
 from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback, SeedLike
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel
-from bisim_abstract._bounds.features import ValueFeatures, Witness
+from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS, Ground, Starts
 from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._bounds.spanning import Undecided, link_forests, undecided
+from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
     CertifiedInterval,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["Certificate"]
 
 FORMAT = "bisim_abstract.Certificate"
-VERSION = 3
+VERSION = 4
 KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
 SCOPES = ("covered", "all")
 DERIVED = ("ground", "forests", "global_width")  # from the bounds alone
@@ -789,6 +790,7 @@ BRACKET_ARRAYS = ("lower", "upper", "policy")
 MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius")
 LEVEL_ARRAYS = ("keys", "lower", "upper")
 FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections")
+WITNESS_ARRAYS = ("values", "actions", "signs", "support", "potential", "corrections")
 
 
 def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
@@ -803,12 +805,9 @@ def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
     if features is not None:
         for name in FEATURE_ARRAYS:
             arrays[f"features.{name}"] = getattr(features, name)
-        for k, witness in enumerate(features.witnesses):
-            arrays[f"witness{k}.values"] = witness.values
-            arrays[f"witness{k}.support"] = witness.support
-            arrays[f"witness{k}.potential"] = witness.potential
-            arrays[f"witness{k}.action_sign"] = np.array([witness.action, witness.sign], np.int64)
-            arrays[f"witness{k}.correction"] = np.array([witness.correction])
+        if features.witnesses is not None:
+            for name in WITNESS_ARRAYS:
+                arrays[f"witnesses.{name}"] = getattr(features.witnesses, name)
     value = certificate.value
     if value is not None:
         for name in ("policy", *VALUE_BOUNDS):
@@ -831,15 +830,9 @@ def _components(
     features = None
     if "features.values" in arrays:
         fields = {name: arrays.pop(f"features.{name}") for name in FEATURE_ARRAYS}
-        witnesses: list[Witness] = []
-        while f"witness{len(witnesses)}.values" in arrays:
-            k = len(witnesses)
-            action, sign = arrays.pop(f"witness{k}.action_sign").tolist()
-            (correction,) = arrays.pop(f"witness{k}.correction").tolist()
-            plain = {
-                name: arrays.pop(f"witness{k}.{name}")
-                for name in ("values", "support", "potential")
-            }
-            witnesses.append(Witness(**plain, action=action, sign=sign, correction=correction))
-        features = ValueFeatures(**fields, witnesses=tuple(witnesses))
+        witnesses = None
+        if "witnesses.values" in arrays:
+            found = {name: arrays.pop(f"witnesses.{name}") for name in WITNESS_ARRAYS}
+            witnesses = Witnesses(**found)
+        features = ValueFeatures(**fields, witnesses=witnesses)
     return {"levels": tuple(levels), "features": features}

@@ -1,4 +1,4 @@
-"""Sweeps of value features, potentials extended to all states, and bounding boxes of blocks.
+"""Sweeps of value features and of witnesses, distances of functions, bounding boxes of blocks.
 
 Everything is float64 and evaluated in a fixed order per state, so that results depend neither
 on the chunks nor on the threads that work on them. Masses are rows already divided by their
@@ -76,59 +76,68 @@ def feature_sweep_kernel(
 
 
 @kernel
-def extend_kernel(
-    begin: int,
-    end: int,
-    values: FloatArray,
-    points: FloatArray,
-    potential: FloatArray,
-    out: FloatArray,
+def distance_kernel(
+    begin: int, end: int, values: FloatArray, points: FloatArray, out: FloatArray
 ) -> None:
-    """Extend a potential to the states begin..end: out(z) = min_i (potential_i + δ(z, i)).
+    """The largest difference of a function between the states begin..end and some points.
 
-    In: values (k, n), the functions; points (m, k), their values at the support; potential (m).
-    Out: out (n). δ is the largest difference of a function; states run innermost, contiguous.
+    In: values (k, n), the functions; points (m, k), their values at the points. Out: out (m, n).
+    States run innermost, contiguous.
     """
-    distance = np.empty(end - begin)
-    target = out[begin:end]
-    target[:] = np.inf
-    for i in range(potential.size):
-        distance[:] = 0.0
+    for i in range(points.shape[0]):
+        target = out[i, begin:end]
+        target[:] = 0.0
         for f in range(values.shape[0]):
             line = values[f, begin:end]
             point = points[i, f]
             for z in range(end - begin):
-                distance[z] = max(distance[z], abs(line[z] - point))
-        for z in range(end - begin):
-            target[z] = min(target[z], potential[i] + distance[z])
+                target[z] = max(target[z], abs(line[z] - point))
 
 
 @kernel
-def backup_kernel(
+def witness_kernel(
     begin: int,
     end: int,
-    action: int,
-    sign: float,
-    offset: float,
+    actions: IntArray,
+    signs: IntArray,
+    offsets: FloatArray,
+    support: IntArray,
+    potential: FloatArray,
+    away: FloatArray,
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
     rewards: FloatArray,
     gamma: float,
-    values: FloatArray,
     out: FloatArray,
+    largest: FloatArray,
 ) -> None:
-    """sign·R - offset + γ·P w of one action for one function w, over the states begin..end.
+    """sign·R - offset + γ·P u for the functions begin..end, with u = min_i (potential_i + away_i).
 
-    In: rows divided by their sums; rewards (n, A); values (n), the function. Out: out (n).
+    In: actions, signs, offsets (k); support (k, m), rows of away; potential (k, m); away (points,
+    n), distances; rows divided by their sums; rewards (n, A).
+    Out: out (k, n); largest (k): the largest |u|.
     """
-    n_actions = rewards.shape[1]
-    for x in range(begin, end):
-        row = x * n_actions + action
-        ahead = 0.0
-        for e in range(indptr[row], indptr[row + 1]):
-            ahead += probs[e] * values[indices[e]]
-        out[x] = (sign * rewards[x, action] - offset) + gamma * ahead
+    n, n_actions = rewards.shape
+    u = np.empty(n)
+    for f in range(begin, end):
+        u[:] = np.inf
+        for i in range(support.shape[1]):
+            line = away[support[f, i]]
+            start = potential[f, i]
+            for z in range(n):
+                u[z] = min(u[z], start + line[z])
+        most = 0.0
+        for z in range(n):
+            most = max(most, abs(u[z]))
+        largest[f] = most
+        action, sign, offset = actions[f], float(signs[f]), offsets[f]
+        for x in range(n):
+            row = x * n_actions + action
+            ahead = 0.0
+            for e in range(indptr[row], indptr[row + 1]):
+                ahead += probs[e] * u[indices[e]]
+            out[f, x] = (sign * rewards[x, action] - offset) + gamma * ahead
 
 
 @kernel

@@ -32,8 +32,9 @@ from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._bounds.features import make_witness, value_features
-from bisim_abstract._bounds.spanning import common_refinement, find_cells, row_reader
+from bisim_abstract._bounds.features import value_features
+from bisim_abstract._bounds.spanning import Cells, common_refinement, find_cells, row_reader
+from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._prove.cost import Cost
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from bisim_abstract._prove.options import Options
 
 FEATURES = 16  # value functions
-WITNESSES = 16  # at most, per step
+MOST_DIFFERENCES = 1_000_000_000  # of functions between states and blocks, in a round of witnesses
 SPLITS = 2  # rounds of splitting
 AT_ONCE = 4.0  # seconds: all pairs are solved for at once rather than narrowed down to
 QUICK_CELLS = 10_000_000  # ground costs of all pairs up to which these come first
@@ -92,7 +93,7 @@ class Refinement:
             sources=tuple(method.propose),
             seed=options.seed,
         )
-        pairs = (self._inside, self._across, self._witnesses)
+        pairs = (self._inside, self._witnesses, self._across)
         self._plan: tuple[Callable[[], str], ...] = (
             self._quick_pairs,
             self._levels.choose,
@@ -296,27 +297,55 @@ class Refinement:
                     break
 
     def _witnesses(self) -> str:
-        """Functions that tell apart blocks which only rewards and rows further on tell apart."""
+        """Functions that tell apart blocks which radii keep their own bounds from telling apart."""
         tau, table = self.standing.aim(), self.table
         features = table.ground.features
-        if tau is None or features is None or table.model.is_estimate:
+        if tau is None or features is None or table.model.is_estimate or not table.ground.levels:
             return ""
-        s, t = self._open_pairs(tau, self.standing.max_pairs)
-        if s.size == 0:
+        model = max((level.model for level in table.ground.levels), key=lambda x: x.n_blocks)
+        first, second = self._open_blocks(tau, model.labels)
+        if first.size == 0:
             return ""
-        picked = np.random.default_rng([self._seed, 1]).permutation(s.size)[:WITNESSES]
-        made = []
-        for k in picked.tolist():
-            witness = make_witness(
-                table.mdp, table.gamma, features, int(s[k]), int(t[k]), resources=self._resources
-            )
-            gap = abs(float(witness.values[s[k]] - witness.values[t[k]])) - witness.correction
-            if gap > table.bounds(s[k], t[k])[0]:
-                made.append(witness)
-        if not made:
-            return ""
+        room = max(MOST_DIFFERENCES // (table.n * model.n_blocks) - features.values.shape[0], 1)
+        first, second = first[:room], second[:room]
+        pause = self.standing.pause
+        made = make_witnesses(
+            table.mdp,
+            table.gamma,
+            features,
+            model,
+            first,
+            second,
+            tol=0.01 * tau,
+            resources=self._resources,
+            callback=lambda x: pause(
+                f"telling {counted(first.size, 'pair')} of blocks apart", x.detail
+            ),
+        )
         table.set_features(features.with_witnesses(made))
-        return "1 witness" if len(made) == 1 else f"{len(made)} witnesses"
+        return "1 witness" if made.count == 1 else f"{made.count:,} witnesses"
+
+    def _open_blocks(self, tau: float, labels: IntArray) -> tuple[IntArray, IntArray]:
+        """Pairs of blocks in different clusters of the upper arm that may be within tau, by rank.
+
+        The closest ones come first.
+        """
+        table = self.table
+        above = self.standing.forests[1].labels(tau)
+        cells = Cells.of(np.stack([labels, above]).T @ np.array([above.max() + 1, 1]))
+        read = row_reader(table.n, table.ground, cells)
+        block, cluster = labels[cells.first], above[cells.first]
+        count = int(labels.max()) + 1
+        nearest: dict[int, float] = {}
+        for cell in range(cells.first.size):
+            values = read(cell)
+            near = (values <= tau) & (cluster != cluster[cell]) & (block > block[cell])
+            for other in np.flatnonzero(near).tolist():
+                key = int(block[cell]) * count + int(block[other])
+                nearest[key] = min(nearest.get(key, np.inf), float(values[other]))
+        keys = np.array(sorted(nearest, key=lambda key: nearest[key]), np.int64)
+        first, second = np.divmod(keys, count)
+        return first, second
 
     def _quick_pairs(self) -> str:
         """All pairs at once, if that is quick and all thresholds are of interest."""

@@ -258,24 +258,35 @@ def check_exact_features(claims: Claims, mdp: TabularMDP) -> None:
         have = Fraction(float(features.corrections[k])) * (1 - gamma)
         if spread > have:
             raise wrong_correction(f"feature {k}", float(features.corrections[k]), spread - have)
-    largest = Fraction(float(features.corrections.max(initial=0.0)))
-    for k, witness in enumerate(features.witnesses):
-        start = [Fraction(v) for v in witness.potential.tolist()]
+    witnesses = features.witnesses
+    if witnesses is None:
+        return
+    # Let δ be the largest difference of any function here, c the largest correction, and e the
+    # most by which δ exceeds the metric. Extended potentials change by δ at most, so their backups
+    # are within d + γe, and a witness within d + γe + span(r). Were e above c, it would come from a
+    # witness, with span(r) <= correction - γc: e <= γe + c - γc, so e <= c. Hence it is within
+    # d + γc + span(r).
+    carried = gamma * Fraction(float(features.functions()[1].max()))
+    lines += [[Fraction(v) for v in line] for line in witnesses.values.tolist()]
+    away = {
+        i: [max(abs(line[z] - line[i]) for line in lines) for z in range(mdp.n_states)]
+        for i in np.unique(witnesses.support).tolist()
+    }
+    for k, stored in enumerate(witnesses.corrections.tolist()):
+        start = [Fraction(v) for v in witnesses.potential[k].tolist()]
+        support, action = witnesses.support[k].tolist(), int(witnesses.actions[k])
         potential = [
-            min(
-                u + max((abs(line[z] - line[i]) for line in lines), default=Fraction(0))
-                for i, u in zip(witness.support.tolist(), start, strict=True)
-            )
+            min(u + away[i][z] for i, u in zip(support, start, strict=True))
             for z in range(mdp.n_states)
         ]
         residual = [
-            ahead(state, witness.action, witness.sign, potential) - Fraction(value)
-            for state, value in enumerate(witness.values.tolist())
+            ahead(state, action, int(witnesses.signs[k]), potential) - Fraction(value)
+            for state, value in enumerate(witnesses.values[k].tolist())
         ]
-        have = Fraction(witness.correction) - gamma * largest
+        have = Fraction(stored) - carried
         spread = max(residual) - min(residual)
         if spread > have:
-            raise wrong_correction(f"witness {k}", witness.correction, spread - have)
+            raise wrong_correction(f"witness {k}", stored, spread - have)
 
 
 def _exact_row(mdp: TabularMDP, row: int) -> list[tuple[int, Fraction]]:

@@ -376,37 +376,56 @@ def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: in
                 f"feature {k}", spread, extra, have, float(features.corrections[k]), limit
             ),
         )
-    largest = Fraction(float(features.corrections.max(initial=0.0)))
+    return max(open_by, _check_witnesses(claims, features, mdp, limit, threads))
+
+
+def _check_witnesses(
+    claims: Claims, features: FeatureClaims, mdp: TabularMDP, limit: Fraction, threads: int
+) -> Fraction:
+    """How far the corrections of witnesses are open: span(r_j) + γ·c <= correction_j.
+
+    c is the largest correction of all functions; why that is enough stands in `exact.py`.
+    """
+    from bisim_abstract._verify.kernels import function_gaps_kernel
+
+    witnesses = features.witnesses
+    if witnesses is None:
+        return Fraction(0)
+    points, corrections = features.functions()
+    used, place = np.unique(witnesses.support, return_inverse=True)
+    place = place.reshape(witnesses.support.shape)
+    away = np.empty((used.size, mdp.n_states))
+
+    def part(begin: int, end: int) -> None:
+        function_gaps_kernel(begin, end, points, used, away)
+
+    map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK // 8)
+    farthest = away.max(axis=1)
+    carried = Fraction(claims.gamma) * Fraction(float(corrections.max()))
+    open_by = Fraction(0)
     none = Fraction(0), Fraction(0)  # models that are estimates have no witnesses
-    points = features.values
-    for k, witness in enumerate(features.witnesses):
+    for k, stored in enumerate(witnesses.corrections.tolist()):
+        start = witnesses.potential[k]
         potential = np.full(mdp.n_states, np.inf)
-        size = float(np.abs(witness.potential).max())
-        farthest = 0.0
-        for state, value in zip(witness.support.tolist(), witness.potential.tolist(), strict=True):
-            away = np.zeros(mdp.n_states)
-            for line in points:
-                np.maximum(away, np.abs(line - line[state]), out=away)
-            farthest = max(farthest, float(away.max()))
-            np.minimum(potential, value + away, out=potential)
-        signs = np.where(np.arange(mdp.n_actions) == witness.action, witness.sign, 0)
+        for row, value in zip(place[k].tolist(), start.tolist(), strict=True):
+            np.minimum(potential, value + away[row], out=potential)
+        signs = np.where(np.arange(mdp.n_actions) == witnesses.actions[k], witnesses.signs[k], 0)
         # One difference, one sum.
-        rounding = 4.0 * EPS * (size + farthest)
+        rounding = 4.0 * EPS * (float(np.abs(start).max()) + float(farthest[place[k]].max()))
         spread = _residual_span(
             claims,
             mdp,
             _frozen(potential),
-            witness.values,
+            witnesses.values[k],
             _frozen(signs),
             False,
             rounding,
             threads,
         )
-        have = Fraction(witness.correction) - Fraction(claims.gamma) * largest
-        open_by = max(
-            open_by,
-            _open_correction(f"witness {k}", spread, none, have, witness.correction, limit),
+        missing = _open_correction(
+            f"witness {k}", spread, none, Fraction(stored) - carried, stored, limit
         )
+        open_by = max(open_by, missing)
     return open_by
 
 

@@ -453,6 +453,22 @@ def feature_costs_kernel(
         below[k] = best
 
 
+@kernel
+def function_gaps_kernel(
+    begin: int, end: int, points: FloatArray, states: IntArray, out: FloatArray
+) -> None:
+    """Largest difference of a function between some states and the states begin..end.
+
+    In: points (states, functions); states (m). Out: out (m, states), each off by u of itself.
+    """
+    for z in range(begin, end):
+        for i in range(states.size):
+            best = 0.0
+            for f in range(points.shape[1]):
+                best = max(best, abs(points[z, f] - points[states[i], f]))
+            out[i, z] = best
+
+
 # -- backups -----------------------------------------------------------------------------------
 
 

@@ -85,15 +85,15 @@ class Table:
 
 
 @dataclass(frozen=True)
-class WitnessClaim:
-    """A witness as it is claimed; fields as in `features.Witness`."""
+class WitnessClaims:
+    """Witnesses as they are claimed; fields as in `witnesses.Witnesses`."""
 
     values: FloatArray
-    action: int
-    sign: int
+    actions: IntArray
+    signs: IntArray
     support: IntArray
     potential: FloatArray
-    correction: float
+    corrections: FloatArray
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,14 @@ class FeatureClaims:
     signs: IntArray
     kinds: IntArray
     corrections: FloatArray
-    witnesses: tuple[WitnessClaim, ...]
+    witnesses: WitnessClaims | None
 
     def functions(self) -> tuple[FloatArray, FloatArray]:
         """(n_states, count) values of all functions, witnesses last, and (count) corrections."""
-        points = np.vstack([self.values, *(w.values[None] for w in self.witnesses)])
-        corrections = np.append(self.corrections, [w.correction for w in self.witnesses])
+        if self.witnesses is None:
+            return np.ascontiguousarray(self.values.T), self.corrections
+        points = np.vstack([self.values, self.witnesses.values])
+        corrections = np.append(self.corrections, self.witnesses.corrections)
         return np.ascontiguousarray(points.T), corrections
 
 
@@ -494,9 +496,7 @@ def _read_features(features: object, mdp: TabularMDP, room: _Room) -> FeatureCla
             "correction of function {0} must be finite and not negative",
         )
         witnesses = _field(features, "witnesses")
-        if not isinstance(witnesses, tuple):
-            raise VerificationError(f"witnesses must be a tuple, got {short(witnesses)}")
-        if witnesses and mdp.estimate is not None:
+        if witnesses is not None and mdp.estimate is not None:
             raise VerificationError("witnesses say nothing of an estimated model's true rows")
     except VerificationError as error:
         raise VerificationError(f"features: {error}") from None
@@ -505,40 +505,49 @@ def _read_features(features: object, mdp: TabularMDP, room: _Room) -> FeatureCla
         signs=signs,
         kinds=kinds,
         corrections=corrections,
-        witnesses=tuple(_read_witness(w, k, mdp, room) for k, w in enumerate(witnesses)),
+        witnesses=None if witnesses is None else _read_witnesses(witnesses, mdp, room),
     )
 
 
-def _read_witness(witness: object, number: int, mdp: TabularMDP, room: _Room) -> WitnessClaim:
+def _read_witnesses(witnesses: object, mdp: TabularMDP, room: _Room) -> WitnessClaims:
     try:
-        values = room.copied(witness, "values", np.float64)
-        support = room.copied(witness, "support", np.int64)
-        potential = room.copied(witness, "potential", np.float64)
-        action, sign = _whole(witness, "action"), _whole(witness, "sign")
-        correction = _real(witness, "correction")
-        if values.size != mdp.n_states or support.size != potential.size or support.size == 0:
+        values = room.copied(witnesses, "values", np.float64, 2)
+        actions = room.copied(witnesses, "actions", np.int64)
+        signs = room.copied(witnesses, "signs", np.int64)
+        support = room.copied(witnesses, "support", np.int64, 2)
+        potential = room.copied(witnesses, "potential", np.float64, 2)
+        corrections = room.copied(witnesses, "corrections", np.float64)
+        count = corrections.size
+        sizes = {actions.size, signs.size, support.shape[0], potential.shape[0], values.shape[0]}
+        if sizes != {count} or count == 0 or values.shape[1] != mdp.n_states:
             raise VerificationError(
-                "values must be given for all states, and a potential for each of at least one "
-                f"state of the support; got {values.size}, {potential.size} and {support.size}"
+                f"values, actions, signs, support, potential and corrections must be of {count} "
+                f"functions, at least one, of {mdp.n_states} states; got shapes {values.shape}, "
+                f"{actions.shape}, {signs.shape}, {support.shape} and {potential.shape}"
             )
-        _first_bad(np.isfinite(values), "value at state {0} must be finite")
-        _first_bad(np.isfinite(potential), "potential {0} must be finite")
-        _first_bad((support >= 0) & (support < mdp.n_states), "support[{0}] is no state")
-        if np.unique(support).size != support.size:  # else its work would have no limit
-            raise VerificationError("support must name different states")
-        if not 0 <= action < mdp.n_actions or sign not in (-1, 1):
-            raise VerificationError(f"action {action} or sign {sign} is out of range")
-        if correction < 0.0:
-            raise VerificationError(f"correction must not be negative, got {correction!r}")
+        if support.shape != potential.shape or not 0 < support.shape[1] <= mdp.n_states:
+            raise VerificationError(
+                "support and potential must have one shape, with at least one state and no more "
+                f"than there are for each function; got {support.shape} and {potential.shape}"
+            )
+        _first_bad(np.isfinite(values), "value of function {0} at state {1} must be finite")
+        _first_bad(np.isfinite(potential), "potential {1} of function {0} must be finite")
+        _first_bad((support >= 0) & (support < mdp.n_states), "support[{0}, {1}] is no state")
+        _first_bad((actions >= 0) & (actions < mdp.n_actions), "action of function {0} is none")
+        _first_bad(np.abs(signs) == 1, "sign of function {0} must be -1 or 1")
+        _first_bad(
+            np.isfinite(corrections) & (corrections >= 0.0),
+            "correction of function {0} must be finite and not negative",
+        )
     except VerificationError as error:
-        raise VerificationError(f"witness {number}: {error}") from None
-    return WitnessClaim(
+        raise VerificationError(f"witnesses: {error}") from None
+    return WitnessClaims(
         values=values,
-        action=action,
-        sign=sign,
+        actions=actions,
+        signs=signs,
         support=support,
         potential=potential,
-        correction=correction,
+        corrections=corrections,
     )
 
 

@@ -403,7 +403,7 @@ class _Check:
         """All features: how far they are open."""
         if claims.features is None:
             return Fraction(0)
-        self.features = claims.features.corrections.size + len(claims.features.witnesses)
+        self.features = claims.features.functions()[1].size
         if self._mode == "exact":
             check_exact_features(claims, self._mdp)
             return Fraction(0)
@@ -433,10 +433,11 @@ def _exact_work(claims: Claims, mdp: TabularMDP) -> int:
     """
     work, functions = (0 if claims.value is None else 6 * mdp.probs.size), 0
     if claims.features is not None:
-        count, witnesses = claims.features.corrections.size, claims.features.witnesses
-        functions = count + len(witnesses)
+        functions = claims.features.functions()[1].size
         work += functions * mdp.probs.size
-        work += sum(mdp.n_states * max(count, 1) * w.support.size for w in witnesses)
+        if claims.features.witnesses is not None:
+            support = claims.features.witnesses.support
+            work += mdp.n_states * (functions * np.unique(support).size + support.size)
     for table in (*claims.levels, claims.states):
         lengths = np.diff(table.indptr).reshape(table.n, -1)
         if table.level is not None:  # every row is compared with the centre of its block
