@@ -188,10 +188,10 @@ class Arms:
     def start_diagonal(self) -> None:
         """Cover the diameters of all blocks, at upper bounds that are known at once.
 
-        Let c = max over blocks and actions of (high - low + 2·gamma·radius·D)/(1 - gamma). Two
-        members of a block go to members of the same block, at a cost of at most c, but for at
-        most twice the radius of the mass, at a cost of at most D. So high - low +
-        gamma·(c + 2·radius·D) <= c: with c on the diagonal the upper arm is a super-solution.
+        Let c = max over blocks and actions of (high - low + gamma·e·D)/(1 - gamma), with
+        e = spare + 2·short. Two members of a block go to members of the same block, at a cost of
+        at most c, but for at most e of the mass, at a cost of at most D. So high - low +
+        gamma·(c + e·D) <= c: with c on the diagonal the upper arm is a super-solution.
         So it is with 0 for the blocks that `exact_blocks` finds. The last factor covers the
         rounding of c, TINY its underflow: a product of two small numbers may be computed as 0.
         """
@@ -200,10 +200,11 @@ class Arms:
         self.cover(several, several)
         first, second = self.pairs()
         diagonal = np.flatnonzero(first == second)
-        local = model.high - model.low + 2.0 * self.gamma * model.radius * starts.diameter
+        elsewhere = model.spare + 2.0 * model.short
+        local = model.high - model.low + self.gamma * elsewhere * starts.diameter
         local = local[~model.is_point]
         most = float(local.max(initial=0.0)) / (1.0 - self.gamma) * (1.0 + 1e-12)
-        if most > 0.0 or (starts.diameter > 0.0 and model.radius.any()):
+        if most > 0.0 or (starts.diameter > 0.0 and elsewhere.any()):
             most += TINY / (1.0 - self.gamma)
         upper = self.upper.copy()
         upper[diagonal] = np.minimum(upper[diagonal], most)
@@ -330,6 +331,8 @@ def back_up_chunk(
         common["low"],
         common["high"],
         common["radius"],
+        common["spare"],
+        common["short"],
         common["gamma"],
         common["max_support"],
         fresh["reach"],
@@ -387,6 +390,8 @@ class _Lookup:
             "low": model.low,
             "high": model.high,
             "radius": model.radius,
+            "spare": model.spare,
+            "short": model.short,
             "gamma": arms.gamma,
             "max_support": model.max_support,
         }

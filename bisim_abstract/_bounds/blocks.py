@@ -2,8 +2,13 @@
 
 Take any partition of the states. For a block C and an action, every member pays a reward in
 [low, high], and its row, summed by block, is within `radius` of the centre row in total
-variation. That is all the arms need to bound the distance of any two members of two blocks:
-a coupling of the centres becomes one of the members by re-routing at most both radii of mass.
+variation. That is all the arms need to bound the distance of any two members of two blocks from
+below: a coupling of the members becomes one of the centres by re-routing at most both radii of
+mass. From above less will do. Members may differ in where a small share of their mass goes, and
+agree on the rest: each has a share 1 - `spare` of the centre, but for `short` of the mass. Then a
+coupling of the centres, scaled by 1 - spare, couples the members where neither is short, and only
+spare + both shorts of the mass is left to be coupled at any cost, where both radii would be twice
+as much.
 
 A model of single states is the case where intervals are points and radii are 0 (or what the
 confidence radii of an estimated model say): pairs of states are pairs of blocks of size one.
@@ -33,6 +38,7 @@ __all__ = ["BlockLevel", "BlockModel", "build_blocks"]
 
 BLOCK_CHUNK = 8  # blocks per unit of work, at least
 CHUNKS = 64  # units of work, at most: each has scratch space for all blocks
+RADII = ("radius", "spare", "short")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,6 +55,9 @@ class BlockModel(Rows):
         probs: (nnz) centre rows; as everywhere, a row is its entries divided by their sum.
         radius: (n_blocks, n_actions) no member's row, summed by block, is farther from the
             centre in total variation.
+        spare: (n_blocks, n_actions) a share of the centre that members need not have.
+        short: (n_blocks, n_actions) no member lacks more of the rest of the centre, summed over
+            blocks: Σ ((1 - spare)·centre - row)⁺. With a spare of 0 the radius serves.
         is_estimate: Whether confidence radii are part of intervals and radii. True rows may
             then also reach blocks that no sample did.
     """
@@ -57,12 +66,14 @@ class BlockModel(Rows):
     low: FloatArray
     high: FloatArray
     radius: FloatArray
+    spare: FloatArray
+    short: FloatArray
     is_estimate: bool = False
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         set_field(self, "labels", as_frozen("labels", self.labels, np.int64))
-        for name in ("low", "high", "radius"):
+        for name in ("low", "high", *RADII):
             set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
         shape = self.low.shape
         if self.low.ndim != 2 or self.low.size == 0 or self.high.shape != shape:
@@ -70,13 +81,15 @@ class BlockModel(Rows):
                 "low and high must have shape (n_blocks, n_actions), "
                 f"got {shape} and {self.high.shape}"
             )
-        if self.radius.shape != shape:
-            raise InvalidArgumentError(f"radius must have shape {shape}, got {self.radius.shape}")
+        for name in RADII:
+            found = getattr(self, name)
+            if found.shape != shape:
+                raise InvalidArgumentError(f"{name} must have shape {shape}, got {found.shape}")
+            if not ((found >= 0.0) & (found <= 1.0)).all():
+                raise InvalidArgumentError(f"{name} is a share of mass: it must lie in [0, 1]")
         is_interval = np.isfinite(self.low) & np.isfinite(self.high) & (self.low <= self.high)
         if not is_interval.all():
             raise InvalidArgumentError("reward intervals must be finite with low <= high")
-        if not ((self.radius >= 0.0) & (self.radius <= 1.0)).all():
-            raise InvalidArgumentError("radius is a total variation: it must lie in [0, 1]")
         self._keep_rows(shape[0], shape[1], as_frozen)
         counts = np.zeros(0, np.int64)
         is_flat = self.labels.ndim == 1 and self.labels.size > 0
@@ -95,6 +108,7 @@ class BlockModel(Rows):
         """Every state a block of its own: the model itself, confidence radii included."""
         low, high = reward_intervals(mdp)
         estimate = mdp.estimate
+        radius = np.zeros(low.shape) if estimate is None else estimate.row_radius
         return cls(
             labels=np.arange(mdp.n_states),
             low=low,
@@ -102,7 +116,9 @@ class BlockModel(Rows):
             indptr=mdp.indptr,
             indices=mdp.indices,
             probs=mdp.probs,
-            radius=np.zeros(low.shape) if estimate is None else estimate.row_radius,
+            radius=radius,
+            spare=np.zeros(low.shape),
+            short=radius,
             is_estimate=estimate is not None,
         )
 
@@ -206,7 +222,7 @@ def build_blocks(
     map_chunks(count, n_blocks, threads=resources.n_threads, chunk=chunk)
     indptr = np.concatenate([[0], np.cumsum(counts)])
     indices, probs = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
-    radius = np.empty((n_blocks, n_actions))
+    radius, spare, short = (np.empty((n_blocks, n_actions)) for _ in RADII)
     extra = read_only(np.empty((0, 0))) if mdp.estimate is None else mdp.estimate.row_radius
 
     # Entries of each block's members under one action, at most.
@@ -232,6 +248,8 @@ def build_blocks(
             indices,
             probs,
             radius,
+            spare,
+            short,
         )
 
     map_chunks(fill, n_blocks, threads=resources.n_threads, chunk=chunk)
@@ -248,6 +266,8 @@ def build_blocks(
         indices=indices,
         probs=probs,
         radius=radius,
+        spare=spare,
+        short=short,
         is_estimate=mdp.estimate is not None,
     )
 

@@ -787,7 +787,7 @@ def _read_value(arrays: dict[str, npt.NDArray[Any]], header: dict[str, Any]) -> 
 
 
 BRACKET_ARRAYS = ("lower", "upper", "policy")
-MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius")
+MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius", "spare", "short")
 LEVEL_ARRAYS = ("keys", "lower", "upper")
 FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections")
 WITNESS_ARRAYS = ("values", "actions", "signs", "support", "potential", "corrections")

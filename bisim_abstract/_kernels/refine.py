@@ -19,6 +19,7 @@ from bisim_abstract._base.types import FloatArray, IntArray, UIntArray
 
 DESCENT = 12  # steps in search of a centre
 FEW = 8  # entries of a centre that all may stay
+SPARES = 8  # shares of a centre that are tried as what can be done without
 SPARSE = 1.02  # how much larger a radius may be, so that a centre has fewer entries
 
 
@@ -673,6 +674,49 @@ def search_centre_kernel(
         cut *= 0.25
 
 
+@inner
+def shortage_kernel(
+    begin: int, end: int, columns: IntArray, masses: FloatArray, centre: FloatArray, keep: float
+) -> float:
+    """Σ (keep·centre - row)⁺ for the row begin..end; the centre sums to one."""
+    short, met = 0.0, 0.0
+    for i in range(begin, end):
+        mine = centre[columns[i]]
+        met += mine
+        short += max(keep * mine - masses[i], 0.0)
+    return short + keep * max(1.0 - met, 0.0)
+
+
+@inner
+def search_spare_kernel(
+    count: int,
+    ends: IntArray,
+    columns: IntArray,
+    masses: FloatArray,
+    centre: FloatArray,
+    radius: float,
+) -> float:
+    """A share s of the centre that can be done without, so that rows lack little of the rest.
+
+    In: rows as in `farthest_kernel`. With t(s) the largest Σ ((1 - s)·centre - row)⁺, two members
+    differ by no more than s + 2·t(s) of their mass; s + 2·t(s) is convex in s, and 2·radius at 0. A
+    guess: what members lack is bounded elsewhere.
+    """
+    best, spare = 2.0 * radius, 0.0
+    for k in range(1, SPARES + 1):
+        trial = 2.0 * radius * k / SPARES
+        short = 0.0
+        for m in range(count):
+            short = max(
+                short, shortage_kernel(ends[m], ends[m + 1], columns, masses, centre, 1.0 - trial)
+            )
+            if trial + 2.0 * short >= best:
+                break
+        if trial + 2.0 * short < best:
+            best, spare = trial + 2.0 * short, trial
+    return spare
+
+
 @kernel
 def centre_kernel(
     begin: int,
@@ -691,6 +735,8 @@ def centre_kernel(
     out_indices: IntArray,
     out_probs: FloatArray,
     radius: FloatArray,
+    spare: FloatArray,
+    short: FloatArray,
 ) -> None:
     """Centre rows and radii of the blocks begin..end.
 
@@ -699,13 +745,16 @@ def centre_kernel(
     under one action; out_indptr from the counts of `reach_kernel`.
     Out: out_indices, out_probs: centre rows over blocks; radius (blocks, actions): the exact total
     variation distance between any member's lifted row and the centre (its stored entries over
-    their exact sum) is at most that, `extra` included.
+    their exact sum) is at most that, `extra` included; spare, short (blocks, actions): in exact
+    arithmetic Σ ((1 - spare)·centre - row)⁺ is at most short for every member, `extra` included.
 
     Where all lifted rows are equal without any rounding and their sums are floats, the centre
     is that row and the radius 0; likewise where all mass goes to one block. Otherwise lifted
     masses carry less than 2·EPS relative error, centre masses less than (count + 2)·EPS (their
     sum is a plain one), and the sum of differences (count + 2)·EPS: as masses sum to one, the
-    slack below covers all, whatever the centre is.
+    slack below covers all, whatever the centre is. What rows lack is summed over the entries of
+    the row, and over the rest of the centre as 1 less what was met, which is off by
+    (count + 4)·EPS; the factor 1 - spare adds two roundings: three times the slack covers it.
     """
     n_blocks = starts.size - 1
     hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
@@ -784,6 +833,21 @@ def centre_kernel(
                     off = (off + extra[members[k], a]) * (1.0 + 2.0 * EPS)
                 largest = max(largest, off)
             radius[c, a] = min(largest, 1.0)
+            without = 0.0
+            if is_rounded and extra.size == 0 and 0.0 < largest < 0.25:
+                without = search_spare_kernel(members.size, ends, columns, masses, most, largest)
+            spare[c, a] = without
+            short[c, a] = radius[c, a]
+            if without > 0.0:
+                largest = 0.0
+                for k in range(members.size):
+                    off = shortage_kernel(
+                        ends[k], ends[k + 1], columns, masses, most, 1.0 - without
+                    )
+                    length = ends[k + 1] - ends[k]
+                    off = off * (1.0 + (length + 8) * EPS) + 3.0 * (2 * union + 16) * EPS
+                    largest = max(largest, off)
+                short[c, a] = min(largest, 1.0)
             for i in range(union):
                 b = out_indices[at + i]
                 place[b] = 0

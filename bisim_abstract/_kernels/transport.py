@@ -760,6 +760,8 @@ def arm_kernel(
     low: FloatArray,
     high: FloatArray,
     radius: FloatArray,
+    spare: FloatArray,
+    short: FloatArray,
     gamma: float,
     widest: int,
     reach: float,
@@ -772,16 +774,18 @@ def arm_kernel(
     In: first and second (pairs), the blocks of each pair; positions: for every pair from
     `begin` on, action, and cell of the two supports, where in `values` its ground cost stands;
     offset (end - begin + 1), where each pair's positions begin; the centre rows as stored
-    (weights) and divided by their sums (probs); low, high, radius (blocks, actions); widest,
-    the longest row; reach: no ground cost outside the supports is larger (0 if members reach
-    nothing outside).
+    (weights) and divided by their sums (probs); low, high, radius, spare, short (blocks,
+    actions); widest, the longest row; reach: no ground cost outside the supports is larger (0 if
+    members reach nothing outside).
     Out: out (pairs): a lower bound on the exact backup of every pair of members, or an upper
     bound.
 
     Why bounds, for members x and y with rows within t and t' of the centres c and c':
     - Rewards: |R(x) - R(y)| lies between the gap and the span of the two intervals.
-    - Upper: of a coupling of c and c', all but at most t + t' of the mass also couples x and y
-      (summed by block); the rest may go anywhere at a cost of at most κ, the largest in reach.
+    - Upper: let σ be the larger spare. Of a coupling of c and c' times 1 - σ, all but what x or y
+      are short of also couples x and y (summed by block), as they have as much there: both were
+      measured at a share of 1 - spare >= 1 - σ. What is left, σ + short + short' of the mass at
+      most, may go anywhere at a cost of at most κ, the largest in reach.
     - Lower: of a coupling of x and y, all but at most t + t' of the mass couples parts of c
       and c'. One more row and column, each of mass t + t', take part at no cost; between the
       two of them a unit costs 4·top. Whatever carries all but t + t' of the mass from c to c'
@@ -808,9 +812,14 @@ def arm_kernel(
             rows = some_masses_kernel(p, indptr, probs, mass_p, place_p)
             cols = some_masses_kernel(q, indptr, probs, mass_q, place_q)
             length_p, length_q = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
-            free = radius[s, a] + radius[t, a]
+            without = 0.0
+            if is_upper:
+                without = max(spare[s, a], spare[t, a])
+                free = without + (short[s, a] + short[t, a])
+            else:
+                free = radius[s, a] + radius[t, a]
             if free > 0.0:
-                free *= 1.0 + 2.0 * EPS
+                free *= 1.0 + 4.0 * EPS
             if rows < length_p or cols < length_q:
                 free += LEFT_OUT
             # The lower arm lets `free` of the mass travel at no cost: one more row and column.
@@ -852,7 +861,8 @@ def arm_kernel(
                 if free >= 1.0:
                     upper = most
                 elif free > 0.0:
-                    upper = min((upper + free * most) * (1.0 + 4.0 * EPS) + TINY, most)
+                    upper = (upper * (1.0 - without) + free * most) * (1.0 + 8.0 * EPS) + TINY
+                    upper = min(upper, most)
                 best = max(best, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
             else:
                 best = max(best, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)

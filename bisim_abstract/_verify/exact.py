@@ -176,7 +176,7 @@ class ExactTable:
                 backup = max(backup, gap + gamma * least)
             if not is_high_done:
                 kappa = max(c[1] for line in costs for c in line)
-                if table.is_estimate and free > 0:
+                if table.is_estimate and table.short[[first, second], action].any():
                     kappa = max(kappa, self.limit)
                 # No coupling costs more than the largest cost.
                 if span + gamma * kappa <= claim[1]:
@@ -184,7 +184,14 @@ class ExactTable:
                 least = Fraction(0)
                 if not (is_same and all(costs[i][i][1] == 0 for i in range(len(x)))):
                     least = exact_transport([[c[1] for c in line] for line in costs], *masses)
-                least = min(kappa, least + free * kappa)
+                # See `check_pairs_kernel`: what a share of 1 - σ of a coupling leaves.
+                sigma = max(
+                    Fraction(float(table.spare[block, action])) for block in (first, second)
+                )
+                rest = sigma + sum(
+                    Fraction(float(table.short[block, action])) for block in (first, second)
+                )
+                least = min(kappa, (1 - sigma) * least + rest * kappa)
                 if span + gamma * least > claim[1]:
                     raise violated(table, "upper", index, below_float(span + gamma * least))
         if backup < claim[0]:
@@ -192,7 +199,7 @@ class ExactTable:
 
 
 def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> None:
-    """The radius of a level must be enough for each of these rows of the model."""
+    """Radius and short of a level must be enough for each of these rows of the model."""
     for row in rows:
         state, action = divmod(row, mdp.n_actions)
         block = int(table.labels[state])
@@ -213,10 +220,18 @@ def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> Non
             outside = lifted.keys() - centre.keys()
             if outside:
                 raise wrong_centre(table, state, action, 1, float(min(outside)))
-        else:
-            away = min(Fraction(1), away + Fraction(float(mdp.estimate.row_radius[state, action])))
+        keep = 1 - Fraction(float(table.spare[block, action]))
+        lacks = sum(
+            (max(Fraction(0), keep * c - lifted.get(b, Fraction(0))) for b, c in centre.items()),
+            Fraction(0),
+        )
+        if mdp.estimate is not None:
+            extra = Fraction(float(mdp.estimate.row_radius[state, action]))
+            away, lacks = min(Fraction(1), away + extra), min(Fraction(1), lacks + extra)
         if away > Fraction(float(table.radius[block, action])):
             raise wrong_centre(table, state, action, 2, below_float(away))
+        if lacks > Fraction(float(table.short[block, action])):
+            raise wrong_centre(table, state, action, 3, below_float(lacks))
 
 
 def check_exact_features(claims: Claims, mdp: TabularMDP) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -126,7 +126,7 @@ def check_limit(limit: Fraction) -> None:
 
 
 def check_table(
-    reader: Reader, claims: Claims, limit: Fraction, radius: FloatArray, threads: int
+    reader: Reader, claims: Claims, limit: Fraction, radii: Radii, threads: int
 ) -> Fraction:
     """How far the inequalities of a table are open; a violated one ends the check.
 
@@ -134,7 +134,7 @@ def check_table(
         reader: The table, and what its costs are read from.
         claims: All that is claimed.
         limit: The diameter of the metric, the measure of what is small.
-        radius: Radii of the rows, proven, so at least those stored.
+        radii: Radii of the rows, proven, so at least those stored.
         threads: Number of threads.
     """
     table = reader.table
@@ -149,11 +149,13 @@ def check_table(
     low[:] = table.lower[:, None]
     high[:] = table.upper[:, None]
     low[:, 1], high[:, 1] = np.inf, 0.0
-    _bound_backups(reader, claims.gamma, first, second, is_low, is_high, radius, low, high, threads)
+    _bound_backups(reader, claims.gamma, first, second, is_low, is_high, radii, low, high, threads)
     # What float costs and radii differ by from the exact ones, beyond what kernels count.
     grain = 0.0
-    if radius is not table.radius:
-        most = float((radius - table.radius).max())
+    if radii.radius is not table.radius or radii.short is not table.short:
+        most = max(
+            float((radii.radius - table.radius).max()), float((radii.short - table.short).max())
+        )
         grain += 2.0 * reader.diameter * (2.0 * most + 16.0 * EPS)
     if table.is_estimate:
         ends = max(float(np.abs(table.low).max()), float(np.abs(table.high).max()))
@@ -195,7 +197,7 @@ def _bound_backups(
     second: IntArray,
     is_low: BoolArray,
     is_high: BoolArray,
-    radius: FloatArray,
+    radii: Radii,
     low: FloatArray,
     high: FloatArray,
     threads: int,
@@ -214,7 +216,7 @@ def _bound_backups(
     rows = (table.indptr, table.indices, table.probs)
     s, t = first[chosen], second[chosen]
     counts, none = np.empty(chosen.size, np.int64), np.empty(0, np.int64)
-    list_cells_kernel(s, t, *rows, radius, gamma, is_plain, counts, none, none)
+    list_cells_kernel(s, t, *rows, radii.radius, gamma, is_plain, counts, none, none)
     # Groups of pairs with about as many costs each; they depend on the table alone.
     after = np.cumsum(counts)
     group = (after - counts) // CELLS
@@ -228,7 +230,9 @@ def _bound_backups(
             one, two, at = s[own], t[own], chosen[own]
             cells = int(counts[own].sum())
             from_, to = np.empty(cells, np.int64), np.empty(cells, np.int64)
-            list_cells_kernel(one, two, *rows, radius, gamma, is_plain, counts[own], from_, to)
+            list_cells_kernel(
+                one, two, *rows, radii.radius, gamma, is_plain, counts[own], from_, to
+            )
             below, above = reader.read(from_, to)
             lows, highs = np.empty((at.size, 2)), np.empty((at.size, 2))
             check_pairs_kernel(
@@ -243,7 +247,9 @@ def _bound_backups(
                 *rows,
                 table.low,
                 table.high,
-                radius,
+                radii.radius,
+                table.spare,
+                radii.short,
                 gamma,
                 beyond,
                 is_plain,
@@ -294,15 +300,22 @@ def check_intervals(table: Table, mdp: TabularMDP) -> None:
         )
 
 
-def check_radii(table: Table, mdp: TabularMDP, threads: int) -> FloatArray:
-    """(n, n_actions) proven radii: those stored, or more where rounding leaves that open."""
+class Radii(NamedTuple):
+    """What members of blocks differ by from centre rows; fields as in `Table`."""
+
+    radius: FloatArray
+    short: FloatArray
+
+
+def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
+    """Proven radii: those stored, or more where rounding leaves that open."""
     from bisim_abstract._verify.kernels import largest_kernel, normal_rows_kernel, radius_kernel
 
     masses = np.empty_like(table.probs)
     normal_rows_kernel(table.indptr, table.probs, masses)
     shape = mdp.rewards.shape
     row_radius = np.zeros(shape) if mdp.estimate is None else np.array(mdp.estimate.row_radius)
-    needed = np.empty(shape)
+    away, lacks = np.empty(shape), np.empty(shape)
 
     def part(begin: int, end: int) -> tuple[int, int, float]:
         return radius_kernel(
@@ -318,16 +331,22 @@ def check_radii(table: Table, mdp: TabularMDP, threads: int) -> FloatArray:
             table.probs,
             masses,
             table.radius,
+            table.spare,
+            table.short,
             table.is_estimate,
-            needed,
+            away,
+            lacks,
         )
 
     for row, why, bound in map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK):
         if row >= 0:
             raise wrong_centre(table, *divmod(int(row), mdp.n_actions), int(why), float(bound))
-    radius = np.array(table.radius)
-    largest_kernel(table.labels, needed, radius)
-    return table.radius if np.array_equal(radius, table.radius) else _frozen(radius)
+    proven = []
+    for stored, needed in ((table.radius, away), (table.short, lacks)):
+        found = np.array(stored)
+        largest_kernel(table.labels, needed, found)
+        proven.append(stored if np.array_equal(found, stored) else _frozen(found))
+    return Radii(*proven)
 
 
 def _frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -344,6 +363,11 @@ def wrong_centre(
     if why == 1:
         return VerificationError(
             f"{what}: member {state} reaches block {int(bound)}, which the centre row does not"
+        )
+    if why == 3:
+        return VerificationError(
+            f"{what}: short is {float(table.short[block, action])!r}, but member {state} lacks at "
+            f"least {bound!r} of the centre less its spare share"
         )
     return VerificationError(
         f"{what}: radius is {float(table.radius[block, action])!r}, but member {state} is at "

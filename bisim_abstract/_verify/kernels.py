@@ -562,6 +562,8 @@ def check_pairs_kernel(
     low: FloatArray,
     high: FloatArray,
     radius: FloatArray,
+    spare: FloatArray,
+    short: FloatArray,
     gamma: float,
     beyond: float,
     is_plain: bool,
@@ -570,12 +572,15 @@ def check_pairs_kernel(
 ) -> None:
     """Bounds on both backups of each pair, as far as its claims need them.
 
-    With c, c' the rows of a pair and action, t, t' their radii, the backups are
+    With c, c' the rows of a pair and action, t, t' their radii, σ the larger of both spares and e
+    = σ + both shorts, the backups are
 
         below: max over actions of  gap  + γ·(cost of carrying all but t + t' of c to c'),
-        above: max over actions of  span + γ·min(κ, W(c, c') + (t + t')·κ),
+        above: max over actions of  span + γ·min(κ, (1 - σ)·W(c, c') + e·κ),
 
-    κ the largest cost between the supports, and at least `beyond` if t + t' > 0. One action
+    κ the largest cost between the supports, and at least `beyond` if e > 0. Above: members have
+    (1 - σ)·c and (1 - σ)·c', but for what they are short of. So much of a coupling of c and c'
+    as neither is short of couples them too; e bounds what is left of the mass. One action
     that proves the first claim is enough. An action is passed over for the first claim if a
     coupling shows that it stays below the claim (with a margin of 16u, beyond rounding), and
     for the second if a coupling shows that it stays below the claim there, which is all that
@@ -585,8 +590,9 @@ def check_pairs_kernel(
     go anywhere, like t + t'.
 
     A backup is gap + γ·W, with gap off by u, rounded twice more: 8u cover it. A gap alone is
-    moved by 2u, which covers u and the rounding of the move itself. t + t' is rounded up. The
-    sum W + (t + t')·κ has a κ off by 8u and four roundings: 16u cover it.
+    moved by 2u, which covers u and the rounding of the move itself. t + t' and e are rounded up by
+    2u and 4u. The sum (1 - σ)·W + e·κ has costs off by 8u, e by 4u, and four more roundings: 20u
+    cover it.
 
     In: first, second (pairs); below, above (cells) as listed by `list_cells_kernel`;
     claim_below, claim_above, is_low_implied, is_high_implied (pairs): claims, and whether they
@@ -632,9 +638,12 @@ def check_pairs_kernel(
             length = row_masses(indptr[row], indptr[row + 1], probs, a)
             width = row_masses(indptr[other], indptr[other + 1], probs, b)
             n, m = drop_specks(length, a, places[0]), drop_specks(width, b, places[1])
-            free = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)
+            without = max(spare[s, action], spare[t, action])
+            away = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)
+            left = (without + (short[s, action] + short[t, action])) * (1.0 + 4.0 * U)
             if n < length or m < width:
-                free += SPECKS
+                away += SPECKS
+                left += SPECKS
             is_same = is_same_row(row, other, indptr, indices, probs)
             here = cell
             cell += length * width
@@ -644,6 +653,7 @@ def check_pairs_kernel(
                     continue
                 claim = claim_below[pair] if is_low else claim_above[pair]
                 base = gap if is_low else span
+                free = away if is_low else left
                 kappa = beyond if free > 0.0 else 0.0
                 is_still = is_same
                 for i in range(length):
@@ -665,7 +675,8 @@ def check_pairs_kernel(
                 if is_low or quick > claim:
                     more = 0.0 if is_still else spread_bound(n, m, a, b, c)
                     if free > 0.0 and not is_low:
-                        more = min(kappa * up, (more + free * kappa) * (1.0 + 16.0 * U) + TINY)
+                        more = (more * (1.0 - without) + free * kappa) * (1.0 + 20.0 * U) + TINY
+                        more = min(kappa * up, more)
                     quick = (base + gamma * more) * up + TINY
                 if is_low and quick * (1.0 + 16.0 * U) < claim:
                     ceiling = max(ceiling, quick)
@@ -687,8 +698,9 @@ def check_pairs_kernel(
                     is_low_done = proved_low >= claim
                 else:
                     if free > 0.0:
-                        more = min(kappa * up, (more + free * kappa) * (1.0 + 16.0 * U) + TINY)
-                        less = min(kappa * down, (less + free * kappa) * (1.0 - 16.0 * U))
+                        more = (more * (1.0 - without) + free * kappa) * (1.0 + 20.0 * U) + TINY
+                        less = (less * (1.0 - without) + free * kappa) * (1.0 - 20.0 * U)
+                        more, less = min(kappa * up, more), min(kappa * down, less)
                     proved_high = max(proved_high, (span + gamma * more) * up + TINY)
                     floor = max(floor, (span + gamma * less) * down - TINY)
         lower[pair, 0] = claim_below[pair] if is_low_implied[pair] else proved_low
@@ -722,23 +734,27 @@ def radius_kernel(
     centre_probs: FloatArray,
     centre_masses: FloatArray,
     radius: FloatArray,
+    spare: FloatArray,
+    short: FloatArray,
     is_estimate: bool,
     needed: FloatArray,
+    lacking: FloatArray,
 ) -> tuple[int, int, float]:
-    """The radius that each row of the states begin..end asks of its block, rounded up.
+    """What each row of the states begin..end asks of radius and short of its block, rounded up.
 
     The row is summed by block; its total variation from the centre is Σ(p_B - c_B)⁺. A sum of
     entries and the row's sum are off by γ_l each (l entries), their quotient by one rounding
     more, c_B by γ_k (k entries), the difference and the sum by γ_k of what is at most 1: below
     (2l + 2k + 8)·u in all, for which (3(l + k) + 16)·u is counted. If every sum is exact, which
     the error term of each addition tells, and equals the centre's entry, then it is 0 exactly.
+    The same slack covers Σ((1 - spare)·c_B - p_B)⁺, whose factor rounds twice more.
 
     In: labels (n_states); rows of the model; row_radius (n_states, n_actions), which the true
     row may be off by besides; centre rows as stored (centre_probs) and over their sums
-    (centre_masses); radius (blocks, actions) as claimed.
-    Out: needed (n_states, n_actions). Returns the first row for which the claim is false, or
-    -1; why (1: it reaches a block outside the centre's support, 2: it is farther than claimed);
-    and what it is certainly not nearer than.
+    (centre_masses); radius, spare, short (blocks, actions) as claimed.
+    Out: needed, lacking (n_states, n_actions). Returns the first row for which a claim is false,
+    or -1; why (1: it reaches a block outside the centre's support, 2: it is farther than
+    claimed, 3: it lacks more than claimed); and what it is certainly not nearer than.
     """
     n_blocks, n_actions = radius.shape
     mass, mark = np.empty(n_blocks), np.zeros(n_blocks, np.int64)  # the row met last, plus one
@@ -767,25 +783,30 @@ def radius_kernel(
                 if (old - (new - part)) + (p - part) != 0.0:
                     is_exact = False
                 mass[other] = new
-            variation = outside / total
+            variation, lack = outside / total, 0.0
+            keep = 1.0 - spare[block, action]
             for k in range(centre_indptr[centre], centre_indptr[centre + 1]):
                 here = mass[centre_indices[k]]
                 if here != centre_probs[k]:
                     is_exact = False
                 variation += max(0.0, here / total - centre_masses[k])
+                lack += max(0.0, keep * centre_masses[k] - here / total)
             size = indptr[row + 1] - indptr[row]
             size += centre_indptr[centre + 1] - centre_indptr[centre]
             slack = (3.0 * size + 16.0) * U
             if is_exact:
-                variation, slack = 0.0, 0.0
+                variation, lack, slack = 0.0, 0.0, 0.0
             extra = row_radius[state, action]
-            most = (variation + slack + extra) * (1.0 + 4.0 * U)
-            if variation + slack == 0.0:
-                most = extra
-            needed[state, action] = min(1.0, most)
-            least = min(1.0, (variation - slack + extra) * (1.0 - 4.0 * U))
-            if least > radius[block, action]:
-                return row, 2, least
+            for side in range(2):
+                off = variation if side == 0 else lack
+                most = (off + slack + extra) * (1.0 + 4.0 * U)
+                if off + slack == 0.0:
+                    most = extra
+                out = needed if side == 0 else lacking
+                out[state, action] = min(1.0, most)
+                least = min(1.0, (off - slack + extra) * (1.0 - 4.0 * U))
+                if least > (radius if side == 0 else short)[block, action]:
+                    return row, 2 + side, least
     return -1, 0, 0.0
 
 

@@ -42,6 +42,8 @@ class Table:
         low: (n, n_actions) lower ends of the reward intervals.
         high: (n, n_actions) upper ends.
         radius: (n, n_actions) how far members' rows may be from the centre row.
+        spare: (n, n_actions) a share of the centre row that members need not have.
+        short: (n, n_actions) how much members may lack of the rest.
         indptr: (n * n_actions + 1) boundaries of the centre rows.
         indices: (nnz) blocks.
         probs: (nnz) entries of the centre rows.
@@ -60,6 +62,8 @@ class Table:
     low: FloatArray
     high: FloatArray
     radius: FloatArray
+    spare: FloatArray
+    short: FloatArray
     indptr: IntArray
     indices: IntArray
     probs: FloatArray
@@ -331,6 +335,8 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room) -> Table:
         low=_frozen(low),
         high=_frozen(high),
         radius=_frozen(radius),
+        spare=_frozen(np.zeros(low.shape)),
+        short=_frozen(radius),
         indptr=mdp.indptr,
         indices=mdp.indices,
         probs=mdp.probs,
@@ -345,23 +351,26 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room) -> Table:
 def _read_level(level: object, number: int, mdp: TabularMDP, room: _Room) -> Table:
     try:
         model = _field(level, "model")
-        low, high, radius = (
-            room.copied(model, name, np.float64, 2) for name in ("low", "high", "radius")
+        low, high, radius, spare, lacks = (
+            room.copied(model, name, np.float64, 2)
+            for name in ("low", "high", "radius", "spare", "short")
         )
         n, n_actions = low.shape
-        if n_actions != mdp.n_actions or not low.shape == high.shape == radius.shape or n == 0:
+        shapes = [low.shape, high.shape, radius.shape, spare.shape, lacks.shape]
+        if n_actions != mdp.n_actions or len(set(shapes)) > 1 or n == 0:
             raise VerificationError(
-                "low, high and radius must have one row per block and one column per action, got "
-                f"shapes {low.shape}, {high.shape} and {radius.shape}"
+                "low, high, radius, spare and short must have one row per block and one column per "
+                f"action, got shapes {', '.join(map(str, shapes))}"
             )
         _first_bad(
             np.isfinite(low) & np.isfinite(high) & (low <= high),
             "reward interval of block {0}, action {1} must be finite with low <= high",
         )
-        _first_bad(
-            (radius >= 0.0) & (radius <= 1.0),
-            "radius of block {0}, action {1} must lie in [0, 1]",
-        )
+        for name, shares in (("radius", radius), ("spare", spare), ("short", lacks)):
+            _first_bad(
+                (shares >= 0.0) & (shares <= 1.0),
+                f"{name} of block {{0}}, action {{1}} must lie in [0, 1]",
+            )
         labels = room.copied(model, "labels", np.int64)
         if labels.size != mdp.n_states:
             raise VerificationError(f"labels must give a block to each of {mdp.n_states} states")
@@ -384,6 +393,8 @@ def _read_level(level: object, number: int, mdp: TabularMDP, room: _Room) -> Tab
             low=low,
             high=high,
             radius=radius,
+            spare=spare,
+            short=lacks,
             indptr=room.copied(model, "indptr", np.int64),
             indices=room.copied(model, "indices", np.int64),
             probs=room.copied(model, "probs", np.float64),

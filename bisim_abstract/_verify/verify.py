@@ -52,11 +52,12 @@ from bisim_abstract._base.html import table_html
 from bisim_abstract._base.progress import compiling, shown
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import counted, seconds_text
-from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback, SeedLike
+from bisim_abstract._base.types import Progress, ProgressCallback, SeedLike
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._verify.clusters import check_clusters
 from bisim_abstract._verify.exact import ExactTable, check_exact_features, check_exact_radii
 from bisim_abstract._verify.floats import (
+    Radii,
     Reader,
     above_float,
     check_features,
@@ -374,8 +375,10 @@ class _Check:
         self._tell("pairs")
         if is_float:
             self.pairs += claims.states.keys.size
-            radius = claims.states.radius
-            open_by = max(open_by, check_table(reader, claims, states.limit, radius, self._threads))
+            own_radii = Radii(claims.states.radius, claims.states.short)
+            open_by = max(
+                open_by, check_table(reader, claims, states.limit, own_radii, self._threads)
+            )
         else:
             self._check_sample([*levels, states])
         if self._mode != "sampled":
@@ -383,14 +386,14 @@ class _Check:
             remember(known_bounds, self._digest, found)
         return open_by
 
-    def _check_model(self, level: Table) -> FloatArray:
+    def _check_model(self, level: Table) -> Radii:
         """The model part of a level: proven radii."""
         mdp = self._mdp
         check_intervals(level, mdp)
         n_rows = mdp.n_states * mdp.n_actions
         if self._mode == "exact":
             check_exact_radii(level, mdp, range(n_rows))
-            return level.radius
+            return Radii(level.radius, level.short)
         radius = check_radii(level, mdp, self._threads)
         if self._mode == "sampled":
             rows = self._options.rng.choice(
