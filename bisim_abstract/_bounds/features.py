@@ -167,11 +167,14 @@ class ValueFeatures:
         check_memory(
             32 * size, what=f"the bounds of {size:,} pairs", instead="ask for them in parts"
         )
-        best = np.zeros(shape)
-        lines = (line for part in self._functions() for line in part)
-        for values, correction in zip(lines, self.all_corrections, strict=True):
-            np.maximum(best, _lowered(np.abs(values[s] - values[t]), correction), out=best)
-        return best
+        from bisim_abstract._kernels.features import lower_kernel
+
+        one, two = (read_only(np.ascontiguousarray(x).ravel()) for x in np.broadcast_arrays(s, t))
+        best = np.zeros(size)
+        lower_kernel(self.values, self.corrections, one, two, best)
+        if self.witnesses is not None:
+            lower_kernel(self.witnesses.values, self.witnesses.corrections, one, two, best)
+        return best.reshape(shape)
 
     def boxes(self, labels: npt.ArrayLike, n_blocks: int) -> tuple[FloatArray, FloatArray]:
         """Least and largest value of every function in every block.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._base.jit import kernel
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 
 
@@ -138,6 +139,26 @@ def witness_kernel(
             for e in range(indptr[row], indptr[row + 1]):
                 ahead += probs[e] * u[indices[e]]
             out[f, x] = (sign * rewards[x, action] - offset) + gamma * ahead
+
+
+@kernel
+def lower_kernel(
+    values: FloatArray, corrections: FloatArray, first: IntArray, second: IntArray, best: FloatArray
+) -> None:
+    """Raise bounds on pairs of states to the largest difference of a function less its correction.
+
+    Rounded down: the difference, and each of the three operations after it, is off by EPS
+    relative at most, and each factor takes 4·EPS off. Below the normal range differences and sums
+    are exact.
+
+    In: values (k, n), corrections (k); first, second (pairs). In and out: best (pairs).
+    """
+    down = 1.0 - 4.0 * EPS
+    for f in range(values.shape[0]):
+        line, correction = values[f], corrections[f]
+        for p in range(first.size):
+            gap = (abs(line[first[p]] - line[second[p]]) * down - correction) * down
+            best[p] = max(best[p], gap)
 
 
 @kernel

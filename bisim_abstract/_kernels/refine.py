@@ -20,6 +20,8 @@ from bisim_abstract._base.types import FloatArray, IntArray, UIntArray
 DESCENT = 12  # steps in search of a centre
 FEW = 8  # entries of a centre that all may stay
 SPARES = 8  # shares of a centre that are tried as what can be done without
+COMMON = 0.75  # what members need not have in common, over two radii, where that is worth it
+WIDER = 1.1  # how much larger a radius may then be
 SPARSE = 1.02  # how much larger a radius may be, so that a centre has fewer entries
 
 
@@ -672,6 +674,21 @@ def search_centre_kernel(
                 centre[:union] = trial[:union]
                 break
         cut *= 0.25
+    # What all members have in common, if that is almost everything: two of them then differ by
+    # what one has besides, not by two radii, which is worth a radius that is a little larger.
+    for j in range(union):
+        trial[j] = np.inf if seen[j] == count else 0.0
+    for i in range(ends[count]):
+        trial[columns[i]] = min(trial[columns[i]], masses[i])
+    total = 0.0
+    for j in range(union):
+        total += trial[j]
+    if 1.0 - total < COMMON * 2.0 * radius and total > 0.5:
+        for j in range(union):
+            trial[j] /= total
+        other, which = farthest_kernel(count, ends, columns, masses, trial)
+        if other <= WIDER * radius:
+            centre[:union] = trial[:union]
 
 
 @inner

@@ -37,6 +37,7 @@ from bisim_abstract._bounds.spanning import Cells, common_refinement, find_cells
 from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.metric import bisimulation_metric
+from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.cost import Cost
 from bisim_abstract._prove.levels import Levels
 from bisim_abstract._prove.making import make_certificate
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from bisim_abstract._prove.options import Options
 
 FEATURES = 16  # value functions
-MOST_DIFFERENCES = 1_000_000_000  # of functions between states and blocks, in a round of witnesses
+MOST_DIFFERENCES = 300_000_000  # of functions between states and blocks, in a round of witnesses
 SPLITS = 2  # rounds of splitting
 AT_ONCE = 4.0  # seconds: all pairs are solved for at once rather than narrowed down to
 QUICK_CELLS = 10_000_000  # ground costs of all pairs up to which these come first
@@ -93,7 +94,7 @@ class Refinement:
             sources=tuple(method.propose),
             seed=options.seed,
         )
-        pairs = (self._inside, self._witnesses, self._across)
+        pairs = (self._inside, self._witnesses, self._across, self._behind)
         self._plan: tuple[Callable[[], str], ...] = (
             self._quick_pairs,
             self._levels.choose,
@@ -111,9 +112,9 @@ class Refinement:
             return False
         self.standing.pause = pause
         text = self._plan[self.done]()
-        self.standing.forget()
         self.done += 1
-        if text:
+        if text:  # else no bound has moved
+            self.standing.forget()
             self.log.append(text)
         return True
 
@@ -235,6 +236,26 @@ class Refinement:
         self._sweep_pairs(tau, "across blocks", is_lower=True)
         return f"{counted(added, 'pair')} across blocks"
 
+    def _behind(self) -> str:
+        """Cover what the backups of open pairs read, where that is not covered itself."""
+        tau, table = self.standing.aim(), self.table
+        if tau is None:
+            return ""
+        above = self.standing.forests[1].labels(tau)
+        s, t = table.pairs()
+        is_open = (above[s] != above[t]) & (table.lower <= tau)
+        room = self.standing.max_pairs - table.n_covered
+        first, second = _read_pairs(table.mdp, s[is_open], t[is_open], 20 * room)
+        apart = above[first] != above[second]
+        first, second = first[apart], second[apart]
+        if first.size == 0 or first.size > room:
+            return ""
+        added = table.cover(first, second)
+        if added == 0:
+            return ""
+        self._sweep_pairs(tau, "behind open pairs", is_lower=True, is_upper=False)
+        return f"{counted(added, 'pair')} behind open ones"
+
     def _is_longer_than_all(self, n_pairs: int) -> bool:
         """Whether sweeping pairs takes longer than to solve for all, which does not need sweeps."""
         if self.table.model.is_estimate or self.standing.too_many():
@@ -275,13 +296,15 @@ class Refinement:
             return none, none
         return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
 
-    def _sweep_pairs(self, tau: float, where: str, *, is_lower: bool) -> None:
+    def _sweep_pairs(
+        self, tau: float, where: str, *, is_lower: bool, is_upper: bool = True
+    ) -> None:
         table = self.table
         limit, begin = sweeps_needed(table.gamma), table.backups
         for sweep in range(1, limit + 1):
             if self.target.is_by_value and table.backups - begin > CHASE:
                 break  # this threshold was only a hope
-            moved = table.sweep(lower=is_lower)
+            moved = table.sweep(lower=is_lower, upper=is_upper)
             self.standing.pause(
                 f"sweeping {counted(table.n_covered, 'pair')} {where}",
                 f"sweep {sweep}, moved {max(moved):.2g}",
@@ -303,8 +326,8 @@ class Refinement:
         if tau is None or features is None or table.model.is_estimate or not table.ground.levels:
             return ""
         model = max((level.model for level in table.ground.levels), key=lambda x: x.n_blocks)
-        first, second = self._open_blocks(tau, model.labels)
-        if first.size == 0:
+        first, second, is_open = self._close_blocks(tau, model.labels)
+        if not is_open:
             return ""
         room = max(MOST_DIFFERENCES // (table.n * model.n_blocks) - features.values.shape[0], 1)
         first, second = first[:room], second[:room]
@@ -325,27 +348,27 @@ class Refinement:
         table.set_features(features.with_witnesses(made))
         return "1 witness" if made.count == 1 else f"{made.count:,} witnesses"
 
-    def _open_blocks(self, tau: float, labels: IntArray) -> tuple[IntArray, IntArray]:
-        """Pairs of blocks in different clusters of the upper arm that may be within tau, by rank.
+    def _close_blocks(self, tau: float, labels: IntArray) -> tuple[IntArray, IntArray, bool]:
+        """Pairs of blocks, the closest first, and whether some may be within tau and should not.
 
-        The closest ones come first.
+        All of them, as far as there is room: what tells far blocks apart is what transports
+        between the close ones read.
         """
         table = self.table
         above = self.standing.forests[1].labels(tau)
-        cells = Cells.of(np.stack([labels, above]).T @ np.array([above.max() + 1, 1]))
+        cells = Cells.of(labels * (int(above.max()) + 1) + above)
         read = row_reader(table.n, table.ground, cells)
         block, cluster = labels[cells.first], above[cells.first]
         count = int(labels.max()) + 1
-        nearest: dict[int, float] = {}
+        gaps = np.full((count, count), np.inf)
+        is_open = False
         for cell in range(cells.first.size):
             values = read(cell)
-            near = (values <= tau) & (cluster != cluster[cell]) & (block > block[cell])
-            for other in np.flatnonzero(near).tolist():
-                key = int(block[cell]) * count + int(block[other])
-                nearest[key] = min(nearest.get(key, np.inf), float(values[other]))
-        keys = np.array(sorted(nearest, key=lambda key: nearest[key]), np.int64)
-        first, second = np.divmod(keys, count)
-        return first, second
+            np.minimum.at(gaps[block[cell]], block, values)
+            is_open = is_open or bool((values[cluster != cluster[cell]] <= tau).any())
+        first, second = np.triu_indices(count, 1)
+        order = np.argsort(np.minimum(gaps[first, second], gaps[second, first]), kind="stable")
+        return first[order], second[order], is_open
 
     def _quick_pairs(self) -> str:
         """All pairs at once, if that is quick and all thresholds are of interest."""
@@ -374,3 +397,28 @@ class Refinement:
             )
             table.tighten(*moved_outward(table, *found.bounds(*table.pairs())))
         return f"all {counted(table.n_covered, 'pair')}"
+
+
+def _read_pairs(
+    mdp: TabularMDP, first: IntArray, second: IntArray, most: int
+) -> tuple[IntArray, IntArray]:
+    """Pairs of successors that backups of pairs read, each once; none if they are more than most.
+
+    Those of equal states are left out.
+    """
+    lengths = np.diff(mdp.indptr).reshape(mdp.n_states, -1)
+    none = np.empty(0, np.int64)
+    if int((lengths[first] * lengths[second]).sum()) > most:
+        return none, none
+    found = [none]
+    for a in range(mdp.n_actions):
+        one, two = first * mdp.n_actions + a, second * mdp.n_actions + a
+        counts = lengths[first, a] * lengths[second, a]
+        pair = np.repeat(np.arange(first.size), counts)
+        cell = np.arange(pair.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        i, j = np.divmod(cell, lengths[second, a][pair])
+        x = mdp.indices[mdp.indptr[one][pair] + i]
+        y = mdp.indices[mdp.indptr[two][pair] + j]
+        found.append(np.unique(np.minimum(x, y) * mdp.n_states + np.maximum(x, y)))
+    x, y = np.divmod(np.unique(np.concatenate(found)), mdp.n_states)
+    return x[x != y], y[x != y]
