@@ -186,8 +186,6 @@ def _compile_verifier() -> None:
         indices=np.array([0, 1, 1, 2, 0, 1, 1, 2, 0, 2, 0, 2]),
         probs=np.array([0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.25, 0.75, 0.25, 0.75]),
         radius=np.zeros((3, 2)),
-        spare=np.zeros((3, 2)),
-        short=np.zeros((3, 2)),
     )
     # The largest distance is at most 1.1 / (1 - gamma) = 11; a little less still holds.
     level = BlockLevel(model=model, keys=np.array([1]), lower=np.zeros(1), upper=np.full(1, 10.99))

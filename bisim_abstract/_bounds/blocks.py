@@ -57,7 +57,8 @@ class BlockModel(Rows):
             centre in total variation.
         spare: (n_blocks, n_actions) a share of the centre that members need not have.
         short: (n_blocks, n_actions) no member lacks more of the rest of the centre, summed over
-            blocks: Σ ((1 - spare)·centre - row)⁺. With a spare of 0 the radius serves.
+            blocks: Σ ((1 - spare)·centre - row)⁺. Where neither is given, the spare is 0, and
+            the radius serves.
         is_estimate: Whether confidence radii are part of intervals and radii. True rows may
             then also reach blocks that no sample did.
     """
@@ -66,13 +67,16 @@ class BlockModel(Rows):
     low: FloatArray
     high: FloatArray
     radius: FloatArray
-    spare: FloatArray
-    short: FloatArray
+    spare: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    short: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     is_estimate: bool = False
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         set_field(self, "labels", as_frozen("labels", self.labels, np.int64))
+        if np.size(self.spare) == 0 and np.size(self.short) == 0:
+            set_field(self, "spare", np.zeros(np.shape(self.radius)))
+            set_field(self, "short", self.radius)
         for name in ("low", "high", *RADII):
             set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
         shape = self.low.shape
@@ -108,7 +112,6 @@ class BlockModel(Rows):
         """Every state a block of its own: the model itself, confidence radii included."""
         low, high = reward_intervals(mdp)
         estimate = mdp.estimate
-        radius = np.zeros(low.shape) if estimate is None else estimate.row_radius
         return cls(
             labels=np.arange(mdp.n_states),
             low=low,
@@ -116,9 +119,7 @@ class BlockModel(Rows):
             indptr=mdp.indptr,
             indices=mdp.indices,
             probs=mdp.probs,
-            radius=radius,
-            spare=np.zeros(low.shape),
-            short=radius,
+            radius=np.zeros(low.shape) if estimate is None else estimate.row_radius,
             is_estimate=estimate is not None,
         )
 

@@ -111,7 +111,11 @@ class Refinement:
         if self.done == len(self._plan) or (self.done and is_all_covered):
             return False
         self.standing.pause = pause
-        text = self._plan[self.done]()
+        try:
+            text = self._plan[self.done]()
+        except BaseException:  # cut short: bounds may have moved
+            self.standing.forget()
+            raise
         self.done += 1
         if text:  # else no bound has moved
             self.standing.forget()
@@ -124,7 +128,7 @@ class Refinement:
         text = self._levels.take()
         if text:
             self.log.append(text)
-        self.standing.forget()
+            self.standing.forget()
 
     def settings(self) -> Mapping[str, Any]:
         """The target decides where steps look, and the method what they may take."""
