@@ -21,7 +21,7 @@ DESCENT = 12  # steps in search of a centre
 FEW = 8  # entries of a centre that all may stay
 SPARES = 8  # shares of a centre that are tried as what can be done without
 COMMON = 0.75  # what members need not have in common, over two radii, where that is worth it
-WIDER = 1.1  # how much larger a radius may then be
+WIDER = 1.35  # how much larger a radius may then be
 SPARSE = 1.02  # how much larger a radius may be, so that a centre has fewer entries
 
 
