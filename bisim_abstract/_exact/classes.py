@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_gamma, check_int
+from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.progress import compiling
 from bisim_abstract._base.resources import HERE, Resources
@@ -133,14 +134,14 @@ def bisimulation_classes(
             raise InvalidArgumentError(
                 f"initial must have one label per state ({n}), got shape {given.shape}"
             )
-        block = np.unique(given, return_inverse=True)[1].astype(np.int64)
+        block = by_first_appearance(given)[0]
     keys, scale = _reward_keys(mdp.rewards, digits)
     bits = np.empty(1)
     word = bits.view(np.uint64)
     rows = mdp.indptr, mdp.indices, mdp.probs
     with compiling(None, about=COMPILING):
         refine_kernel(mdp.n_actions, *rows, keys, scale, block, bits, word)
-    labels, representatives = _by_first_appearance(block)
+    labels, representatives = by_first_appearance(block)
     if mdp.terminal_state is not None:
         representatives[labels[mdp.terminal_state]] = mdp.terminal_state
     quotient, lift_error = _quotient(mdp, labels, representatives)
@@ -158,7 +159,9 @@ def bisimulation_classes(
             mdp.max_support,
         )
 
-    parts = map_chunks(deviation, n, threads=resources.n_threads, chunk=max(4096, n // 64))
+    # A chunk takes time for every class as well: where there are many, chunks are few.
+    chunk = max(4096, n // 64, representatives.size // 4)
+    parts = map_chunks(deviation, n, threads=resources.n_threads, chunk=chunk)
     labels.setflags(write=False)
     representatives.setflags(write=False)
     return BisimulationClasses(
@@ -194,15 +197,6 @@ def _reward_keys(rewards: FloatArray, digits: int | None) -> tuple[IntArray, flo
         raise InvalidArgumentError("rewards differ by more than a float can hold; rescale them")
     grid = np.rint((rewards - rewards.min()) / span * scale)
     return (grid + 0.0).view(np.int64), scale
-
-
-def _by_first_appearance(block: IntArray) -> tuple[IntArray, IntArray]:
-    """Renumber blocks by their first member; also return these first members."""
-    _, first, inverse = np.unique(block, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(order.size, np.int64)
-    rank[order] = np.arange(order.size)
-    return rank[inverse], first[order].astype(np.int64)
 
 
 def _quotient(

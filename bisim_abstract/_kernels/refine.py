@@ -2,8 +2,9 @@
 
 A state's signature is a 128-bit hash of its rewards and, per action, of the probability mass
 it sends to each block. Only states with a successor whose block was renamed are looked at
-again, and a block that splits keeps its name for the largest part. So a state is renamed at
-most log2(n) times, and the total work is near-linear in the number of transitions.
+again (or all states, where that is quicker), and a block that splits keeps its name for the
+largest part. So a state is renamed at most log2(n) times, and the total work is near-linear in
+the number of transitions.
 
 Hashes need no trust: `deviation_kernel` compares every member with its representative and
 returns what they differ by.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._base.jit import inner, kernel
+from bisim_abstract._base.jit import inlined, inner, kernel
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, UIntArray
 
@@ -23,6 +24,9 @@ SPARES = 8  # shares of a centre that are tried as what can be done without
 COMMON = 0.75  # what members need not have in common, over two radii, where that is worth it
 WIDER = 1.35  # how much larger a radius may then be
 SPARSE = 1.02  # how much larger a radius may be, so that a centre has fewer entries
+SEARCHED = 12  # blocks of a row that are looked through one by one; more are looked up
+MANY = 4  # one in so many states renamed: all are looked at again
+RUN = 64  # states that are compared with a representative before its next action is read
 
 
 @inner
@@ -41,17 +45,18 @@ def lift_row_kernel(
     indices: IntArray,
     probs: FloatArray,
     block: IntArray,
+    slot: IntArray,
+    touched: IntArray,
     hi: FloatArray,
     lo: FloatArray,
-    touched: IntArray,
 ) -> tuple[int, float, float, bool]:
     """Sum a row by block, in double-double arithmetic.
 
-    In/out: hi and lo (blocks), all zero on entry; the caller clears the touched entries.
-    Out: touched (first entries). Returns their number, the row's sum as (hi, lo), and whether
-    nothing was rounded away. Two-sum is exact, and so is the first addition to `lo`; later
-    ones may round, far below the last bit of `hi`, and are tested for it. So sums do not
-    depend on the order of their terms unless they need more than 106 bits.
+    Scratch: slot (blocks), all zero on entry and on return. Out: touched (first entries), the
+    blocks that are reached, and hi and lo, their sums. Returns their number, the row's sum as
+    (hi, lo), and whether nothing was rounded away. Two-sum is exact, and so is the first addition
+    to `lo`; later ones may round, far below the last bit of `hi`, and are tested for it. So sums
+    do not depend on the order of their terms unless they need more than 106 bits.
     """
     count = 0
     total_hi = 0.0
@@ -60,19 +65,30 @@ def lift_row_kernel(
     for k in range(indptr[row], indptr[row + 1]):
         x = probs[k]
         b = block[indices[k]]
-        if hi[b] == 0.0:
-            touched[count] = b
-            count += 1
-            hi[b] = x
+        # Most rows reach few blocks: these stay in the nearest memory, and slots are not read.
+        at = 0
+        if count < SEARCHED:
+            while at < count and touched[at] != b:
+                at += 1
         else:
-            s = hi[b] + x
-            part = s - hi[b]
-            err = (hi[b] - (s - part)) + (x - part)
-            new_lo = lo[b] + err
-            if new_lo - lo[b] != err or new_lo - err != lo[b]:
+            at = slot[b] - 1 if slot[b] > 0 else count
+        if at == count:
+            touched[at] = b
+            hi[at] = x
+            lo[at] = 0.0
+            count += 1
+            if count >= SEARCHED:
+                for i in range(at if count > SEARCHED else 0, count):
+                    slot[touched[i]] = i + 1
+        else:
+            s = hi[at] + x
+            part = s - hi[at]
+            err = (hi[at] - (s - part)) + (x - part)
+            new_lo = lo[at] + err
+            if new_lo - lo[at] != err or new_lo - err != lo[at]:
                 exact = False
-            hi[b] = s
-            lo[b] = new_lo
+            hi[at] = s
+            lo[at] = new_lo
         s = total_hi + x
         part = s - total_hi
         err = (total_hi - (s - part)) + (x - part)
@@ -83,10 +99,11 @@ def lift_row_kernel(
         total_lo = new_lo
     # Renormalise, so that equal sums have equal parts.
     for k in range(count):
-        b = touched[k]
-        s = hi[b] + lo[b]
-        lo[b] = lo[b] - (s - hi[b])
-        hi[b] = s
+        s = hi[k] + lo[k]
+        lo[k] = lo[k] - (s - hi[k])
+        hi[k] = s
+        if count >= SEARCHED:
+            slot[touched[k]] = 0
     s = total_hi + total_lo
     total_lo = total_lo - (s - total_hi)
     return count, s, total_lo, exact
@@ -113,49 +130,58 @@ def ratio_kernel(hi: float, lo: float, total_hi: float, total_lo: float) -> floa
 
 
 @inner
-def signature_kernel(
-    s: int,
-    indptr: IntArray,
-    indices: IntArray,
-    probs: FloatArray,
-    reward_key: IntArray,
-    scale: float,
-    block: IntArray,
-    hi: FloatArray,
-    lo: FloatArray,
-    touched: IntArray,
-    bits: FloatArray,
-    word: UIntArray,
-) -> tuple[np.uint64, np.uint64]:
-    """128-bit signature of state s under the current blocks.
-
-    In: reward_key (n, A), int64; scale: masses are rounded to multiples of 1/scale, or kept
-    as floats for scale 0. Scratch: hi, lo (blocks), touched (widest row), bits (1) and word, the
-    same memory seen as an integer.
-    """
-    n_actions = reward_key.shape[1]
+def reward_signature_kernel(s: int, reward_key: IntArray) -> tuple[np.uint64, np.uint64]:
+    """128-bit hash of what state s pays. In: reward_key (n, A), int64."""
     h1 = np.uint64(0)
     h2 = np.uint64(0)
-    for a in range(n_actions):
+    for a in range(reward_key.shape[1]):
         salt = np.uint64(2 * a + 1)
         key = np.uint64(reward_key[s, a])
         h1 += mix_kernel(key, salt * np.uint64(0xD6E8FEB86659FD93))
         h2 += mix_kernel(key, salt * np.uint64(0xA0761D6478BD642F))
-        row = s * n_actions + a
+    return h1, h2
+
+
+@inlined
+def row_signature_kernel(
+    s: int,
+    n_actions: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    scale: float,
+    block: IntArray,
+    slot: IntArray,
+    touched: IntArray,
+    hi: FloatArray,
+    lo: FloatArray,
+    bits: FloatArray,
+    word: UIntArray,
+) -> tuple[np.uint64, np.uint64]:
+    """128-bit hash of where state s leads under the current blocks.
+
+    In: scale: masses are rounded to multiples of 1/scale, or kept as floats for scale 0.
+    Scratch: slot (blocks), zero; touched, hi, lo (widest row); bits (1) and word, the same memory
+    seen as an integer.
+    """
+    h1 = np.uint64(0)
+    h2 = np.uint64(0)
+    for a in range(n_actions):
+        salt = np.uint64(2 * a + 1)
         count, total_hi, total_lo, _ = lift_row_kernel(
-            row, indptr, indices, probs, block, hi, lo, touched
+            s * n_actions + a, indptr, indices, probs, block, slot, touched, hi, lo
         )
         for k in range(count):
-            b = touched[k]
-            mass = ratio_kernel(hi[b], lo[b], total_hi, total_lo)
+            mass = 1.0
+            if count > 1:
+                mass = ratio_kernel(hi[k], lo[k], total_hi, total_lo)
             if scale > 0.0:
                 mass = np.rint(mass * scale)
-            hi[b] = 0.0
-            lo[b] = 0.0
             if mass == 0.0:
                 continue
             bits[0] = mass
-            here = mix_kernel(word[0], salt) + np.uint64(b) * np.uint64(0x9FB21C651E98DF25)
+            b = np.uint64(touched[k])
+            here = mix_kernel(word[0], salt) + b * np.uint64(0x9FB21C651E98DF25)
             # A sum over blocks: it does not depend on their order.
             h1 += mix_kernel(here, np.uint64(0xE7037ED1A0B428DB))
             h2 += mix_kernel(here, np.uint64(0x8EBC6AF09C88C6E3) + salt)
@@ -236,11 +262,11 @@ def refine_kernel(
     widest = 0
     for row in range(n * n_actions):
         widest = max(widest, indptr[row + 1] - indptr[row])
-    hi, lo = np.zeros(n), np.zeros(n)
-    touched = np.empty(widest, np.int64)
+    slot = np.zeros(n, np.int64)
+    touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
     sig1, sig2 = np.empty(n, np.uint64), np.empty(n, np.uint64)
     ptr = np.zeros(n + 1, np.int64)
-    preds = touched  # found once a second round needs them
+    preds = touched  # found once a round needs them
 
     # Members of each block.
     n_blocks = 0
@@ -271,6 +297,7 @@ def refine_kernel(
 
     active, renamed = np.empty(n, np.int64), np.empty(n, np.int64)
     n_dirty = n
+    is_first = True
     while n_dirty > 0:
         n_active = 0
         for k in range(n_dirty):
@@ -279,9 +306,29 @@ def refine_kernel(
             b = block[s]
             if size[b] == 1:
                 continue
-            sig1[s], sig2[s] = signature_kernel(
-                s, indptr, indices, probs, reward_key, scale, block, hi, lo, touched, bits, word
-            )
+            h1, h2 = np.uint64(0), np.uint64(0)
+            if is_first:  # later on, the states of a block pay the same
+                h1, h2 = reward_signature_kernel(s, reward_key)
+            if n_blocks > 1:  # else all mass stays in the one block
+                w1, w2 = row_signature_kernel(
+                    s,
+                    n_actions,
+                    indptr,
+                    indices,
+                    probs,
+                    scale,
+                    block,
+                    slot,
+                    touched,
+                    hi,
+                    lo,
+                    bits,
+                    word,
+                )
+                h1 += w1
+                h2 += w2
+            sig1[s] = h1
+            sig2[s] = h2
             if marked[b] == 0:
                 active[n_active] = b
                 n_active += 1
@@ -362,10 +409,19 @@ def refine_kernel(
                     block[s] = name[own]
                     renamed[n_renamed] = s
                     n_renamed += 1
-        if n_blocks == n:
+        if n_blocks == n or n_renamed == 0:
             break
         n_dirty = 0
-        if n_renamed > 0 and ptr[n] == 0:
+        if is_first or MANY * n_renamed > n:
+            # Signatures without rewards are to take the place of those with them; or nearly all
+            # states lead to a renamed one. Those that do not get the signature that they had.
+            is_first = False
+            for s in range(n):
+                if size[block[s]] > 1:
+                    next_dirty[n_dirty] = s
+                    n_dirty += 1
+            n_renamed = 0
+        elif ptr[n] == 0:
             preds = predecessors_kernel(indptr, indices, n, n_actions, ptr)
         for k in range(n_renamed):
             t = renamed[k]
@@ -404,48 +460,53 @@ def deviation_kernel(
     the sum of their differences rounds by (count + 2)·EPS relative, and masses sum to one.
     """
     n_actions = rewards.shape[1]
-    n_blocks = representative.size
-    hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
-    hi2, lo2 = np.zeros(n_blocks), np.zeros(n_blocks)
-    touched, touched2 = np.empty(widest, np.int64), np.empty(widest, np.int64)
+    slot, where = np.zeros(representative.size, np.int64), np.zeros(representative.size, np.int64)
+    touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
+    touched2, hi2, lo2 = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
     reward_gap = 0.0
     variation = 0.0
-    for s in range(begin, end):
-        r = representative[block[s]]
-        if r == s:
+    stop = begin
+    while stop < end:
+        # Neighbours often have one representative, whose rows are then lifted once for all.
+        start = stop
+        r = representative[block[start]]
+        while stop < min(end, start + RUN) and block[stop] == block[start]:
+            stop += 1
+        if stop == start + 1 and start == r:
             continue
         for a in range(n_actions):
-            if rewards[s, a] != rewards[r, a]:
-                gap = abs(rewards[s, a] - rewards[r, a])
-                reward_gap = max(reward_gap, gap * (1.0 + 2.0 * EPS) + 5e-324)
-            count, th, tl, exact = lift_row_kernel(
-                s * n_actions + a, indptr, indices, probs, block, hi, lo, touched
-            )
             count2, th2, tl2, exact2 = lift_row_kernel(
-                r * n_actions + a, indptr, indices, probs, block, hi2, lo2, touched2
+                r * n_actions + a, indptr, indices, probs, block, slot, touched2, hi2, lo2
             )
-            same = count == 1 and count2 == 1 and touched[0] == touched2[0]
-            if not same and exact and exact2 and count == count2 and th == th2 and tl == tl2:
-                same = True
-                for k in range(count):
-                    b = touched[k]
-                    if hi[b] != hi2[b] or lo[b] != lo2[b]:
-                        same = False
-            if not same:
-                total = 0.0
-                for k in range(count):
-                    b = touched[k]
-                    p = ratio_kernel(hi[b], lo[b], th, tl)
-                    q = ratio_kernel(hi2[b], lo2[b], th2, tl2) if hi2[b] > 0.0 else 0.0
-                    total += max(p - q, 0.0)
-                bound = total * (1.0 + (count + 8) * EPS) + 8.0 * EPS
-                variation = max(variation, min(bound, 1.0))
-            for k in range(count):
-                hi[touched[k]] = 0.0
-                lo[touched[k]] = 0.0
             for k in range(count2):
-                hi2[touched2[k]] = 0.0
-                lo2[touched2[k]] = 0.0
+                where[touched2[k]] = k + 1
+            for s in range(start, stop):
+                if s == r:
+                    continue
+                if rewards[s, a] != rewards[r, a]:
+                    gap = abs(rewards[s, a] - rewards[r, a])
+                    reward_gap = max(reward_gap, gap * (1.0 + 2.0 * EPS) + 5e-324)
+                count, th, tl, exact = lift_row_kernel(
+                    s * n_actions + a, indptr, indices, probs, block, slot, touched, hi, lo
+                )
+                same = count == 1 and count2 == 1 and touched[0] == touched2[0]
+                if not same and exact and exact2 and count == count2 and th == th2 and tl == tl2:
+                    same = True
+                    for k in range(count):
+                        i = where[touched[k]] - 1
+                        if i < 0 or hi[k] != hi2[i] or lo[k] != lo2[i]:
+                            same = False
+                if not same:
+                    total = 0.0
+                    for k in range(count):
+                        p = ratio_kernel(hi[k], lo[k], th, tl)
+                        i = where[touched[k]] - 1
+                        q = ratio_kernel(hi2[i], lo2[i], th2, tl2) if i >= 0 else 0.0
+                        total += max(p - q, 0.0)
+                    bound = total * (1.0 + (count + 8) * EPS) + 8.0 * EPS
+                    variation = max(variation, min(bound, 1.0))
+            for k in range(count2):
+                where[touched2[k]] = 0
     return reward_gap, variation
 
 
@@ -469,23 +530,22 @@ def lift_rows_kernel(
     widest = 0
     for k in range(rows.size):
         widest = max(widest, indptr[rows[k] + 1] - indptr[rows[k]])
-    hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
-    touched = np.empty(widest, np.int64)
+    slot, mass = np.zeros(n_blocks, np.int64), np.empty(n_blocks)
+    touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
     at = 0
     exact = True
     out_indptr[0] = 0
     for k in range(rows.size):
         count, _, _, is_exact = lift_row_kernel(
-            rows[k], indptr, indices, probs, block, hi, lo, touched
+            rows[k], indptr, indices, probs, block, slot, touched, hi, lo
         )
+        for i in range(count):
+            mass[touched[i]] = hi[i]
+            exact = exact and is_exact and lo[i] == 0.0
         sort_kernel(touched, 0, count)
         for i in range(count):
-            b = touched[i]
-            out_indices[at] = b
-            out_probs[at] = hi[b]
-            exact = exact and is_exact and lo[b] == 0.0
-            hi[b] = 0.0
-            lo[b] = 0.0
+            out_indices[at] = touched[i]
+            out_probs[at] = mass[touched[i]]
             at += 1
         out_indptr[k + 1] = at
     return exact
@@ -532,9 +592,10 @@ def lift_members_kernel(
     indices: IntArray,
     probs: FloatArray,
     block: IntArray,
+    slot: IntArray,
+    touched: IntArray,
     hi: FloatArray,
     lo: FloatArray,
-    touched: IntArray,
     first_hi: FloatArray,
     first_lo: FloatArray,
     ends: IntArray,
@@ -545,7 +606,7 @@ def lift_members_kernel(
 
     Out: columns and masses (first entries): blocks, and what is sent there, off by less than 2·EPS
     relative; ends (members + 1): where rows end; first_hi, first_lo (blocks): the sums of the
-    first row, which the caller clears. Scratch: hi, lo (blocks), zero; touched (widest row).
+    first row, which the caller clears. Scratch: slot (blocks), zero; touched, hi, lo (widest row).
     Returns whether all rows are equal without any rounding, or send all mass to one and the same
     block; and whether the sums of the first are floats.
     """
@@ -558,7 +619,9 @@ def lift_members_kernel(
     ends[0] = 0
     for k in range(members.size):
         row = members[k] * n_actions + action
-        count, th, tl, exact = lift_row_kernel(row, indptr, indices, probs, block, hi, lo, touched)
+        count, th, tl, exact = lift_row_kernel(
+            row, indptr, indices, probs, block, slot, touched, hi, lo
+        )
         if k == 0:
             first_count, first_th, first_tl, is_exact = count, th, tl, exact
         elif not exact or count != first_count or th != first_th or tl != first_tl:
@@ -566,18 +629,16 @@ def lift_members_kernel(
         for i in range(count):
             b = touched[i]
             columns[at] = b
-            masses[at] = ratio_kernel(hi[b], lo[b], th, tl)
+            masses[at] = ratio_kernel(hi[i], lo[i], th, tl)
             at += 1
             if k == 0:
-                first_hi[b] = hi[b]
-                first_lo[b] = lo[b]
-                is_exact = is_exact and lo[b] == 0.0
+                first_hi[b] = hi[i]
+                first_lo[b] = lo[i]
+                is_exact = is_exact and lo[i] == 0.0
             elif first_count == 1:
                 is_same = is_same and first_hi[b] != 0.0
             else:
-                is_same = is_same and hi[b] == first_hi[b] and lo[b] == first_lo[b]
-            hi[b] = 0.0
-            lo[b] = 0.0
+                is_same = is_same and hi[i] == first_hi[b] and lo[i] == first_lo[b]
         ends[k + 1] = at
     return is_same, is_exact
 
@@ -774,10 +835,9 @@ def centre_kernel(
     (count + 4)·EPS; the factor 1 - spare adds two roundings: three times the slack covers it.
     """
     n_blocks = starts.size - 1
-    hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
     first_hi, first_lo = np.zeros(n_blocks), np.zeros(n_blocks)
-    place = np.zeros(n_blocks, np.int64)
-    touched = np.empty(widest, np.int64)
+    slot, place = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
+    touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
     columns, masses = np.empty(room, np.int64), np.empty(room)
     least, most = np.empty(n_blocks), np.empty(n_blocks)
     seen = np.empty(n_blocks, np.int64)
@@ -798,9 +858,10 @@ def centre_kernel(
                 indices,
                 probs,
                 block,
+                slot,
+                touched,
                 hi,
                 lo,
-                touched,
                 first_hi,
                 first_lo,
                 ends,
@@ -900,26 +961,27 @@ def fit_kernel(
     In: states (m); candidates (m, k), blocks to compare each with; median (blocks, actions);
     mean rows over blocks, sorted. Out: out (m, k). Guides a proposal; nothing relies on it.
     """
-    hi, lo = np.zeros(n_blocks), np.zeros(n_blocks)
-    touched = np.empty(widest, np.int64)
+    slot, sent = np.zeros(n_blocks, np.int64), np.zeros(n_blocks)
+    touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
     for k in range(begin, end):
         s = states[k]
         for j in range(candidates.shape[1]):
             out[k, j] = 0.0
         for a in range(n_actions):
             count, th, _, _ = lift_row_kernel(
-                s * n_actions + a, indptr, indices, probs, block, hi, lo, touched
+                s * n_actions + a, indptr, indices, probs, block, slot, touched, hi, lo
             )
+            for i in range(count):
+                sent[touched[i]] = hi[i]
             for j in range(candidates.shape[1]):
                 c = candidates[k, j]
                 shared = 0.0
                 row = c * n_actions + a
                 for q in range(mean_indptr[row], mean_indptr[row + 1]):
-                    mass = hi[mean_indices[q]] / th
+                    mass = sent[mean_indices[q]] / th
                     if mass > 0.0:
                         shared += min(mass, mean_probs[q])
                 off = abs(rewards[s, a] - median[c, a]) + weight * max(0.0, 1.0 - shared)
                 out[k, j] += off
             for i in range(count):
-                hi[touched[i]] = 0.0
-                lo[touched[i]] = 0.0
+                sent[touched[i]] = 0.0

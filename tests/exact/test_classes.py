@@ -438,6 +438,65 @@ def test_random_sparse_models_against_naive_refinement() -> None:
         assert bisimulation_classes(doubled).labels.tolist() == classes_exact(doubled)
 
 
+@pytest.mark.parametrize("reached", [2, 11, 12, 13, 40])
+def test_rows_that_reach_few_and_many_classes(reached: int) -> None:
+    """Leaves in pairs, and roots that share masses among each pair differently, or not the same."""
+    n = 2 * reached + 3
+    P = np.zeros((n, 1, n))
+    leaves = np.arange(2 * reached)
+    P[leaves, 0, leaves] = 1.0
+    mass = np.full(reached, 2.0**-7)
+    mass[0] = 1.0 - mass[1:].sum()
+    moved = mass.copy()
+    moved[[0, -1]] += 2.0**-20, -(2.0**-20)
+    for root, (own, share) in enumerate([(mass, 0.75), (mass, 0.25), (moved, 0.5)]):
+        shares = np.full(reached, share)
+        shares[0] = 0.5 * (root != 1)  # the middle root meets its classes in another order
+        P[root - 3, 0, : 2 * reached] = np.append(shares * own, (1.0 - shares) * own)
+    rewards = np.append(np.tile(np.arange(reached), 2), np.zeros(3))
+    mdp = TabularMDP.from_dense(P, rewards.astype(float))
+    classes = bisimulation_classes(mdp)
+    names = list(range(reached))
+    assert classes.labels.tolist() == [*names, *names, reached, reached, reached + 1]
+    assert classes.is_exact
+    check_claims(mdp, classes)
+    merged = bisimulation_classes(mdp, digits=3)
+    assert merged.labels.tolist() == [*names, *names, reached, reached, reached]
+    assert 2.0**-20 <= merged.variation <= 1.001 * 2.0**-20
+    check_claims(mdp, merged)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 63, 64, 65, 150, 199])
+def test_one_member_of_many_that_differs_is_noticed(odd: int) -> None:
+    """Under the last of two actions, in what it pays and where it leads."""
+    rows = np.zeros((202, 2, 202))
+    rows[:, :, 200:] = 0.5
+    rows[odd, 1, 200:] = 0.5 + 2.0**-10, 0.5 - 2.0**-10
+    rows[[200, 201]] = 0.0
+    rows[[200, 201], :, [200, 201]] = 1.0
+    rewards = np.zeros((202, 2))
+    rewards[201] = 1.0
+    rewards[odd, 1] = 2.0**-10
+    mdp = TabularMDP.from_dense(rows, rewards)
+    classes = bisimulation_classes(mdp, digits=2)
+    assert classes.labels.tolist() == [0] * 200 + [1, 2]
+    assert 2.0**-10 <= classes.reward_gap <= 1.001 * 2.0**-10
+    assert 2.0**-10 <= classes.variation <= 1.001 * 2.0**-10
+
+
+def test_rewards_and_rows_refine_what_is_given() -> None:
+    """What is paid parts states at once, whatever the partition to start from."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        P = np.eye(12)[rng.integers(12, size=(12, 1))]
+        mdp = TabularMDP.from_dense(P, rng.integers(2, size=12).astype(float))
+        given = rng.integers(2, size=12)
+        # The same, told by rewards instead of labels.
+        told = TabularMDP.from_dense(P, mdp.rewards[:, 0] + 2.0 * given)
+        labels = bisimulation_classes(mdp, initial=given).labels.tolist()
+        assert labels == classes_exact(told)
+
+
 # -- the terminal state ------------------------------------------------------------------------
 
 

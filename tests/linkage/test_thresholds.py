@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import InvalidArgumentError, Resources
-from bisim_abstract._base.labels import numbered
+from bisim_abstract._base.labels import by_first_appearance, numbered
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._linkage.forests import Forest, count_clusters, spanning_forest
 from bisim_abstract._linkage.thresholds import (
@@ -206,12 +207,23 @@ def test_a_large_graph() -> None:
 # -- numbering ---------------------------------------------------------------------------------
 
 
-@given(labels=st.lists(st.integers(-5, 5), min_size=1))
+@given(
+    labels=st.sampled_from([(0, 5), (0, 30), (-5, 5), (2**60, 2**60 + 5)]).flatmap(
+        lambda ends: st.lists(st.integers(*ends), min_size=1)
+    )
+)
 def test_numbered_by_first_appearance(labels: list[int]) -> None:
-    result = numbered(labels)
-    assert result.dtype == np.int64
-    assert result.tolist() == first_appearance(labels)
+    result, members = by_first_appearance(np.array(labels))
+    assert result.dtype == members.dtype == np.int64
+    assert result.tolist() == first_appearance(labels) == numbered(labels).tolist()
+    assert members.tolist() == sorted(labels.index(label) for label in set(labels))
     np.testing.assert_array_equal(numbered(result), result)
+
+
+@pytest.mark.parametrize("labels", [["b", "a", "b"], [0.5, -1.0, 0.5], [True, False, True], []])
+def test_anything_that_can_be_sorted_is_numbered(labels: list[Any]) -> None:
+    assert numbered(labels).tolist() == first_appearance(labels)
+    assert numbered(labels).dtype == np.int64
 
 
 # -- two arms ----------------------------------------------------------------------------------
