@@ -41,6 +41,11 @@ def both(content: dict[str, Any]) -> None:
     content["labels_upper"] = content["labels_lower"] = np.arange(8)
 
 
+def empty_supports(content: dict[str, Any]) -> None:
+    for name in ("support", "potential"):
+        in_witnesses(name, lambda x: x[:, :0])(content)
+
+
 ALTERATIONS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "label moved": (in_model("labels", at(0, lambda x: (x + 1) % 3)), "level 0"),
     "last label moved": (in_model("labels", at(-1, lambda x: (x + 1) % 3)), "level 0"),
@@ -142,12 +147,7 @@ ALTERATIONS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         in_witnesses("support", at((0, 2), lambda x: -1)),
         "support[0, 2] is no state",
     ),
-    "witness support empty": (
-        lambda c: [in_witnesses(name, lambda x: x[:, :0])(c) for name in ("support", "potential")][
-            0
-        ],
-        "with at least one state",
-    ),
+    "witness support empty": (empty_supports, "with at least one state"),
     "witness support wider": (
         in_witnesses("support", lambda x: np.tile(x, 2)),
         "support and potential must have one shape",
