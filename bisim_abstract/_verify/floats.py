@@ -395,7 +395,7 @@ def _check_witnesses(
     points, corrections = features.functions()
     used, place = np.unique(witnesses.support, return_inverse=True)
     place = place.reshape(witnesses.support.shape)
-    potential, farthest = np.full(witnesses.values.shape, np.inf), np.zeros(place.shape[0])
+    potential, farthest = np.full(witnesses.values.shape, np.inf), np.zeros(len(place))
     # A support may name every state: not all distances fit at a time.
     for first, last in spans(used.size, max(1, DISTANCES // mdp.n_states)):
         states, away = used[first:last], np.empty((last - first, mdp.n_states))

@@ -53,9 +53,9 @@ def some(
         features = value_features(mdp, gamma, count=3, resources=ONE)
     model = build_blocks(mdp, labels, resources=ONE)
     first, second = np.triu_indices(model.n_blocks, 1) if pairs is None else pairs
-    options = {"tol": 1e-6, "resources": ONE} | options
+    given: dict[str, Any] = {"tol": 1e-6, "resources": ONE} | options
     return features.with_witnesses(
-        make_witnesses(mdp, gamma, features, model, first, second, **options)
+        make_witnesses(mdp, gamma, features, model, first, second, **given)
     )
 
 
@@ -135,12 +135,12 @@ def test_the_joint_rule_holds_in_rational_arithmetic(
     mdp: TabularMDP, gamma: float, rounds: int, data: st.DataObject
 ) -> None:
     """Rows with tiny masses, rewards of any size, equal ones: what rounding could go wrong on."""
-    labels = data.draw(
+    drawn = data.draw(
         st.lists(st.integers(0, 2), min_size=mdp.n_states, max_size=mdp.n_states).filter(
             lambda x: len(set(x)) > 1
         )
     )
-    labels = np.unique(labels, return_inverse=True)[1]
+    labels = np.unique(drawn, return_inverse=True)[1]
     features = value_features(mdp, gamma, count=2, max_iter=5, resources=ONE)
     features = some(mdp, gamma, labels, features=features, max_rounds=rounds)
     check_joint(mdp, gamma, features)

@@ -197,7 +197,7 @@ def test_every_field_counts(sharp: tuple[TabularMDP, dict[str, Any]]) -> None:
     verdicts: dict[str, list[bool]] = {}
     for name, values in vars(witnesses).items():
         for at in np.ndindex(values.shape):
-            old = values[at]
+            old, changes = values[at], list[Any]()
             if name == "support":
                 changes = [s for s in range(mdp.n_states) if s != old]
             elif name == "actions":
