@@ -77,10 +77,19 @@ def make_witnesses(
         raise InvalidArgumentError(
             "mdp must not be an estimate: witnesses do not know its radii; use its features alone"
         )
+    if not isinstance(features, ValueFeatures):
+        raise InvalidArgumentError(f"features must be ValueFeatures, got {type(features).__name__}")
     if (features.n_states, features.signs.shape[1]) != mdp.rewards.shape:
         raise InvalidArgumentError(
             f"features must be of the model's {mdp.n_states} states and {mdp.n_actions} actions, "
             f"got {features.n_states} and {features.signs.shape[1]}"
+        )
+    if not isinstance(model, BlockModel):
+        raise InvalidArgumentError(f"model must be a BlockModel, got {type(model).__name__}")
+    if (model.labels.size, model.low.shape[1]) != mdp.rewards.shape:
+        raise InvalidArgumentError(
+            f"model must be of the model's {mdp.n_states} states and {mdp.n_actions} actions, "
+            f"got {model.labels.size} and {model.low.shape[1]}"
         )
     one = check_states("first", first, model.n_blocks)
     two = check_states("second", second, model.n_blocks)

@@ -324,10 +324,15 @@ class Refinement:
                     break
 
     def _witnesses(self) -> str:
-        """Functions that tell apart blocks which radii keep their own bounds from telling apart."""
+        """Functions that tell apart blocks which radii keep their own bounds from telling apart.
+
+        Made once: others would take their place, and by then bounds of covered pairs rest on them.
+        """
         tau, table = self.standing.aim(), self.table
         features = table.ground.features
         if tau is None or features is None or table.model.is_estimate or not table.ground.levels:
+            return ""
+        if features.witnesses is not None:
             return ""
         model = max((level.model for level in table.ground.levels), key=lambda x: x.n_blocks)
         first, second, is_open = self._close_blocks(tau, model.labels)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.parallel import map_chunks
+from bisim_abstract._base.parallel import map_chunks, spans
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
@@ -22,6 +22,7 @@ from bisim_abstract.errors import VerificationError
 
 CHUNK = 2**15  # states per unit of work; results do not depend on it
 CELLS = 2**17  # costs that are read at once
+DISTANCES = 2**22  # of functions, between states of supports and all, at once
 CONFIRMED = 1e-9  # of the diameter: a bound that is open by more was not confirmed
 SMALLEST, LARGEST = 1e-270, 1e300  # sizes between which the float bounds mean something
 UNDERFLOW = 1e-290  # above what is lost where products of small numbers become 0
@@ -418,28 +419,32 @@ def _check_witnesses(
     points, corrections = features.functions()
     used, place = np.unique(witnesses.support, return_inverse=True)
     place = place.reshape(witnesses.support.shape)
-    away = np.empty((used.size, mdp.n_states))
+    potential, farthest = np.full(witnesses.values.shape, np.inf), np.zeros(len(place))
+    # A support may name every state: not all distances fit at a time.
+    for first, last in spans(used.size, max(1, DISTANCES // mdp.n_states)):
+        states, away = used[first:last], np.empty((last - first, mdp.n_states))
 
-    def part(begin: int, end: int) -> None:
-        function_gaps_kernel(begin, end, points, used, away)
+        def part(begin: int, end: int, states: IntArray = states, out: FloatArray = away) -> None:
+            function_gaps_kernel(begin, end, points, states, out)
 
-    map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK // 8)
-    farthest = away.max(axis=1)
+        map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK // 8)
+        most = away.max(axis=1)
+        for k, i in np.argwhere((place >= first) & (place < last)).tolist():
+            row = int(place[k, i]) - first
+            np.minimum(potential[k], witnesses.potential[k, i] + away[row], out=potential[k])
+            farthest[k] = max(farthest[k], most[row])
     carried = Fraction(claims.gamma) * Fraction(float(corrections.max()))
     open_by = Fraction(0)
     none = Fraction(0), Fraction(0)  # models that are estimates have no witnesses
     for k, stored in enumerate(witnesses.corrections.tolist()):
-        start = witnesses.potential[k]
-        potential = np.full(mdp.n_states, np.inf)
-        for row, value in zip(place[k].tolist(), start.tolist(), strict=True):
-            np.minimum(potential, value + away[row], out=potential)
         signs = np.where(np.arange(mdp.n_actions) == witnesses.actions[k], witnesses.signs[k], 0)
         # One difference, one sum.
-        rounding = 4.0 * EPS * (float(np.abs(start).max()) + float(farthest[place[k]].max()))
+        largest = float(np.abs(witnesses.potential[k]).max())
+        rounding = 4.0 * EPS * (largest + float(farthest[k]))
         spread = _residual_span(
             claims,
             mdp,
-            _frozen(potential),
+            _frozen(potential[k]),
             witnesses.values[k],
             _frozen(signs),
             False,

@@ -27,13 +27,12 @@ from bisim_abstract import (
 from bisim_abstract._base.types import Progress
 from bisim_abstract._bounds.features import (
     ValueFeatures,
-    Witness,
     box_gap,
-    make_witness,
     value_features,
 )
+from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
-from tests.support.oracles import backup_pair_exact, fractions, lifted_exact, transport_exact
+from tests.support.oracles import fractions, lifted_exact
 from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled
 
 Floats = npt.NDArray[np.float64]
@@ -78,13 +77,6 @@ def needed_exact(mdp: TabularMDP, gamma: float, features: ValueFeatures) -> list
     return result
 
 
-def delta_exact(features: ValueFeatures) -> list[list[Fraction]]:
-    """The largest difference of a function, uncorrected, without witnesses."""
-    lines = [fractions(line) for line in features.values]
-    every = range(features.n_states)
-    return [[max(abs(g[x] - g[y]) for g in lines) for y in every] for x in every]
-
-
 def check_corrections(mdp: TabularMDP, gamma: float, features: ValueFeatures) -> None:
     """Each correction is enough, and no more than rounding above what is needed."""
     size = float(np.ptp(mdp.rewards)) + float(np.abs(mdp.rewards).max())
@@ -102,56 +94,6 @@ def check_against_metric(mdp: TabularMDP, gamma: float, features: ValueFeatures)
     assert (np.diag(lower) == 0.0).all()
     np.testing.assert_array_equal(lower, lower.T)
     assert (lower <= bisimulation_metric(mdp, gamma, resources=Resources(threads=1)).upper).all()
-
-
-def check_witness(
-    mdp: TabularMDP,
-    gamma: float,
-    features: ValueFeatures,
-    pair: tuple[int, int],
-    action: int | None = None,
-) -> Witness:
-    """Sound by rational arithmetic, and as large at its pair as a full backup."""
-    state, other = pair
-    witness = make_witness(
-        mdp, gamma, features, state, other, action=action, resources=Resources(threads=1)
-    )
-    delta = delta_exact(features)
-    potential = fractions(witness.potential)
-    support = witness.support.tolist()
-    w = [
-        min(u + delta[z][y] for u, y in zip(potential, support, strict=True))
-        for z in range(mdp.n_states)
-    ]
-    a = witness.action
-    off = [
-        Fraction(float(witness.values[x]))
-        - witness.sign * Fraction(float(mdp.rewards[x, a]))
-        - Fraction(gamma) * ahead_exact(mdp, x, a, w)
-        for x in range(mdp.n_states)
-    ]
-    inherited = Fraction(gamma) * Fraction(float(features.corrections.max()))
-    assert span(off) + inherited <= Fraction(witness.correction)
-    # What rounding is allowed to add to γ·c, and to take from the backup.
-    size = float(np.abs(mdp.rewards).max()) + float(np.ptp(features.values, axis=1).max())
-    slack = 1e-13 * size + 1e-310
-    assert witness.correction <= float(inherited) * (1.0 + 1e-12) + slack
-    if action is None:
-        backup = backup_pair_exact(mdp, gamma, delta, state, other)
-    else:
-        assert a == action
-        (x, p), (y, q) = mdp.successors(state, a), mdp.successors(other, a)
-        cost = [[delta[i][j] for j in y.tolist()] for i in x.tolist()]
-        gap = Fraction(float(mdp.rewards[state, a])) - Fraction(float(mdp.rewards[other, a]))
-        moved = transport_exact(cost, p.tolist(), q.tolist())
-        backup = abs(gap) + Fraction(gamma) * moved
-    reached = abs(float(witness.values[state]) - float(witness.values[other]))
-    assert abs(reached - float(backup)) <= slack
-    raised = features.with_witnesses([witness])
-    bound = float(raised.lower(state, other))
-    assert bound >= float(features.lower(state, other))
-    assert bound >= reached - witness.correction - slack
-    return witness
 
 
 # -- corrections -------------------------------------------------------------------------------
@@ -188,8 +130,6 @@ def test_any_function_will_do_with_its_correction(seed: int) -> None:
     check_against_metric(mdp, gamma, features)
     every = np.arange(6)
     assert (guess.lower(every[:, None], every) > bisimulation_metric(mdp, gamma).upper).any()
-    witnesses = [check_witness(mdp, gamma, features, pair) for pair in ((0, 1), (4, 2))]
-    check_against_metric(mdp, gamma, features.with_witnesses(witnesses))
 
 
 WORLDS: dict[str, TabularMDP] = {
@@ -341,15 +281,11 @@ def test_seeds_decide_the_random_signs() -> None:
 def test_threads_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     mdp = sparse_mdp(500, 3, seed=0)
     reference = value_features(mdp, 0.9, resources=Resources(threads=1))
-    witness = make_witness(mdp, 0.9, reference, 3, 77, resources=Resources(threads=1))
     for chunk, threads in ((7, 1), (7, 3), (64, 2)):
         monkeypatch.setattr(module, "CHUNK", chunk)
         features = value_features(mdp, 0.9, resources=Resources(threads=threads))
         np.testing.assert_array_equal(features.values, reference.values)
         np.testing.assert_array_equal(features.corrections, reference.corrections)
-        again = make_witness(mdp, 0.9, features, 3, 77, resources=Resources(threads=threads))
-        np.testing.assert_array_equal(again.values, witness.values)
-        assert again.correction == witness.correction
 
 
 def test_progress_and_what_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -378,17 +314,16 @@ def arbitrary(rng: np.random.Generator, k: int, n: int, witnesses: int = 0) -> V
         kinds=np.zeros(k, np.int64),
         corrections=np.abs(rng.normal(size=k)) * (rng.random(k) < 0.5) * 0.1,
     )
-    extra = [
-        Witness(
-            values=rng.normal(size=n),
-            action=1,
-            sign=-1,
-            support=[0, n - 1],  # type: ignore[arg-type]
-            potential=[0.0, 1.0],  # type: ignore[arg-type]
-            correction=0.1 * rng.random(),
-        )
-        for _ in range(witnesses)
-    ]
+    if witnesses == 0:
+        return made
+    extra = Witnesses(
+        values=rng.normal(size=(witnesses, n)),
+        actions=np.ones(witnesses, np.int64),
+        signs=np.full(witnesses, -1),
+        support=np.tile([0, n - 1], (witnesses, 1)),
+        potential=np.tile([0.0, 1.0], (witnesses, 1)),
+        corrections=0.1 * rng.random(witnesses),
+    )
     return made.with_witnesses(extra)
 
 
@@ -399,9 +334,10 @@ def test_lower_is_the_largest_corrected_difference(seed: int) -> None:
     assert points.shape == (20, 7)
     assert points.flags.c_contiguous
     np.testing.assert_array_equal(points[:, :5], features.values.T)
-    np.testing.assert_array_equal(points[:, 6], features.witnesses[1].values)
+    assert features.witnesses is not None
+    np.testing.assert_array_equal(points[:, 5:], features.witnesses.values.T)
     np.testing.assert_array_equal(corrections[:5], features.corrections)
-    assert corrections[6] == features.witnesses[1].correction
+    np.testing.assert_array_equal(corrections[5:], features.witnesses.corrections)
     for x, y in combinations(range(20), 2):
         exact = max(
             abs(Fraction(float(points[x, f])) - Fraction(float(points[y, f])))
@@ -469,68 +405,6 @@ def test_boxes_and_their_gaps(seed: int) -> None:
     # Blocks of one state each: the gap is the bound itself.
     low, high = features.boxes(every, 40)
     np.testing.assert_array_equal(box_gap(low, high, features.all_corrections, 7), table[7])
-
-
-# -- witnesses ---------------------------------------------------------------------------------
-
-
-@given(mdps(min_states=2), gammas(0.99), ITERATIONS, st.data())
-def test_witnesses_are_sound_and_full_backups(
-    mdp: TabularMDP, gamma: float, max_iter: int, data: st.DataObject
-) -> None:
-    features = value_features(
-        mdp, gamma, count=4, max_iter=max_iter, resources=Resources(threads=1)
-    )
-    states = st.integers(0, mdp.n_states - 1)
-    pair = data.draw(st.tuples(states, states).filter(lambda p: p[0] != p[1]))
-    action = data.draw(st.none() | st.integers(0, mdp.n_actions - 1))
-    check_witness(mdp, gamma, features, pair, action)
-
-
-@pytest.mark.parametrize("max_iter", [1, 3, 10_000])
-@pytest.mark.parametrize("name", [name for name in WORLDS if name not in ("huge", "subnormal")])
-def test_witnesses_of_named_worlds(name: str, max_iter: int) -> None:
-    mdp, gamma = WORLDS[name], 0.9
-    features = value_features(
-        mdp, gamma, count=3, max_iter=max_iter, resources=Resources(threads=1)
-    )
-    pairs = [(0, 1), (1, 0), (2, 5), (5, 3)]
-    made = [check_witness(mdp, gamma, features, pair) for pair in pairs]
-    check_against_metric(mdp, gamma, features.with_witnesses(made))
-
-
-def test_witnesses_can_raise_the_bound() -> None:
-    raised = 0
-    for seed in range(5):
-        mdp = sparse_mdp(12, 2, support=3, seed=seed)
-        features = value_features(mdp, 0.9, count=2)
-        witnesses = [make_witness(mdp, 0.9, features, 0, y) for y in range(1, 12)]
-        more = features.with_witnesses(witnesses)
-        before, after = features.lower(0, np.arange(1, 12)), more.lower(0, np.arange(1, 12))
-        assert (after >= before).all()
-        raised += int((after > before + 1e-3).sum())
-        check_against_metric(mdp, 0.9, more)
-        # The witnesses already there do not enter new ones.
-        again = make_witness(mdp, 0.9, more, 0, 5)
-        np.testing.assert_array_equal(again.values, witnesses[4].values)
-    assert raised >= 10
-
-
-def test_corrections_of_witnesses_are_rounded_up() -> None:
-    """gamma·c, which a correction is no less than, where c is large and all else is small."""
-    mdp, gamma = random_mdp(5, 2, seed=1), 0.7
-    made = value_features(mdp, gamma, count=3)
-    for seed in range(40):
-        large = 1e6 * np.random.default_rng(seed).random(3)
-        witness = make_witness(mdp, gamma, replace(made, corrections=large), 0, 1)
-        assert Fraction(witness.correction) >= Fraction(gamma) * max(map(Fraction, large.tolist()))
-        assert witness.correction <= gamma * large.max() * (1.0 + 1e-14)
-
-
-def test_witnesses_of_an_estimate_are_refused() -> None:
-    mdp = estimate_mdp([0], [0], [0.0], [1], n_states=2, n_actions=1, reward_range=(0.0, 1.0))
-    with pytest.raises(InvalidArgumentError, match="mdp must not be an estimate"):
-        make_witness(mdp, 0.9, value_features(mdp, 0.9), 0, 1)
 
 
 # -- estimated models --------------------------------------------------------------------------
@@ -684,7 +558,7 @@ def test_bad_arguments(changes: dict[str, Any], words: str) -> None:
         ({"corrections": [[0.0, 0.0]]}, "corrections must have shape"),
         ({"corrections": [0.0, -1.0]}, "corrections must be finite and at least 0, got -1"),
         ({"corrections": [math.inf, 0.0]}, "corrections must be finite and at least 0, got inf"),
-        ({"witnesses": ["x"]}, "witnesses must be Witness objects, got str"),
+        ({"witnesses": ["x"]}, "witnesses must be Witnesses, got list"),
     ],
 )
 def test_features_are_checked(changes: dict[str, Any], words: str) -> None:
@@ -697,38 +571,6 @@ def test_features_are_checked(changes: dict[str, Any], words: str) -> None:
     ValueFeatures(**fields)
     with pytest.raises(InvalidArgumentError, match=words):
         ValueFeatures(**(fields | changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"values": [[0.0]]}, r"values must have shape \(n_states,\)"),
-        ({"values": []}, "values must have shape"),
-        ({"values": [0.0, math.inf, 0.0]}, "values must be finite"),
-        ({"action": -1}, "action must be at least 0, got -1"),
-        ({"sign": 0}, "sign must be .* got 0"),
-        ({"sign": 2}, "sign must be between -1 and 1, got 2"),
-        ({"support": [], "potential": []}, "support must have shape"),
-        ({"support": [0, 3]}, r"support must lie in \[0, 3\), got 3"),
-        ({"support": [-1, 0]}, "support must lie .* got -1"),
-        ({"potential": [0.0]}, "potential must have the shape of support"),
-        ({"potential": [0.0, math.nan]}, "potential must be finite, got nan"),
-        ({"correction": -0.5}, "correction must be at least 0, got -0.5"),
-        ({"correction": math.inf}, "correction must be finite"),
-    ],
-)
-def test_a_witness_is_checked(changes: dict[str, Any], words: str) -> None:
-    fields: dict[str, Any] = {
-        "values": [0.0, 1.0, 2.0],
-        "action": 0,
-        "sign": 1,
-        "support": [0, 2],
-        "potential": [0.0, 0.5],
-        "correction": 0.0,
-    }
-    Witness(**fields)
-    with pytest.raises(InvalidArgumentError, match=words):
-        Witness(**(fields | changes))
 
 
 def test_arrays_are_read_only_and_not_shared() -> None:
@@ -744,24 +586,8 @@ def test_arrays_are_read_only_and_not_shared() -> None:
     for array in (features.values, features.signs, features.kinds, features.corrections):
         assert not array.flags.writeable
     made = value_features(random_mdp(4, 2, seed=0), 0.5)
-    witness = make_witness(random_mdp(4, 2, seed=0), 0.5, made, 0, 1)
-    for array in (made.values, witness.values, witness.support, witness.potential):
+    for array in (made.values, made.signs, made.kinds, made.corrections):
         assert not array.flags.writeable
-
-
-def test_foreign_witnesses_are_refused() -> None:
-    features = arbitrary(np.random.default_rng(0), 2, 5)
-    for n, action in ((4, 0), (5, 2)):
-        witness = Witness(
-            values=np.zeros(n),
-            action=action,
-            sign=1,
-            support=np.zeros(1, np.int64),
-            potential=np.zeros(1),
-            correction=0.0,
-        )
-        with pytest.raises(InvalidArgumentError, match="witnesses must be of 5 states"):
-            features.with_witnesses([witness])
 
 
 def test_bad_questions() -> None:
@@ -787,36 +613,8 @@ def test_bad_questions() -> None:
         box_gap(low, high, features.all_corrections[:1], 0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"state": 4}, "state must be between 0 and 3, got 4"),
-        ({"other": -1}, "other must be between 0 and 3, got -1"),
-        ({"other": 0}, "state and other must differ, got 0 for both"),
-        ({"action": 2}, "action must be between 0 and 1, got 2"),
-        ({"gamma": -0.5}, "gamma"),
-        ({"features": "x"}, "features must be ValueFeatures, got str"),
-        ({"mdp": random_mdp(5, 2, seed=0)}, "features must be of the model's 5 states"),
-        ({"mdp": random_mdp(4, 3, seed=0)}, "and 3 actions"),
-    ],
-)
-def test_bad_witness_arguments(changes: dict[str, Any], words: str) -> None:
-    mdp = random_mdp(4, 2, seed=0)
-    options: dict[str, Any] = {
-        "mdp": mdp,
-        "gamma": 0.5,
-        "features": value_features(mdp, 0.5),
-        "state": 0,
-        "other": 1,
-    }
-    with pytest.raises(InvalidArgumentError, match=words):
-        make_witness(**(options | changes))
-
-
 def test_they_print_briefly() -> None:
-    mdp = random_mdp(4, 2, seed=0)
-    features = value_features(mdp, 0.5, count=3)
-    witness = make_witness(mdp, 0.5, features, 0, 1)
+    features = value_features(random_mdp(4, 2, seed=0), 0.5, count=3)
     assert repr(features).startswith("ValueFeatures(3 functions of 4 states, correction")
-    assert "and 1 witnesses" in repr(features.with_witnesses([witness]))
-    assert repr(witness).startswith("Witness(4 states, action")
+    some = arbitrary(np.random.default_rng(0), 3, 4, witnesses=2)
+    assert repr(some).startswith("ValueFeatures(3 functions and 2 witnesses of 4 states")

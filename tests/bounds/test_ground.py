@@ -11,8 +11,9 @@ import pytest
 from bisim_abstract import Resources, TabularMDP, bisimulation_metric
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, build_blocks
-from bisim_abstract._bounds.features import ValueFeatures, make_witness, value_features
+from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.ground import Ground, Starts
+from bisim_abstract._bounds.tell_apart import make_witnesses
 from tests.support.blocks import estimated, partition, small_mdp
 from tests.support.oracles import backup_exact
 
@@ -44,7 +45,17 @@ def make_features(mdp: TabularMDP, gamma: float, seed: int) -> ValueFeatures:
     )
     if mdp.estimate is not None:
         return features
-    made = [make_witness(mdp, gamma, features, 0, k) for k in (1, 2)]
+    blocks = build_blocks(mdp, np.minimum(np.arange(mdp.n_states), 2))
+    made = make_witnesses(
+        mdp,
+        gamma,
+        features,
+        blocks,
+        np.array([0, 0]),
+        np.array([1, 2]),
+        tol=1e-3,
+        max_rounds=seed + 1,
+    )
     return features.with_witnesses(made)
 
 

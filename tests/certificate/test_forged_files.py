@@ -33,9 +33,8 @@ COMPONENTS = [
     ),
     *(f"features.{name}" for name in ("values", "signs", "kinds", "corrections")),
     *(
-        f"witness{k}.{name}"
-        for k in range(2)
-        for name in ("values", "support", "potential", "action_sign", "correction")
+        f"witnesses.{name}"
+        for name in ("values", "actions", "signs", "support", "potential", "corrections")
     ),
 ]
 
@@ -83,7 +82,8 @@ def test_components_that_lack_an_array_are_refused(tmp_path: Path, name: str) ->
     "name",
     [
         *("level2.labels", "level-1.labels", "level00.labels", "level0.", "level0.more"),
-        *("features.more", "features", "witness2.values", "witness2.support", "witness9.values"),
+        *("features.more", "features", "witnesses.more", "witnesses", "witnesses."),
+        *("witness0.values", "witnesses0.values", "witnesses.action"),
     ],
 )
 def test_surplus_component_arrays_are_refused(tmp_path: Path, name: str) -> None:
@@ -122,8 +122,7 @@ def test_component_arrays_of_wrong_dtype_are_refused(tmp_path: Path, name: str) 
     kinds: list[Any] = [np.complex128, np.dtype("V8")]
     if array.dtype.kind == "i":
         kinds.append(np.float64)
-    if not name.endswith(("action_sign", "correction")):  # their numbers are looked at instead
-        kinds += [np.dtype("U8"), np.dtype("M8[s]")]
+    kinds += [np.dtype("U8"), np.dtype("M8[s]")]
     for dtype in kinds:
 
         def recast(header: dict[str, Any], arrays: dict[str, Any], dtype: Any = dtype) -> None:
@@ -176,18 +175,23 @@ def test_component_arrays_of_wrong_dtype_are_refused(tmp_path: Path, name: str) 
         ("features.corrections", 0, -1e-9),
         ("features.corrections", 0, np.nan),
         ("features.corrections", 0, np.inf),
-        ("witness0.values", 0, np.nan),
-        ("witness0.support", 0, -1),
-        ("witness0.support", 0, 10),
-        ("witness0.support", 0, 2**62),
-        ("witness0.potential", 0, np.inf),
-        ("witness1.action_sign", 0, -1),
-        ("witness1.action_sign", 0, 2),
-        ("witness1.action_sign", 0, 2**62),
-        ("witness1.action_sign", 1, 0),
-        ("witness1.action_sign", 1, 2),
-        ("witness1.correction", 0, -1e-9),
-        ("witness1.correction", 0, np.nan),
+        ("witnesses.values", (0, 0), np.nan),
+        ("witnesses.values", (1, 9), np.inf),
+        ("witnesses.values", (1, slice(2)), [-1.7e308, 1.7e308]),
+        ("witnesses.actions", 1, -1),
+        ("witnesses.actions", 0, 2),
+        ("witnesses.actions", 1, 2**62),
+        ("witnesses.signs", 0, 0),
+        ("witnesses.signs", 1, 2),
+        ("witnesses.signs", 1, -(2**63)),
+        ("witnesses.support", (0, 0), -1),
+        ("witnesses.support", (1, 0), 10),
+        ("witnesses.support", (0, 1), 2**62),
+        ("witnesses.potential", (0, 0), np.inf),
+        ("witnesses.potential", (1, 1), np.nan),
+        ("witnesses.corrections", 0, -1e-9),
+        ("witnesses.corrections", 1, np.nan),
+        ("witnesses.corrections", 1, np.inf),
     ],
 )
 def test_absurd_components_are_refused(tmp_path: Path, name: str, at: Any, value: Any) -> None:

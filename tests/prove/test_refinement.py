@@ -36,7 +36,7 @@ from bisim_abstract._prove.refinement import Refinement
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 from tests.support.asking import certify_named
-from tests.support.blocks import EDGES, ends, estimated, sampled, true_models
+from tests.support.blocks import EDGES, ends, estimated, noisy_groups, sampled, true_models
 from tests.support.oracles import first_appearance, linked
 from tests.support.worlds import BY_HAND, Known
 
@@ -225,9 +225,14 @@ def test_every_step_is_sound(batch: int, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_kind_of_step_is_made() -> None:
     kinds = ("blocks by", "value features", "inside", "across", "witnesses", "splitting", "all ")
     seen = dict.fromkeys(kinds, 0)
+    runs = []
     for seed in range(6):
         mdp, planted = small_world(seed)
-        work = started(mdp, 0.8, **({"partition": planted % 3} if seed % 2 else {}))
+        runs.append(started(mdp, 0.8, **({"partition": planted % 3} if seed % 2 else {})))
+    # What witnesses leave open is looked at pair by pair.
+    mdp, planted, tau = noisy(0)
+    runs.append(started(mdp, 0.8, tau=tau, partition=planted, max_pairs=600))
+    for work in runs:
         while work.step(go_on):
             pass
         for kind in kinds:
@@ -714,3 +719,56 @@ def test_radii_are_needed_in_full(name: str, few: int, monkeypatch: pytest.Monke
         certificate = certify_named(mdp, 0.5, resources=Resources(threads=1), **options)
         check_truth(certificate, metric)
         check_proof(certificate, mdp)
+
+
+# -- witnesses ---------------------------------------------------------------------------------
+
+
+def noisy(seed: int) -> tuple[TabularMDP, Ints, float]:
+    """Groups with noise in their rows, and a threshold that only a few pairs of blocks miss."""
+    mdp, groups = noisy_groups(80, 8, 0.05, seed=seed)
+    metric = Truth.of(mdp, 0.8)
+    s, t = np.triu_indices(80, 1)
+    same = groups[s] == groups[t]
+    low, high = metric.upper[s, t][same].max(), metric.lower[s, t][~same].min()
+    assert low < high
+    return mdp, groups, float(low**0.2 * high**0.8)
+
+
+@pytest.mark.usefixtures("thorough")
+def test_runs_with_few_pairs_make_witnesses() -> None:
+    with_witnesses = 0
+    for seed in range(3):
+        mdp, groups, tau = noisy(seed)
+        found = certify(mdp, 0.8, tau=tau, method=Blocks(partition=groups, max_pairs=600))
+        steps = [text for text in found.run["steps"] if "witness" in text]
+        check_proof(found, mdp)
+        check_truth(found, Truth.of(mdp, 0.8))
+        assert len(steps) <= 1
+        if not steps:
+            continue
+        with_witnesses += 1
+        assert found.features is not None
+        assert found.features.witnesses is not None
+        count = found.features.witnesses.count
+        assert steps == ["1 witness" if count == 1 else f"{count} witnesses"]
+        assert found.features.witnesses.corrections.max() <= 0.02 * tau
+    assert with_witnesses > 0
+
+
+@pytest.mark.usefixtures("thorough")
+def test_witnesses_are_never_replaced() -> None:
+    """Covered pairs rest on them: with others in their place, bounds would not be proven."""
+    rounds = 0
+    for seed in range(3):
+        mdp, groups, tau = noisy(seed)
+        work = started(mdp, 0.8, tau=tau, partition=groups // 2, max_pairs=900)
+        made: Any = None
+        while work.step(go_on):
+            features = work.table.ground.features
+            if made is not None:
+                assert features is not None
+                assert features.witnesses is made
+                rounds += 1
+            made = None if features is None else features.witnesses
+    assert rounds > 0

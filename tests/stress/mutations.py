@@ -81,6 +81,7 @@ GROUND = ("bounds/test_ground.py", "bounds/test_arms.py")
 METRIC = ("exact/test_metric.py",)
 CLASSES = ("exact/test_classes.py", "exact/test_metric.py")
 FEATURES = ("bounds/test_features.py",)
+WITNESSES = ("bounds/test_witnesses.py",)
 PLANNING = ("exact/test_planning.py", "abstract/test_value.py")
 VALUE = ("abstract/test_value.py", "verify")
 APPROXIMATE = ("bounds/test_index_side.py",)
@@ -306,22 +307,40 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         FEATURES,
     ),
     (
-        "features: witnesses without the features' corrections",
-        "correction=(gamma * float(features.corrections.max()) + 2.0 * error) * UP",
-        "correction=2.0 * error * UP",
-        FEATURES,
+        "witnesses: without the features' corrections",
+        "most = max(known, float(missing.max()) / (1.0 - gamma)) * slack",
+        "most = float(missing.max()) / (1.0 - gamma) * slack",
+        WITNESSES,
     ),
     (
-        "features: witnesses without rounding",
-        "correction=(gamma * float(features.corrections.max()) + 2.0 * error) * UP",
-        "correction=gamma * float(features.corrections.max()) * UP",
-        FEATURES,
+        "witnesses: each by itself",
+        "return (missing + gamma * most) * UP",
+        "return np.maximum(missing / (1.0 - gamma), missing + gamma * known) * UP",
+        WITNESSES,
     ),
     (
-        "features: the witness's potential is not rounded",
-        "error = float(noise[0]) + wobble",
-        "error = float(noise[0])",
-        FEATURES,
+        "witnesses: the largest correction is not rounded up",
+        "slack = 1.0 + 64.0 * EPS + 64.0 * EPS / (1.0 - gamma)",
+        "slack = 1.0",
+        WITNESSES,
+    ),
+    (
+        "witnesses: without rounding",
+        "return np.asarray((fresh.moved(values) + 2.0 * noise) * UP)",
+        "return np.asarray(fresh.moved(values) * UP)",
+        WITNESSES,
+    ),
+    (
+        "witnesses: constants count for nothing, other differences neither",
+        "span[k] = np.ptp(after - before)",
+        "span[k] = np.abs(after - before).min()",
+        WITNESSES,
+    ),
+    (
+        "refinement: witnesses in place of those that bounds rest on",
+        'if features.witnesses is not None:\n            return ""',
+        'if False:\n            return ""',
+        ("test_refinement.py",),
     ),
     # -- refinement ----------------------------------------------------------------------------
     (
@@ -536,15 +555,27 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         CHECKER,
     ),
     (
-        "float: witnesses without the features' corrections",
-        "have = Fraction(witness.correction) - Fraction(claims.gamma) * largest",
-        "have = Fraction(witness.correction)",
+        "float: witnesses without what others are off by",
+        "carried = Fraction(claims.gamma) * Fraction(float(corrections.max()))",
+        "carried = Fraction(0) * Fraction(float(corrections.max()))",
+        CHECKER,
+    ),
+    (
+        "float: witnesses with what features are off by alone",
+        "carried = Fraction(claims.gamma) * Fraction(float(corrections.max()))",
+        "carried = Fraction(claims.gamma) * Fraction(float(features.corrections.max()))",
+        CHECKER,
+    ),
+    (
+        "float: supports without their last part",
+        "for first, last in spans(used.size, max(1, DISTANCES // mdp.n_states)):",
+        "for first, last in spans(used.size, max(1, DISTANCES // mdp.n_states))[:1]:",
         CHECKER,
     ),
     (
         "float: potentials are not rounded",
-        "rounding = 4.0 * EPS * (size + farthest)",
-        "rounding = 0.0 * (size + farthest)",
+        "rounding = 4.0 * EPS * (largest + float(farthest[k]))",
+        "rounding = 0.0 * (largest + float(farthest[k]))",
         CHECKER,
     ),
     (
@@ -640,9 +671,15 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         CHECKER,
     ),
     (
-        "exact: witnesses without the features' corrections",
-        "have = Fraction(witness.correction) - gamma * largest",
-        "have = Fraction(witness.correction)",
+        "exact: witnesses without what others are off by",
+        "have = Fraction(stored) - carried",
+        "have = Fraction(stored)",
+        CHECKER,
+    ),
+    (
+        "exact: witnesses with what features are off by alone",
+        "carried = gamma * Fraction(float(features.functions()[1].max()))",
+        "carried = gamma * Fraction(float(features.corrections.max()))",
         CHECKER,
     ),
     (

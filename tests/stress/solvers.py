@@ -26,7 +26,13 @@ from bisim_abstract import (
     value_loss,
     verify,
 )
-from bisim_abstract.parts import make_witness, solve_transport, value_bracket, value_features
+from bisim_abstract.parts import (
+    build_blocks,
+    make_witnesses,
+    solve_transport,
+    value_bracket,
+    value_features,
+)
 from tests.stress.certifying import ONE, goals, make_certificate
 from tests.stress.running import HANG_SECONDS, Case, Target
 from tests.stress.strategies import (
@@ -183,16 +189,25 @@ def check_classes(
 
 @model_target(
     lambda mdp: {
-        "pair": st.permutations(range(mdp.n_states)).map(lambda order: order[:2]),
+        "labels": st.lists(st.integers(0, 3), min_size=mdp.n_states, max_size=mdp.n_states),
+        "rounds": st.sampled_from((1, 2, 200)),
         "count": st.integers(1, 7),
         "max_iter": st.sampled_from((1, 5, 10_000)),
         "seed": st.integers(0, 9),
     }
 )
-def check_features(mdp: TabularMDP, gamma: float, *, pair: list[int], **options: Any) -> None:
+def check_features(
+    mdp: TabularMDP, gamma: float, *, labels: list[int], rounds: int, **options: Any
+) -> None:
     """Differences of features, and of witnesses, never exceed the metric."""
     features = value_features(mdp, gamma, resources=ONE, **options)
-    features = features.with_witnesses([make_witness(mdp, gamma, features, *pair, resources=ONE)])
+    model = build_blocks(mdp, np.unique(labels, return_inverse=True)[1])
+    if model.n_blocks > 1:
+        first, second = np.triu_indices(model.n_blocks, 1)
+        found = make_witnesses(
+            mdp, gamma, features, model, first, second, tol=1e-6, max_rounds=rounds, resources=ONE
+        )
+        features = features.with_witnesses(found)
     states = np.arange(mdp.n_states)
     lower = features.lower(states[:, None], states)
     assert np.isfinite(lower).all(), "not finite"

@@ -49,10 +49,10 @@ def in_features(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, 
     return alter
 
 
-def in_witness(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], None]:
+def in_witnesses(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], None]:
     def alter(content: dict[str, Any]) -> None:
-        witness = content["features"].witnesses[0]
-        setattr(witness, name, change(getattr(witness, name)))
+        witnesses = content["features"].witnesses
+        setattr(witnesses, name, change(getattr(witnesses, name).copy()))
 
     return alter
 

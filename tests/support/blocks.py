@@ -72,6 +72,29 @@ def small_mdp(seed: int) -> TabularMDP:
     return estimated(base, 0.05 * rng.random(shape) * few, 0.2 * rng.random(shape))
 
 
+def noisy_groups(
+    n: int, n_groups: int, noise: float, *, n_actions: int = 3, seed: int = 0
+) -> tuple[TabularMDP, Ints]:
+    """Groups of equal rewards, each state of which sends some of its mass to a group of its own.
+
+    Radii of blocks are then as large as `noise`, which their bounds pay at every step.
+    """
+    rng = np.random.default_rng(seed)
+    groups = np.sort(np.arange(n) % n_groups)
+    sizes = np.bincount(groups)
+    begins, support = np.cumsum(sizes) - sizes, min(3, n_groups)
+    kinds = (groups[:, None] * n_actions + np.arange(n_actions)).ravel()
+    count = n_groups * n_actions
+    targets = np.array([rng.choice(n_groups, support, replace=False) for _ in range(count)])
+    weights = rng.dirichlet(np.ones(support), size=count)
+    columns = np.column_stack([targets[kinds], rng.integers(n_groups, size=kinds.size)])
+    masses = np.column_stack([weights[kinds] * (1.0 - noise), np.full(kinds.size, noise)])
+    members = begins[columns] + (rng.random(columns.shape) * sizes[columns]).astype(np.int64)
+    indptr = np.arange(kinds.size + 1) * columns.shape[1]
+    rewards = rng.random((n_groups, n_actions))[groups]
+    return TabularMDP.from_rows(indptr, members.ravel(), masses.ravel(), rewards), groups
+
+
 def partition(mdp: TabularMDP, kind: str, seed: int = 0) -> Ints:
     n = mdp.n_states
     rng = np.random.default_rng([seed, n])

@@ -20,7 +20,8 @@ from bisim_abstract import (
 )
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import build_blocks
-from bisim_abstract._bounds.features import make_witness, value_features
+from bisim_abstract._bounds.features import value_features
+from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract.parts import Estimate, sparse_mdp
@@ -106,10 +107,16 @@ def layered(*, is_estimate: bool = False, scope: str = "all") -> tuple[TabularMD
         arms.add_level(blocks.level())
     features = value_features(mdp, 0.7, count=5, resources=Resources(threads=1))
     if not is_estimate:
-        pairs = ((0, 1), (4, 7))
-        found = [
-            make_witness(mdp, 0.7, features, s, t, resources=Resources(threads=1)) for s, t in pairs
-        ]
+        found = make_witnesses(
+            mdp,
+            0.7,
+            features,
+            model,
+            np.array([0, 2]),
+            np.array([7, 4]),
+            tol=1e-3,
+            resources=Resources(threads=1),
+        )
         features = features.with_witnesses(found)
     arms.set_features(features)
     arms.cover([0, 1, 3, 8], [5, 2, 4, 9])

@@ -231,9 +231,9 @@ def exact_rows(mdp: TabularMDP) -> list[list[dict[int, Fraction]]]:
 
 
 def make_features(
-    mdp: TabularMDP, gamma: float, sweeps: int, *, has_witness: bool = True, stretch: float = 1.0
+    mdp: TabularMDP, gamma: float, sweeps: int, *, has_witnesses: bool = True, stretch: float = 1.0
 ) -> SimpleNamespace:
-    """Two generalised value functions of either kind, and a witness."""
+    """Two generalised value functions of either kind, and two witnesses that read each other."""
     signs = [[1] * mdp.n_actions, [-1] + [1] * (mdp.n_actions - 1), [1] + [0] * (mdp.n_actions - 1)]
     kinds = [0, 1, 0]
     rows, g = exact_rows(mdp), Fraction(gamma)
@@ -271,40 +271,91 @@ def make_features(
             spread += 2 * max(sum(x, Fraction(0)) / len(x) if kinds[k] else max(x) for x in errors)
         values.append(line)
         corrections.append(up(spread / (1 - g)))
-    witnesses: tuple[SimpleNamespace, ...] = ()
-    if has_witness:
-        support, potential = [0, mdp.n_states - 1, 2], [0.0, 0.0, 0.0]
-        w = [
-            min(
-                Fraction(u) + max(abs(Fraction(x[z]) - Fraction(x[i])) for x in values)
-                for i, u in zip(support, potential, strict=True)
-            )
-            for z in range(mdp.n_states)
-        ]
-        exact = [
-            -Fraction(float(mdp.rewards[s, 0]))
-            + g * sum((p * w[t] for t, p in rows[s][0].items()), Fraction(0))
-            for s in range(mdp.n_states)
-        ]
-        line = [float(v) for v in exact]
-        off = [Fraction(v) - x for v, x in zip(line, exact, strict=True)]
-        witnesses = (
-            SimpleNamespace(
-                values=np.array(line),
-                action=0,
-                sign=-1,
-                support=np.array(support, np.int64),
-                potential=np.array(potential),
-                correction=up(g * Fraction(max(corrections)) + max(off) - min(off)),
-            ),
-        )
-    return SimpleNamespace(
+    features = SimpleNamespace(
         values=np.array(values),
         signs=np.array(signs, np.int64),
         kinds=np.array(kinds, np.int64),
         corrections=np.array(corrections),
-        witnesses=witnesses,
+        witnesses=None,
     )
+    if has_witnesses:
+        features.witnesses = make_witnesses(mdp, gamma, features, sweeps)
+    return features
+
+
+def make_witnesses(
+    mdp: TabularMDP, gamma: float, features: SimpleNamespace, sweeps: int
+) -> SimpleNamespace:
+    """Two witnesses, each backed up from what both and the features say."""
+    n = mdp.n_states
+    found = SimpleNamespace(
+        values=np.zeros((2, n)),
+        actions=np.array([0, mdp.n_actions - 1]),
+        signs=np.array([-1, 1]),
+        support=np.array([[0, n - 1, 2], [1, 0, n - 1]]),
+        potential=np.array([[0.0, 0.0, 0.0], [0.0, 0.125, 0.25]]),
+        corrections=np.zeros(2),
+    )
+    both = SimpleNamespace(**{**vars(features), "witnesses": found})
+    for _ in range(sweeps):
+        found.values = np.array([[float(v) for v in g] for g in witness_backups(mdp, gamma, both)])
+    found.corrections = sharp_corrections(mdp, gamma, both)
+    return found
+
+
+def witness_backups(mdp: TabularMDP, gamma: float, features: Any) -> Exact:
+    """What every witness is backed up to, by its definition, exactly."""
+    witnesses, n = features.witnesses, mdp.n_states
+    lines = [
+        [Fraction(v) for v in line]
+        for line in np.vstack([features.values, witnesses.values]).tolist()
+    ]
+    rows, out = exact_rows(mdp), []
+    for k in range(len(witnesses.values)):
+        a, support = int(witnesses.actions[k]), witnesses.support[k].tolist()
+        start = [Fraction(v) for v in witnesses.potential[k].tolist()]
+        u = [
+            min(
+                value + max(abs(line[z] - line[i]) for line in lines)
+                for i, value in zip(support, start, strict=True)
+            )
+            for z in range(n)
+        ]
+        out.append(
+            [
+                int(witnesses.signs[k]) * Fraction(float(mdp.rewards[s, a]))
+                + Fraction(gamma) * sum((p * u[t] for t, p in rows[s][a].items()), Fraction(0))
+                for s in range(n)
+            ]
+        )
+    return out
+
+
+def witness_spans(mdp: TabularMDP, gamma: float, features: Any) -> list[Fraction]:
+    """Spans of what backups of witnesses differ by from their values."""
+    spans = []
+    values = features.witnesses.values.tolist()
+    for after, before in zip(witness_backups(mdp, gamma, features), values, strict=True):
+        off = [x - Fraction(v) for x, v in zip(after, before, strict=True)]
+        spans.append(max(off) - min(off))
+    return spans
+
+
+def is_jointly_enough(mdp: TabularMDP, gamma: float, features: Any) -> bool:
+    """Whether span(r_j) + gamma·c <= correction_j for every witness, c the largest of all."""
+    corrections = [Fraction(c) for c in features.witnesses.corrections.tolist()]
+    most = max(*corrections, *(Fraction(c) for c in features.corrections.tolist()))
+    spans = witness_spans(mdp, gamma, features)
+    return all(
+        span + Fraction(gamma) * most <= c for span, c in zip(spans, corrections, strict=True)
+    )
+
+
+def sharp_corrections(mdp: TabularMDP, gamma: float, features: Any) -> Floats:
+    """The least corrections of witnesses that are enough, rounded up."""
+    spans, g = witness_spans(mdp, gamma, features), Fraction(gamma)
+    most = up(max(max(spans) / (1 - g), Fraction(float(features.corrections.max()))))
+    return np.array([up(span + g * Fraction(most)) for span in spans])
 
 
 def composed(mdp: TabularMDP, content: dict[str, Any]) -> tuple[Exact, Exact]:
@@ -328,11 +379,12 @@ def composed(mdp: TabularMDP, content: dict[str, Any]) -> tuple[Exact, Exact]:
                     most = min(most, Fraction(float(level.upper[at[0]])))
             features = content["features"]
             if features is not None:
-                for line, c in zip(features.values, features.corrections, strict=True):
+                lines, slack = [features.values], [features.corrections]
+                if features.witnesses is not None:
+                    lines.append(features.witnesses.values)
+                    slack.append(features.witnesses.corrections)
+                for line, c in zip(np.vstack(lines), np.concatenate(slack), strict=True):
                     least = max(least, abs(Fraction(line[s]) - Fraction(line[t])) - Fraction(c))
-                for w in features.witnesses:
-                    away = abs(Fraction(w.values[s]) - Fraction(w.values[t]))
-                    least = max(least, away - Fraction(w.correction))
             below[s][t] = below[t][s] = least
             above[s][t] = above[t][s] = most
     return below, above
@@ -346,7 +398,7 @@ def build(
     pairs: Sequence[tuple[int, int]] = (),
     sweeps: int = 12,
     has_features: bool = True,
-    has_witness: bool = True,
+    has_witnesses: bool = True,
     starts: tuple[str, str] = ("reward", "reward"),
     tau: float | None = None,
 ) -> dict[str, Any]:
@@ -375,7 +427,7 @@ def build(
     }
     if has_features:
         content["features"] = make_features(
-            mdp, gamma, sweeps, has_witness=has_witness and estimate is None
+            mdp, gamma, sweeps, has_witnesses=has_witnesses and estimate is None
         )
     below, above = composed(mdp, content)
     model = state_model(mdp)

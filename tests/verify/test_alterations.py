@@ -21,7 +21,7 @@ from tests.support.altered import (
     in_features,
     in_level,
     in_model,
-    in_witness,
+    in_witnesses,
     merge,
     put,
     split,
@@ -39,6 +39,11 @@ from tests.support.honest import (
 
 def both(content: dict[str, Any]) -> None:
     content["labels_upper"] = content["labels_lower"] = np.arange(8)
+
+
+def empty_supports(content: dict[str, Any]) -> None:
+    for name in ("support", "potential"):
+        in_witnesses(name, lambda x: x[:, :0])(content)
 
 
 ALTERATIONS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
@@ -111,24 +116,106 @@ ALTERATIONS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "corrections gone": (in_features("corrections", lambda x: x * 0.0), "correction of feature"),
     "correction negative": (in_features("corrections", lambda x: -x), "must be finite and not"),
     "witness value moved": (
-        in_witness("values", at(2, lambda x: x + 1e-3)),
+        in_witnesses("values", at((0, 2), lambda x: x + 1e-3)),
         "correction of witness 0",
     ),
+    "last witness value moved": (
+        in_witnesses("values", at((1, 7), lambda x: x - 1e-3)),
+        "correction of witness",
+    ),
+    "witness values scaled": (in_witnesses("values", lambda x: x * 1.01), "correction of witness"),
+    "witness value NaN": (
+        in_witnesses("values", at((1, 3), lambda x: np.nan)),
+        "witnesses: value of function 1 at state 3 must be finite",
+    ),
+    "witness enormous": (in_witnesses("values", at((1, 1), lambda x: 1.7e308)), "witness"),
+    "witness values short": (in_witnesses("values", lambda x: x[:, :-1]), "of 2 functions"),
+    "witness values of another count": (in_witnesses("values", lambda x: x[:1]), "of 2 functions"),
     "witness support moved": (
-        in_witness("support", at(slice(None), lambda x: (x + 3) % 8)),
+        in_witnesses("support", at(0, lambda x: (x + 3) % 8)),
         "correction of witness 0",
     ),
-    "witness support outside": (in_witness("support", at(0, lambda x: 8)), "is no state"),
+    "last witness support moved": (
+        in_witnesses("support", at((1, 0), lambda x: 5)),
+        "correction of witness 1",
+    ),
+    "witness support outside": (
+        in_witnesses("support", at((1, 0), lambda x: 8)),
+        "support[1, 0] is no state",
+    ),
+    "witness support negative": (
+        in_witnesses("support", at((0, 2), lambda x: -1)),
+        "support[0, 2] is no state",
+    ),
+    "witness support empty": (empty_supports, "with at least one state"),
+    "witness support wider": (
+        in_witnesses("support", lambda x: np.tile(x, 2)),
+        "support and potential must have one shape",
+    ),
     "witness potential moved": (
-        in_witness("potential", at(2, lambda x: x - 0.5)),
+        in_witnesses("potential", at((0, 2), lambda x: x - 0.5)),
         "correction of witness 0",
     ),
-    "witness action": (in_witness("action", lambda x: 1), "correction of witness 0"),
-    "witness sign": (in_witness("sign", lambda x: 1), "correction of witness 0"),
-    "witness sign 0": (in_witness("sign", lambda x: 0), "out of range"),
+    "last witness potential moved": (
+        in_witnesses("potential", at((1, 0), lambda x: x + 1e-3)),
+        "correction of witness 1",
+    ),
+    "witness potential infinite": (
+        in_witnesses("potential", at((0, 1), lambda x: np.inf)),
+        "potential 1 of function 0 must be finite",
+    ),
+    "witness action": (in_witnesses("actions", at(0, lambda x: 1)), "correction of witness 0"),
+    "last witness action": (in_witnesses("actions", at(1, lambda x: 0)), "correction of witness 1"),
+    "witness action beyond": (
+        in_witnesses("actions", at(1, lambda x: 2)),
+        "action of function 1 is none",
+    ),
+    "witness action negative": (
+        in_witnesses("actions", at(0, lambda x: -1)),
+        "action of function 0 is none",
+    ),
+    "witness actions short": (in_witnesses("actions", lambda x: x[:1]), "of 2 functions"),
+    "witness sign": (in_witnesses("signs", at(0, lambda x: 1)), "correction of witness 0"),
+    "last witness sign": (in_witnesses("signs", at(1, lambda x: -1)), "correction of witness 1"),
+    "witness sign 0": (
+        in_witnesses("signs", at(1, lambda x: 0)),
+        "sign of function 1 must be -1 or 1",
+    ),
+    "witness sign 2": (
+        in_witnesses("signs", at(0, lambda x: 2)),
+        "sign of function 0 must be -1 or 1",
+    ),
+    "witness sign wraps": (
+        in_witnesses("signs", at(0, lambda x: -(2**63))),
+        "sign of function 0 must be -1 or 1",
+    ),
     "witness correction": (
-        in_witness("correction", lambda x: x * 0.99),
+        in_witnesses("corrections", at(0, lambda x: x * 0.99)),
         "correction of witness 0",
+    ),
+    "last witness correction": (
+        in_witnesses("corrections", at(1, lambda x: x * 0.99)),
+        "correction of witness 1",
+    ),
+    "witness corrections gone": (
+        in_witnesses("corrections", lambda x: x * 0.0),
+        "correction of witness 0",
+    ),
+    "witness correction negative": (
+        in_witnesses("corrections", lambda x: -x),
+        "correction of function 0 must be finite and not negative",
+    ),
+    "witness correction NaN": (
+        in_witnesses("corrections", at(1, lambda x: np.nan)),
+        "correction of function 1 must be finite and not negative",
+    ),
+    "no witnesses at all": (
+        lambda c: setattr(
+            c["features"],
+            "witnesses",
+            SimpleNamespace(**{k: v[:0] for k, v in vars(c["features"].witnesses).items()}),
+        ),
+        "at least one",
     ),
     "alpha": (put(alpha=0.05), "no estimate"),
     "upper clusters merged": (merge("labels_upper"), "labels_upper puts states"),

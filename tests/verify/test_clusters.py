@@ -106,7 +106,7 @@ def test_corrections_count() -> None:
     assert features.corrections.min() > 0.1
     accepted(content, ALTER_MDP)
     raw = np.zeros((8, 8))
-    for line in [*features.values, *(w.values for w in features.witnesses), *ALTER_MDP.rewards.T]:
+    for line in [*features.values, *features.witnesses.values, *ALTER_MDP.rewards.T]:
         raw = np.maximum(raw, np.abs(line[:, None] - line[None, :]))
     below, _ = bounds(ALTER_MDP, content)
     s, t = np.triu_indices(8, 1)

@@ -56,10 +56,10 @@ def forget_rows(content: dict[str, Any]) -> None:
 
 def sure_features(content: dict[str, Any]) -> None:
     plain = dataclasses.replace(GUESS, estimate=None)
-    content["features"] = make_features(plain, GAMMA, 24, has_witness=False)
+    content["features"] = make_features(plain, GAMMA, 24, has_witnesses=False)
 
 
-def some_witness(content: dict[str, Any]) -> None:
+def some_witnesses(content: dict[str, Any]) -> None:
     plain = dataclasses.replace(GUESS, estimate=None)
     content["features"].witnesses = make_features(plain, GAMMA, 24).witnesses
 
@@ -73,7 +73,7 @@ GUESSES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "intervals of the estimate": (shift_interval, "reward interval"),
     "radii of the estimate": (forget_rows, "radius is"),
     "features of the estimate": (sure_features, "correction of feature"),
-    "a witness": (some_witness, "witnesses say nothing"),
+    "witnesses": (some_witnesses, "witnesses say nothing"),
     "level of no estimate": (
         lambda c: setattr(c["levels"][0].model, "is_estimate", False),
         "is_estimate is False",

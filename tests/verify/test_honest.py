@@ -194,9 +194,10 @@ def perturb(content: dict[str, Any], rng: np.random.Generator) -> None:
         (None, "lower"),
         (None, "upper"),
         (level.model, "labels"),
-        (features.witnesses[0], "values"),
-        (features.witnesses[0], "potential"),
-    ][int(rng.integers(13))]
+        (features.witnesses, "values"),
+        (features.witnesses, "potential"),
+        (features.witnesses, "corrections"),
+    ][int(rng.integers(14))]
     old = content[name] if holder is None else getattr(holder, name)
     new = old.copy()
     if name == "labels":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import tracemalloc
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ from bisim_abstract._verify.floats import check_radii
 from bisim_abstract._verify.kernels import row_masses, transport_bounds
 from bisim_abstract._verify.read import read_claims
 from tests.support.altered import ALTER_MDP, EMPTY
-from tests.support.honest import block_model, build, deep, found, rejected, undecided
+from tests.support.honest import accepted, block_model, build, deep, found, rejected, undecided
 from tests.support.oracles import partial_exact
 
 # -- parts -------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
         Hostile(),
     ]
     level, features = honest["levels"][0], honest["features"]
-    for holder in (level, level.model, features, features.witnesses[0]):
+    for holder in (level, level.model, features, features.witnesses):
         for name in vars(holder):
             for value in junk:
                 content = deep(honest)
@@ -112,14 +112,13 @@ def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
                         (level, content["levels"][0]),
                         (level.model, content["levels"][0].model),
                         (features, content["features"]),
-                        (features.witnesses[0], content["features"].witnesses[0]),
+                        (features.witnesses, content["features"].witnesses),
                     )
                     if old is holder
                 )
                 setattr(target, name, value)
-                # No witness, or one with any correction above its own, claims less.
-                is_fine = name == "witnesses" and isinstance(value, tuple)
-                is_fine |= name == "correction" and isinstance(value, int) and value > 0
+                # No witnesses claim less.
+                is_fine = name == "witnesses" and value is None
                 for mode in ("float", "sampled"):
                     result = found(content, ALTER_MDP, mode)
                     if not is_fine:
@@ -138,7 +137,7 @@ def test_large_values_are_decided(honest: dict[str, Any]) -> None:
 
 def test_counts_what_was_checked(honest: dict[str, Any]) -> None:
     result = found(honest, ALTER_MDP)
-    assert (result.levels_checked, result.features_checked) == (1, 4)
+    assert (result.levels_checked, result.features_checked) == (1, 5)
     sampled: Any = SimpleNamespace(**honest)
     assert verify(ALTER_MDP, sampled, mode="sampled", sample=3).pairs_checked == 3
 
@@ -189,7 +188,7 @@ def test_the_worst_state_of_an_estimate_is_located_in_floats(n_actions: int) -> 
                 signs=np.ones((1, n_actions), np.int64),
                 kinds=np.array([1]),
                 corrections=np.array([correction]),
-                witnesses=(),
+                witnesses=None,
             ),
             "lower_start": "reward",
             "upper_start": "reward",
@@ -211,20 +210,70 @@ def test_fractions_are_asked_only_where_that_takes_seconds(honest: dict[str, Any
     for name in ("values", "signs", "kinds", "corrections"):
         line = getattr(features, name)
         setattr(features, name, np.repeat(line, 80, axis=0))
-    huge = copy.copy(features.witnesses[0])
-    huge.values = huge.values * 1e303
-    features.witnesses = (*features.witnesses[:1] * 600, huge)
+    for name, line in vars(features.witnesses).items():
+        setattr(features.witnesses, name, np.repeat(line, 6000, axis=0))
+    features.witnesses.values[0] *= 1e303
     result = found(content, ALTER_MDP)
     assert result.mode == "float"
     assert result.problem.endswith('"exact" would decide, slowly')
 
 
-def test_a_support_names_different_states(honest: dict[str, Any]) -> None:
-    content = deep(honest)
-    witness = content["features"].witnesses[0]
-    witness.support = np.repeat(witness.support, 2)
-    witness.potential = np.repeat(witness.potential, 2)
-    rejected(content, ALTER_MDP, "witness 0: support must name different states")
+def test_a_support_names_no_more_states_than_there_are(honest: dict[str, Any]) -> None:
+    """Else its work would have no limit; a state may stand more than once."""
+    for times, is_fine in ((2, True), (3, False)):
+        content = deep(honest)
+        witnesses = content["features"].witnesses
+        witnesses.support = np.repeat(witnesses.support, times, axis=1)
+        witnesses.potential = np.repeat(witnesses.potential, times, axis=1)
+        if is_fine:
+            accepted(content, ALTER_MDP)
+        else:
+            rejected(content, ALTER_MDP, "witnesses: support and potential must have one shape")
+
+
+def test_distances_to_a_support_are_not_all_held_at_once() -> None:
+    """A support of all states is a small part of a certificate, its distances are not."""
+    n = 3000
+    mdp = TabularMDP(
+        indptr=np.arange(n + 1),
+        indices=np.arange(n),
+        probs=np.ones(n),
+        rewards=np.arange(n)[:, None] / n,
+    )
+    content = build(mdp_of_two(), 0.5, has_features=False) | {
+        "fingerprint": mdp.fingerprint,
+        "n_states": n,
+        "rewards": mdp.rewards,
+        "features": SimpleNamespace(
+            values=2.0 * mdp.rewards.T,
+            signs=np.ones((1, 1), np.int64),
+            kinds=np.zeros(1, np.int64),
+            corrections=np.full(1, 1e-9),
+            witnesses=SimpleNamespace(
+                values=2.0 * mdp.rewards.T,
+                actions=np.zeros(1, np.int64),
+                signs=np.ones(1, np.int64),
+                support=np.arange(n)[None],
+                potential=2.0 * mdp.rewards.T,
+                corrections=np.full(1, 1e-9),
+            ),
+        ),
+    }
+    assert found(content, mdp).is_valid  # compiled
+    tracemalloc.start()
+    try:
+        result = found(content, mdp)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.is_valid, result.problem
+    assert peak < 8 * n * n
+    content["features"].witnesses.potential = -2.0 * mdp.rewards.T
+    assert not found(content, mdp).is_valid
+
+
+def mdp_of_two() -> TabularMDP:
+    return TabularMDP.from_dense(np.eye(2)[:, None], np.zeros((2, 1)))
 
 
 def test_a_certificate_is_read_once(honest: dict[str, Any]) -> None:

@@ -17,7 +17,15 @@ from bisim_abstract import TabularMDP
 from bisim_abstract._verify.floats import Reader
 from bisim_abstract._verify.kernels import feature_costs_kernel
 from bisim_abstract._verify.read import read_claims
-from tests.support.honest import build, composed, down, exact_rows, found, make_features
+from tests.support.honest import (
+    build,
+    composed,
+    down,
+    found,
+    make_features,
+    sharp_corrections,
+    witness_spans,
+)
 
 EPS = 2.0**-53
 
@@ -119,7 +127,7 @@ def test_features_keep_clusters_apart_only_beyond_rounding() -> None:
     ties = 0
     for seed in range(400):
         rng = np.random.default_rng(seed)
-        features = make_features(mdp, 0.5, 60, has_witness=False)
+        features = make_features(mdp, 0.5, 60, has_witnesses=False)
         features.values = features.values + 0.01 * rng.random(features.values.shape)
         features.values[:, 3] = features.values[:, 1]
         features.corrections = np.array([0.1 * (1.0 + rng.random()), 9.0, 9.0])
@@ -143,7 +151,7 @@ def test_features_keep_clusters_apart_only_beyond_rounding() -> None:
 
 @pytest.mark.usefixtures("_floats_alone")
 def test_potentials_far_from_0_are_rounded_at_their_size() -> None:
-    """Corrections of a witness that are too small by less than its potential is rounded by."""
+    """Corrections of witnesses that are too small by less than their potentials are rounded by."""
     mdp = TabularMDP.from_dense(
         np.random.default_rng(1).dirichlet(np.ones(4), size=(4, 1)), [0.0, 0.3, 0.7, 1.0]
     )
@@ -152,38 +160,21 @@ def test_potentials_far_from_0_are_rounded_at_their_size() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         features = make_features(mdp, gamma, 40)
-        witness = features.witnesses[0]
-        witness.potential = 2.0**20 + rng.random(witness.potential.size)
-        exact = residual(mdp, gamma, features, witness)
-        need = max(exact) - min(exact) + Fraction(gamma) * Fraction(features.corrections.max())
-        witness.correction = float(need) - 2e-10 * rng.random()
+        witnesses = features.witnesses
+        witnesses.potential = 2.0**20 + rng.random(witnesses.potential.shape)
+        sharp = sharp_corrections(mdp, gamma, features)
+        witnesses.corrections = sharp - 2e-10 * rng.random(2)
         content["features"] = features
         result = found(content, mdp)
-        missed = need - Fraction(witness.correction)
         if not result.is_valid:  # by too much to be rounding
             assert "witness" in result.problem
             continue
+        stored = [Fraction(c) for c in witnesses.corrections.tolist()]
+        most = max(*stored, Fraction(features.corrections.max()))
+        missed = max(
+            span + Fraction(gamma) * most - c
+            for span, c in zip(witness_spans(mdp, gamma, features), stored, strict=True)
+        )
         assert Fraction(result.widening) * (1 - Fraction(gamma)) >= missed
         false += missed > 0
     assert false >= 10
-
-
-def residual(
-    mdp: TabularMDP, gamma: float, features: SimpleNamespace, witness: SimpleNamespace
-) -> list[Fraction]:
-    """Of the witness's function, by its definition."""
-    points = [[Fraction(v) for v in line] for line in np.asarray(features.values).tolist()]
-    w = [
-        min(
-            Fraction(float(u)) + max(abs(line[z] - line[i]) for line in points)
-            for i, u in zip(witness.support, witness.potential, strict=True)
-        )
-        for z in range(mdp.n_states)
-    ]
-    rows = exact_rows(mdp)
-    out = []
-    for s in range(mdp.n_states):
-        ahead = sum((p * w[t] for t, p in rows[s][witness.action].items()), Fraction(0))
-        reward = int(witness.sign) * Fraction(float(mdp.rewards[s, witness.action]))
-        out.append(reward + Fraction(gamma) * ahead - Fraction(float(witness.values[s])))
-    return out

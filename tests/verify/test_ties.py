@@ -80,7 +80,7 @@ def test_twins_are_not_apart_at_0() -> None:
     for has_features in (False, True):
         content = build(mdp, 0.5, has_features=False)
         if has_features:
-            content["features"] = build(mdp, 0.5, has_witness=False)["features"]
+            content["features"] = build(mdp, 0.5, has_witnesses=False)["features"]
         content |= {"tau": 0.0, "labels_lower": np.arange(2), "labels_upper": np.arange(2)}
         rejected(content, mdp, "labels_lower keeps states 0 and 1 apart")
 
