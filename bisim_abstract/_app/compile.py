@@ -28,6 +28,7 @@ from bisim_abstract._base.types import Progress, ProgressCallback
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract._bounds.features import ValueFeatures, make_witness, value_features
+from bisim_abstract._bounds.jumps import jump
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes
 from bisim_abstract._exact.metric import bisimulation_metric
@@ -169,6 +170,7 @@ def _compile_arms() -> None:
         arms = Arms(_model(), GAMMA, lookup_bytes=lookup_bytes)
         arms.cover_all()
         arms.sweep()
+        jump(arms, is_upper=True)
 
 
 def _compile_verifier() -> None:

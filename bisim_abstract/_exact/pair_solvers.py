@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from bisim_abstract._base.linear import no_fork
+from bisim_abstract._base.linear import solve_contraction
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback
@@ -264,30 +264,24 @@ class StochasticPairs:
 
     def _newton(self, guess: FloatArray, residual: float) -> FloatArray:
         """Solve f = r + gamma·Π f for the couplings of the last sweep, starting at `guess`."""
-        from scipy.sparse.linalg import LinearOperator, bicgstab
-
         # With guess = r + gamma·Π f at the present f, the correction x = solution - guess obeys
         # x = gamma·Π (guess - f) + gamma·Π x. It is solved for in units of the residual, so
         # that norms neither overflow nor vanish.
-        count = self._value.size
-        system = LinearOperator((count, count), matvec=lambda x: x - self._coupled(x), dtype=float)
-        # Called here first, where it may be compiled: see `_coupled`.
         constant = self._coupled((guess - self._value) / residual)
-        with no_fork(), np.errstate(all="ignore"):  # a breakdown is seen in the result
-            correction, _ = bicgstab(system, constant, rtol=0.0, atol=1e-2, maxiter=200)
+        correction = solve_contraction(self._coupled, constant, atol=1e-2, max_steps=200)
         solution = guess + residual * correction
         return np.maximum(solution, 0.0) if np.isfinite(solution).all() else guess
 
     def _coupled(self, x: FloatArray) -> FloatArray:
-        """gamma·Π x, for the couplings of the last sweep.
-
-        In this thread alone: it is called where forks wait, and a fork that waits holds what a
-        pool of threads would wait for.
-        """
+        """gamma·Π x, for the couplings of the last sweep."""
         from bisim_abstract._kernels.transport import coupled_kernel
 
-        vector, out = np.array(x, dtype=np.float64).ravel(), np.empty(x.size)
-        coupled_kernel(self._cells, self._masses, self._gamma, vector, out)
+        out = np.empty(x.size)
+
+        def part(begin: int, end: int) -> None:
+            coupled_kernel(begin, end, self._cells, self._masses, self._gamma, x, out)
+
+        self._map(part)
         return out
 
     def _spread(self, value: FloatArray) -> None:
