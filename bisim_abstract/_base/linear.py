@@ -64,14 +64,17 @@ def solve_contraction(
             image = along - apply(along)
             alpha = rho / (shadow * image).sum()
             rest = rest - alpha * image
+            if not np.isfinite(alpha):
+                break
+            x += alpha * along
+            if float(np.abs(rest).max()) <= atol:
+                break
             turned = rest - apply(rest)
             omega = (turned * rest).sum() / (turned * turned).sum()
-            step = alpha * along + omega * rest
+            if not np.isfinite(omega):
+                break
+            x += omega * rest
             rest = rest - omega * turned
-            size = float(np.abs(rest).max())
-            if not np.isfinite(size):
-                break  # it was all but solved, or has broken down
-            x += step
-            if size <= atol:
+            if float(np.abs(rest).max()) <= atol:
                 break
     return x

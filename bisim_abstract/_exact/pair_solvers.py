@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 PATIENCE = 12  # sweeps without a smaller residual before plain sweeps take over
 PLAIN_SWEEPS = 8  # how many of them
+FALLS = 0.5  # a residual that does not fall to this share of the least one so far goes in circles
+ALONE = 20  # Newton steps of couplings alone, at most
+COUPLED = 1e-2  # of the residual of a sweep: where these end
 ROUNDING = 2.0**-50  # plain sweeps cannot bring the residual below this, relative
 
 
@@ -190,6 +193,7 @@ class StochasticPairs:
         patience, plain_left = PATIENCE, 0
         while self.sweeps < max_sweeps:
             backup, residual = self._sweep()
+            is_circling = residual > FALLS * best
             if residual < best:
                 best, best_value, patience = residual, backup, PATIENCE
             else:
@@ -203,7 +207,23 @@ class StochasticPairs:
                 self._spread(backup)
             else:
                 self._spread(self._newton(backup, residual))
+                if is_circling:
+                    self._couple(COUPLED * residual, max_sweeps)
         self._spread(best_value)
+
+    def _couple(self, target: float, max_sweeps: int) -> None:
+        """Newton's method on couplings alone, until the residual of the present actions is small.
+
+        Moves of both sides at once may go in circles. With actions fixed the other side is alone,
+        and its tables fall; then actions improve by one step, and tables rise: policy iteration.
+        """
+        for _ in range(ALONE):
+            if self.sweeps >= max_sweeps:
+                return
+            backup, residual = self._sweep(is_fixed=True)
+            if residual <= target:
+                return
+            self._spread(self._newton(backup, residual))
 
     def residual(self) -> tuple[float, float]:
         from bisim_abstract._kernels.transport import residual_kernel
@@ -232,8 +252,11 @@ class StochasticPairs:
     def full_table(self) -> FloatArray:
         return self._table.copy()
 
-    def _sweep(self) -> tuple[FloatArray, float]:
-        """The backup of the table, and how far it moved; actions and couplings are kept."""
+    def _sweep(self, *, is_fixed: bool = False) -> tuple[FloatArray, float]:
+        """The backup of the table, and how far it moved; actions and couplings are kept.
+
+        With `is_fixed`, actions stay, and it is not the backup but that of these.
+        """
         from bisim_abstract._kernels.transport import sweep_kernel
 
         model, backup = self._model, np.empty_like(self._value)
@@ -249,6 +272,7 @@ class StochasticPairs:
                 self._gamma,
                 self._table,
                 self._drift,
+                is_fixed,
                 self._action,
                 self._ceiling,
                 backup,
@@ -288,7 +312,7 @@ class StochasticPairs:
         """Make `value` the table."""
         from bisim_abstract._kernels.transport import spread_kernel
 
-        self._drift += self._gamma * float(np.abs(value - self._value).max(initial=0.0))
+        self._drift += self._gamma * float((value - self._value).max(initial=0.0))
         self._value = value
 
         def part(begin: int, end: int) -> None:

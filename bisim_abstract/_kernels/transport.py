@@ -555,6 +555,7 @@ def sweep_kernel(
     gamma: float,
     table: FloatArray,
     drift: float,
+    is_fixed: bool,
     action: IntArray,
     ceiling: FloatArray,
     value: FloatArray,
@@ -564,7 +565,8 @@ def sweep_kernel(
     """One exact backup of the pairs at positions begin..end, in plain floating point.
 
     In: the MDP's rows and rewards (n, A), table (n, n) symmetric with zero diagonal; drift: what
-    the values of actions may have grown by so far, as the table moved.
+    the values of actions may have grown by so far, as the table moved; is_fixed: actions stay as
+    they are, and only couplings are looked for.
     In/out: action (pairs), the maximising action, tried first; ceiling (pairs, A): each action's
     value when it was last looked at, less the drift of that time. One that cannot have come up
     to the best since is passed over.
@@ -583,7 +585,7 @@ def sweep_kernel(
     for at in range(begin, end):
         best = -1.0
         chosen = action[at]
-        for k in range(n_actions):
+        for k in range(1 if is_fixed else n_actions):
             a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
             if ceiling[at, a] + drift <= best:
                 continue
