@@ -114,7 +114,7 @@ class _System:
     def __init__(
         self, couplings: FloatArray, action: IntArray, n_actions: int, gamma: float, threads: int
     ) -> None:
-        count, size = couplings.shape[0], couplings.shape[1] // n_actions
+        count, size = couplings.shape[0], (couplings.shape[1] - 1) // n_actions
         lines = couplings[:, 1:].reshape(count, n_actions, size)[np.arange(count), action]
         self._cells = lines[:, 1 : 1 + size // 2].astype(np.int64) - 1  # place 0 costs nothing
         self._cells[self._cells >= count] = -1  # and the frontier does not move

@@ -904,7 +904,7 @@ def arm_kernel(
                 value = (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY
             best = max(best, value)
             if is_asked:
-                size = out.shape[1] // n_actions
+                size = (out.shape[1] - 1) // n_actions
                 note = out[at, 1 + a * size : 1 + (a + 1) * size]
                 total = 0.0
                 if not is_capped and not is_still and free < 1.0 and top > 0.0:
@@ -960,7 +960,7 @@ def respond_kernel(
     In: couplings, as `arm_kernel` writes them; values, ground costs. Out: out (pairs).
     In/out: action (pairs), which changes only for a better one.
     """
-    size = couplings.shape[1] // n_actions
+    size = (couplings.shape[1] - 1) // n_actions
     for at in range(begin, end):
         best, chosen = -np.inf, action[at]
         for k in range(n_actions):

@@ -138,9 +138,10 @@ def test_what_lies_a_little_inside_is_moved_outward() -> None:
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("seed", range(4))
-def test_a_jump_reaches_the_metric(seed: int, gamma: float) -> None:
-    mdp = sparse_mdp(12, 3, support=3, seed=seed)
+@pytest.mark.parametrize("n_actions", [1, 2, 3])
+def test_a_jump_reaches_the_metric(n_actions: int, gamma: float) -> None:
+    seed = n_actions
+    mdp = sparse_mdp(12, n_actions, support=3, seed=seed)
     exact = bisimulation_metric(mdp, gamma, resources=ONE)
     arms = arms_of(mdp, gamma, "states", seed)
     for is_upper in (True, False):
@@ -149,6 +150,20 @@ def test_a_jump_reaches_the_metric(seed: int, gamma: float) -> None:
     # Up to a residual of 1e-13 of the largest distance, over 1 - gamma.
     assert float((upper - exact.lower).max()) <= 1e-9 * arms.starts.diameter
     assert float((exact.upper - lower).max()) <= 1e-9 * arms.starts.diameter
+
+
+def test_a_guess_of_diameters_does_not_spoil_the_rest_of_it() -> None:
+    mdp, labels = grouped_mdp(24, 4, 2, noise=0.01, support=2, seed=4)
+    arms = Arms(mdp, 0.9, model=build_blocks(mdp, labels), resources=ONE)
+    arms.cover_all()
+    jumped = Arms(mdp, 0.9, model=arms.model, resources=ONE)
+    jumped.cover_all()
+    assert jump(jumped, is_upper=False) > 0.0
+    first, second = arms.pairs()
+    guess = np.where(first == second, arms.starts.diameter, jumped.lower)
+    assert arms.adopt(guess, is_upper=False) > 0.0
+    np.testing.assert_allclose(arms.lower, jumped.lower, atol=1e-9)
+    check_sound(arms)
 
 
 @pytest.mark.parametrize("gamma", [0.9, 0.99])
@@ -171,7 +186,8 @@ def test_a_jump_of_blocks_reaches_what_sweeps_do(gamma: float) -> None:
 @pytest.mark.parametrize("kind", ["states", "random"])
 @pytest.mark.parametrize("seed", range(6))
 def test_couplings_say_where_a_backup_came_from(seed: int, kind: str, is_upper: bool) -> None:
-    arms = arms_of(small_mdp(seed), 0.9, kind, seed)
+    mdp = small_mdp(seed) if seed else sparse_mdp(6, 1, support=3, seed=1)
+    arms = arms_of(mdp, 0.9, kind, seed)
     costs = arms.ground_costs(is_upper=is_upper)
     found = arms.coupled_backup(costs, is_upper=is_upper)
     plain = arms.backup(costs, is_upper=is_upper)
