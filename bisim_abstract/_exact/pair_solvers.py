@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 PATIENCE = 12  # sweeps without a smaller residual before plain sweeps take over
 PLAIN_SWEEPS = 8  # how many of them
-FALLS = 0.5  # a residual that does not fall to this share of the least one so far goes in circles
+CIRCLING = 6  # of them after which both sides seem to go in circles, and move in turn
 ALONE = 20  # Newton steps of couplings alone, at most
 COUPLED = 1e-2  # of the residual of a sweep: where these end
 ROUNDING = 2.0**-50  # plain sweeps cannot bring the residual below this, relative
@@ -190,14 +190,14 @@ class StochasticPairs:
 
     def improve(self, target: float, max_sweeps: int) -> None:
         best, best_value = np.inf, self._value
-        patience, plain_left = PATIENCE, 0
+        patience, plain_left, is_circling = PATIENCE, 0, False
         while self.sweeps < max_sweeps:
             backup, residual = self._sweep()
-            is_circling = residual > FALLS * best
             if residual < best:
                 best, best_value, patience = residual, backup, PATIENCE
             else:
                 patience -= 1
+            is_circling = is_circling or patience <= PATIENCE - CIRCLING
             if best <= max(target, ROUNDING * self.top()):
                 break
             if patience == 0:

@@ -19,9 +19,8 @@ def test_solutions(seed: int, gamma: float) -> None:
 
 
 def test_nothing_to_solve() -> None:
-    for factor in (0.0, 0.9):
-        found = solve_contraction(lambda x, f=factor: f * x, np.zeros(4), atol=1e-9, max_steps=9)
-        np.testing.assert_array_equal(found, np.zeros(4))
+    found = solve_contraction(lambda x: 0.9 * x, np.zeros(4), atol=1e-9, max_steps=9)
+    np.testing.assert_array_equal(found, np.zeros(4))
 
 
 def test_a_constant_is_found_at_once() -> None:
