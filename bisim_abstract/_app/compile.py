@@ -28,6 +28,7 @@ from bisim_abstract._base.types import Progress, ProgressCallback
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract._bounds.features import ValueFeatures, value_features
+from bisim_abstract._bounds.jumps import jump
 from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract._certificate.certificate import Certificate
@@ -171,6 +172,7 @@ def _compile_arms() -> None:
         arms = Arms(_model(), GAMMA, lookup_bytes=lookup_bytes)
         arms.cover_all()
         arms.sweep()
+        jump(arms, is_upper=True)
 
 
 def _compile_verifier() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,3 +39,42 @@ def solve_sparse(matrix: Any, right: FloatArray) -> FloatArray:
     columns = matrix.tocsc()
     with no_fork():
         return np.asarray(splu(columns).solve(right))
+
+
+def solve_contraction(
+    apply: Callable[[FloatArray], FloatArray],
+    right: FloatArray,
+    *,
+    atol: float,
+    max_steps: int,
+) -> FloatArray:
+    """Solve x = right + apply(x) for a linear `apply`: BiCGSTAB, stabilised once a step.
+
+    Up to `atol` in every entry, or as far as `max_steps` lead; whoever calls looks at the result.
+    No library is underneath, so that forks need not wait and `apply` may use threads, and sums are
+    made in one order: the same bits for any number of them.
+    """
+    x, rest, shadow = np.zeros_like(right), right.copy(), right.copy()
+    along, image = np.zeros_like(right), np.zeros_like(right)
+    rho = alpha = omega = np.float64(1.0)  # which divides by 0 without a word
+    with np.errstate(all="ignore"):  # a breakdown is seen in the numbers
+        for _ in range(max_steps):
+            before, rho = rho, (shadow * rest).sum()
+            along = rest + rho / before * (alpha / omega) * (along - omega * image)
+            image = along - apply(along)
+            alpha = rho / (shadow * image).sum()
+            rest = rest - alpha * image
+            if not np.isfinite(alpha):
+                break
+            x += alpha * along
+            if float(np.abs(rest).max()) <= atol:
+                break
+            turned = rest - apply(rest)
+            omega = (turned * rest).sum() / (turned * turned).sum()
+            if not np.isfinite(omega):
+                break
+            x += omega * rest
+            rest = rest - omega * turned
+            if float(np.abs(rest).max()) <= atol:
+                break
+    return x

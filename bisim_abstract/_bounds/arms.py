@@ -31,6 +31,7 @@ from bisim_abstract._base.parallel import (
     spans,
 )
 from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, exact_blocks
 from bisim_abstract._bounds.features import ValueFeatures
@@ -46,6 +47,7 @@ LOOKUP = (
     *("first", "second", "indptr", "indices", "n_blocks", "n_actions", "is_point"),
     *("slots", "places"),
 )
+ATTEMPTS = 4  # times that a table is moved outward before it is given up
 LOOKUP_BYTES = 2**30  # memory for looked-up positions, beyond which they are found anew
 
 
@@ -252,6 +254,60 @@ class Arms:
             self.covered = self.covered.with_bounds(upper=new)
         return moved[0], moved[1]
 
+    def adopt(self, candidate: FloatArray, *, is_upper: bool) -> float:
+        """Take over bounds that nobody answers for, as far as they prove to be some.
+
+        A table g is taken where it is tighter than the bounds f, at all pairs or at none. Upper
+        arm: h = min(f, g) is adopted if its backup, rounded up, is at most g wherever h is g. Then
+        Th <= h there, and elsewhere Th <= Tf <= f = h as T is monotone: h is a super-solution
+        again, whatever g was. So is min(h, its backup), which is what a sweep of h gives. Lower
+        arm: mirrored, with h = max(f, g), and 0 as the distance of a block from itself.
+
+        T is here that of `backup`, blocks with their radii included, frontier and places of equal
+        states fixed: all that matters is that it is monotone. Where g fails by ε it is moved
+        outward. By ε/(1 - gamma) for states: costs that grow by c let backups grow by gamma·c at
+        most. Of blocks, those of the upper arm may grow by gamma·(1 + both radii)·c: it is moved
+        by more, if that is below c. Whether it was enough is seen by another backup, and not taken
+        for granted; then by twice as much, and again, before g is given up.
+
+        Args:
+            candidate: (covered) any numbers.
+            is_upper: The upper arm; else the lower one.
+
+        Returns:
+            The largest change of a bound.
+        """
+        old = self.upper if is_upper else self.lower
+        if not np.isfinite(candidate).all():
+            return 0.0
+        sign = 1.0 if is_upper else -1.0
+        first, second = self.pairs()
+        may_move = np.ones(old.size, bool) if is_upper else first != second
+        table, reach = candidate, 1.0 / (1.0 - self.gamma)
+        growth = self.gamma * (1.0 + 2.0 * float(self.model.radius.max()))
+        if is_upper and growth < 1.0:
+            reach = 1.0 / (1.0 - growth)
+        for _ in range(ATTEMPTS):
+            table = np.maximum(table, 0.0)
+            is_new = may_move & (table < old if is_upper else table > old)
+            if not is_new.any():
+                return 0.0
+            new = np.where(is_new, table, old)
+            backup = self.backup(
+                self.ground_costs(is_upper=is_upper, covered=new), is_upper=is_upper
+            )
+            failing = float((sign * (backup - table))[is_new].max())
+            if failing <= 0.0:
+                best = np.minimum(new, backup) if is_upper else np.maximum(new, backup)
+                changed = {"upper" if is_upper else "lower": best}
+                self.covered = self.covered.with_bounds(**changed)
+                return float(np.abs(best - old).max())
+            # What the sum itself rounds is left room for.
+            failing += 8.0 * EPS * float(np.abs(table).max())
+            table = table + sign * failing * reach
+            reach *= 2.0
+        return 0.0
+
     def ground_pairs(self) -> tuple[IntArray, IntArray]:
         """The pairs of states whose costs backups read, place by place.
 
@@ -295,9 +351,29 @@ class Arms:
             values: Costs of `ground_pairs`, at least 0, the first of them 0.
             is_upper: Round up; else down.
         """
+        return self._backed_up(values, is_upper=is_upper, columns=1)[:, 0]
+
+    def coupled_backup(self, values: FloatArray, *, is_upper: bool) -> FloatArray:
+        """(covered, 1 + n_actions * (1 + 2 * width)) the same, and couplings that it came from.
+
+        Couplings are untrusted: see `arm_kernel` for the columns.
+        """
+        return self._backed_up(values, is_upper=is_upper, columns=self._coupling_columns)
+
+    @property
+    def _coupling_columns(self) -> int:
+        # A coupling has fewer cells than both supports together.
+        return 1 + self.model.n_actions * (1 + 4 * self.model.max_support)
+
+    @property
+    def coupling_bytes(self) -> int:
+        """Memory that `coupled_backup` takes."""
+        return 8 * self.n_covered * self._coupling_columns
+
+    def _backed_up(self, values: FloatArray, *, is_upper: bool, columns: int) -> FloatArray:
         # True rows of an estimated model may reach anything, at a cost of D at most.
         reach = self.starts.diameter if self.model.is_estimate and is_upper else 0.0
-        out = np.empty(self.n_covered)
+        out = np.empty((self.n_covered, columns))
         fresh = {"values": read_only(values), "reach": reach, "is_upper": is_upper}
         self._looked_up().sweep(fresh, out)
         self.backups += self.n_covered

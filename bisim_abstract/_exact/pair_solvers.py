@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from bisim_abstract._base.linear import no_fork
+from bisim_abstract._base.linear import solve_contraction
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback
@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 PATIENCE = 12  # sweeps without a smaller residual before plain sweeps take over
 PLAIN_SWEEPS = 8  # how many of them
+CIRCLING = 6  # of them after which both sides seem to go in circles, and move in turn
+ALONE = 20  # Newton steps of couplings alone, at most
+COUPLED = 1e-2  # of the residual of a sweep: where these end
 ROUNDING = 2.0**-50  # plain sweeps cannot bring the residual below this, relative
 
 
@@ -187,13 +190,14 @@ class StochasticPairs:
 
     def improve(self, target: float, max_sweeps: int) -> None:
         best, best_value = np.inf, self._value
-        patience, plain_left = PATIENCE, 0
+        patience, plain_left, is_circling = PATIENCE, 0, False
         while self.sweeps < max_sweeps:
             backup, residual = self._sweep()
             if residual < best:
                 best, best_value, patience = residual, backup, PATIENCE
             else:
                 patience -= 1
+            is_circling = is_circling or patience <= PATIENCE - CIRCLING
             if best <= max(target, ROUNDING * self.top()):
                 break
             if patience == 0:
@@ -203,7 +207,23 @@ class StochasticPairs:
                 self._spread(backup)
             else:
                 self._spread(self._newton(backup, residual))
+                if is_circling:
+                    self._couple(COUPLED * residual, max_sweeps)
         self._spread(best_value)
+
+    def _couple(self, target: float, max_sweeps: int) -> None:
+        """Newton's method on couplings alone, until the residual of the present actions is small.
+
+        Moves of both sides at once may go in circles. With actions fixed the other side is alone,
+        and its tables fall; then actions improve by one step, and tables rise: policy iteration.
+        """
+        for _ in range(ALONE):
+            if self.sweeps >= max_sweeps:
+                return
+            backup, residual = self._sweep(is_fixed=True)
+            if residual <= target:
+                return
+            self._spread(self._newton(backup, residual))
 
     def residual(self) -> tuple[float, float]:
         from bisim_abstract._kernels.transport import residual_kernel
@@ -232,8 +252,11 @@ class StochasticPairs:
     def full_table(self) -> FloatArray:
         return self._table.copy()
 
-    def _sweep(self) -> tuple[FloatArray, float]:
-        """The backup of the table, and how far it moved; actions and couplings are kept."""
+    def _sweep(self, *, is_fixed: bool = False) -> tuple[FloatArray, float]:
+        """The backup of the table, and how far it moved; actions and couplings are kept.
+
+        With `is_fixed`, actions stay, and it is not the backup but that of these.
+        """
         from bisim_abstract._kernels.transport import sweep_kernel
 
         model, backup = self._model, np.empty_like(self._value)
@@ -249,6 +272,7 @@ class StochasticPairs:
                 self._gamma,
                 self._table,
                 self._drift,
+                is_fixed,
                 self._action,
                 self._ceiling,
                 backup,
@@ -264,37 +288,31 @@ class StochasticPairs:
 
     def _newton(self, guess: FloatArray, residual: float) -> FloatArray:
         """Solve f = r + gamma·Π f for the couplings of the last sweep, starting at `guess`."""
-        from scipy.sparse.linalg import LinearOperator, bicgstab
-
         # With guess = r + gamma·Π f at the present f, the correction x = solution - guess obeys
         # x = gamma·Π (guess - f) + gamma·Π x. It is solved for in units of the residual, so
         # that norms neither overflow nor vanish.
-        count = self._value.size
-        system = LinearOperator((count, count), matvec=lambda x: x - self._coupled(x), dtype=float)
-        # Called here first, where it may be compiled: see `_coupled`.
         constant = self._coupled((guess - self._value) / residual)
-        with no_fork(), np.errstate(all="ignore"):  # a breakdown is seen in the result
-            correction, _ = bicgstab(system, constant, rtol=0.0, atol=1e-2, maxiter=200)
+        correction = solve_contraction(self._coupled, constant, atol=1e-2, max_steps=200)
         solution = guess + residual * correction
         return np.maximum(solution, 0.0) if np.isfinite(solution).all() else guess
 
     def _coupled(self, x: FloatArray) -> FloatArray:
-        """gamma·Π x, for the couplings of the last sweep.
-
-        In this thread alone: it is called where forks wait, and a fork that waits holds what a
-        pool of threads would wait for.
-        """
+        """gamma·Π x, for the couplings of the last sweep."""
         from bisim_abstract._kernels.transport import coupled_kernel
 
-        vector, out = np.array(x, dtype=np.float64).ravel(), np.empty(x.size)
-        coupled_kernel(self._cells, self._masses, self._gamma, vector, out)
+        out = np.empty(x.size)
+
+        def part(begin: int, end: int) -> None:
+            coupled_kernel(begin, end, self._cells, self._masses, self._gamma, x, out)
+
+        self._map(part)
         return out
 
     def _spread(self, value: FloatArray) -> None:
         """Make `value` the table."""
         from bisim_abstract._kernels.transport import spread_kernel
 
-        self._drift += self._gamma * float(np.abs(value - self._value).max(initial=0.0))
+        self._drift += self._gamma * float((value - self._value).max(initial=0.0))
         self._value = value
 
         def part(begin: int, end: int) -> None:

@@ -555,6 +555,7 @@ def sweep_kernel(
     gamma: float,
     table: FloatArray,
     drift: float,
+    is_fixed: bool,
     action: IntArray,
     ceiling: FloatArray,
     value: FloatArray,
@@ -564,7 +565,8 @@ def sweep_kernel(
     """One exact backup of the pairs at positions begin..end, in plain floating point.
 
     In: the MDP's rows and rewards (n, A), table (n, n) symmetric with zero diagonal; drift: what
-    the values of actions may have grown by so far, as the table moved.
+    the values of actions may have grown by so far, as the table moved; is_fixed: actions stay as
+    they are, and only couplings are looked for.
     In/out: action (pairs), the maximising action, tried first; ceiling (pairs, A): each action's
     value when it was last looked at, less the drift of that time. One that cannot have come up
     to the best since is passed over.
@@ -583,7 +585,7 @@ def sweep_kernel(
     for at in range(begin, end):
         best = -1.0
         chosen = action[at]
-        for k in range(n_actions):
+        for k in range(1 if is_fixed else n_actions):
             a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
             if ceiling[at, a] + drift <= best:
                 continue
@@ -745,6 +747,42 @@ def residual_kernel(
     return rise, fall
 
 
+@inner
+def keep_kernel(
+    m: int,
+    n: int,
+    place_p: IntArray,
+    place_q: IntArray,
+    positions: AnyIntArray,
+    work: Scratch,
+    out: FloatArray,
+) -> float:
+    """Write down the coupling of m and n masses that `couple_kernel` has found; what it costs.
+
+    In: place_p and place_q, where among the masses each entry of two rows is, or -1; positions of
+    the ground costs of their cells; of `work` the masses, costs and the flow. Out: out, the line of
+    an action as in `arm_kernel`.
+    """
+    width = out.size // 2
+    used = 0
+    total = 0.0
+    for i in range(place_p.size):
+        for j in range(place_q.size):
+            x, y = place_p[i], place_q[j]
+            if x < 0 or y < 0:
+                continue
+            if m == 1 or n == 1:  # one coupling, which was not looked for
+                mass = work.mass_p[x] * work.mass_q[y]
+            else:
+                mass = work.flow[x * n + y]
+            if mass > 0.0 and used < width:
+                out[1 + used] = positions[i * place_q.size + j]
+                out[1 + width + used] = mass
+                total += mass * work.cost[x * n + y]
+                used += 1
+    return total
+
+
 @kernel
 def arm_kernel(
     begin: int,
@@ -777,8 +815,11 @@ def arm_kernel(
     (weights) and divided by their sums (probs); low, high, radius, spare, short (blocks,
     actions); widest, the longest row; reach: no ground cost outside the supports is larger (0 if
     members reach nothing outside).
-    Out: out (pairs): a lower bound on the exact backup of every pair of members, or an upper
-    bound.
+    Out: out (pairs, 1 + actions·(1 + 2·width)) or (pairs, 1). The first column is a lower bound on
+    the exact backup of every pair of members, or an upper bound. The others, if there are any, say
+    where it came from, untrusted and for every action: a constant, places in `values`, and what
+    each of them weighs, so that constant + gamma·(what they weigh) is the action's backup. Unused
+    places weigh 0.
 
     Why bounds, for members x and y with rows within t and t' of the centres c and c':
     - Rewards: |R(x) - R(y)| lies between the gap and the span of the two intervals.
@@ -807,6 +848,8 @@ def arm_kernel(
         s, t = first[at], second[at]
         cell = offset[at - begin]
         best = 0.0
+        out[at] = 0.0
+        is_asked = out.shape[1] > 1
         for a in range(n_actions):
             p, q = s * n_actions + a, t * n_actions + a
             rows = some_masses_kernel(p, indptr, probs, mass_p, place_p)
@@ -826,6 +869,7 @@ def arm_kernel(
             more = 1 if free > 0.0 and not is_upper else 0
             stride = cols + more
             top = 0.0
+            begin_cell = cell
             for i in range(length_p):
                 line = place_p[i] * stride
                 for j in range(length_q):
@@ -840,7 +884,7 @@ def arm_kernel(
             else:
                 gap = max(0.0, low[s, a] - high[t, a], low[t, a] - high[s, a])
             most = max(top, reach) if free > 0.0 else top
-            if (gap + gamma * most) * (1.0 + 4.0 * EPS) + TINY <= best:
+            if (gap + gamma * most) * (1.0 + 4.0 * EPS) + TINY <= best and not is_asked:
                 continue
             is_still = same_row_kernel(p, q, indptr, indices, weights)
             if is_still:
@@ -857,37 +901,89 @@ def arm_kernel(
                         cost[rows * stride + j] = 0.0
                     cost[rows * stride + cols] = 4.0 * top
                 lower, upper = couple_kernel(rows + more, stride, top, work)
+            is_capped = False  # whether it is the dearest cell that counts
             if is_upper:
                 if free >= 1.0:
                     upper = most
                 elif free > 0.0:
                     upper = (upper * (1.0 - without) + free * most) * (1.0 + 8.0 * EPS) + TINY
                     upper = min(upper, most)
-                best = max(best, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
+                is_capped = free > 0.0 and upper == most
+                value = (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY
             else:
-                best = max(best, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
-        out[at] = best
+                value = (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY
+            best = max(best, value)
+            if is_asked:
+                size = (out.shape[1] - 1) // n_actions
+                note = out[at, 1 + a * size : 1 + (a + 1) * size]
+                total = 0.0
+                if not is_capped and not is_still and free < 1.0 and top > 0.0:
+                    total = keep_kernel(
+                        rows + more,
+                        stride,
+                        place_p[:length_p],
+                        place_q[:length_q],
+                        positions[begin_cell : begin_cell + length_p * length_q],
+                        work,
+                        note,
+                    )
+                note[0] = value - gamma * total
+        out[at, 0] = best
 
 
 @kernel
 def coupled_kernel(
+    begin: int,
+    end: int,
     cells: IntArray,
     masses: FloatArray,
     gamma: float,
     x: FloatArray,
     out: FloatArray,
 ) -> None:
-    """The mean of `x`, times gamma, over each pair's coupling.
+    """The mean of `x`, times gamma, over the coupling of each of the pairs begin..end.
 
     In: cells and masses (pairs, width), as `sweep_kernel` keeps them; x (pairs). Out: out (pairs).
     """
-    for p in range(cells.shape[0]):
+    for p in range(begin, end):
         total = 0.0
         for k in range(cells.shape[1]):
             at = cells[p, k]
             if at >= 0:
                 total += masses[p, k] * x[at]
         out[p] = gamma * total
+
+
+@kernel
+def respond_kernel(
+    begin: int,
+    end: int,
+    couplings: FloatArray,
+    n_actions: int,
+    gamma: float,
+    values: FloatArray,
+    action: IntArray,
+    out: FloatArray,
+) -> None:
+    """The best action of the pairs begin..end where couplings are given, and what it is worth.
+
+    In: couplings, as `arm_kernel` writes them; values, ground costs. Out: out (pairs).
+    In/out: action (pairs), which changes only for a better one.
+    """
+    size = (couplings.shape[1] - 1) // n_actions
+    for at in range(begin, end):
+        best, chosen = -np.inf, action[at]
+        for k in range(n_actions):
+            a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
+            line = 1 + a * size
+            total = 0.0
+            for c in range(line + 1, line + 1 + size // 2):
+                total += couplings[at, c + size // 2] * values[int(couplings[at, c])]
+            total = couplings[at, line] + gamma * total
+            if total > best:
+                best, chosen = total, a
+        action[at] = chosen
+        out[at] = best
 
 
 @kernel

@@ -28,7 +28,12 @@ from bisim_abstract._propose.partitions import (
     split_labels,
 )
 from bisim_abstract._prove.standing import Standing
-from bisim_abstract._prove.sweeping import CHECK_EVERY, moved_outward, sweeps_needed
+from bisim_abstract._prove.sweeping import (
+    CHECK_EVERY,
+    Sweeper,
+    moved_outward,
+    sweeps_needed,
+)
 from bisim_abstract._prove.target import Prospect
 
 MOST_BLOCKS = 20_000  # of one level
@@ -209,15 +214,20 @@ class Levels:
 
     def _sweeps(self, arms: Arms, name: str) -> Iterator[tuple[int, float]]:
         """Sweep the arms of blocks: numbers of sweeps, and by how much bounds moved."""
-        before = self.backups
+        before, what = self.backups, f"bounding {counted(arms.n, 'block')} by {name}"
+        sweeper = Sweeper(
+            arms,
+            lower=True,
+            tol=1e-9 * arms.starts.diameter,
+            pause=lambda detail: self._standing.pause(what, detail),
+        )
         for sweep in range(1, sweeps_needed(self._table.gamma) + 1):
-            moved = max(arms.sweep())
+            moved = sweeper.sweep()
             self.backups = before + arms.backups
-            self._standing.pause(
-                f"bounding {counted(arms.n, 'block')} by {name}",
-                f"sweep {sweep}, moved {moved:.2g}",
-            )
+            self._standing.pause(what, f"sweep {sweep}, moved {moved:.2g}")
             yield sweep, moved
+            if sweeper.is_settled:
+                return
 
     def _sweep_by_value(self, arms: Arms, name: str) -> None:
         """Until the fewest clusters that seem worth enough are certified, or nothing moves."""

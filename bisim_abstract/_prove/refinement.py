@@ -42,7 +42,13 @@ from bisim_abstract._prove.cost import Cost
 from bisim_abstract._prove.levels import Levels
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._prove.standing import Standing, go_on
-from bisim_abstract._prove.sweeping import CHECK_EVERY, moved_outward, sweeps_needed
+from bisim_abstract._prove.sweeping import (
+    CHECK_EVERY,
+    JUMP_AFTER,
+    Sweeper,
+    moved_outward,
+    sweeps_needed,
+)
 from bisim_abstract._prove.target import Target
 from bisim_abstract._prove.work import Pause
 
@@ -265,7 +271,7 @@ class Refinement:
         if self.table.model.is_estimate or self.standing.too_many():
             return False
         # Until a start has shrunk to a thousandth.
-        sweeps = sweeps_needed(self.table.gamma, 1e-3)
+        sweeps = min(sweeps_needed(self.table.gamma, 1e-3), 2 * JUMP_AFTER)  # and jumps
         return self.standing.sweep_seconds(n_pairs, sweeps) > self.standing.all_seconds()
 
     def _open_pairs(self, tau: float, room: int) -> tuple[IntArray, IntArray]:
@@ -305,15 +311,21 @@ class Refinement:
     ) -> None:
         table = self.table
         limit, begin = sweeps_needed(table.gamma), table.backups
+        what = f"sweeping {counted(table.n_covered, 'pair')} {where}"
+        little = 1e-4 * max(tau, self.target.resolution)
+        sweeper = Sweeper(
+            table,
+            lower=is_lower,
+            upper=is_upper,
+            tol=1e-2 * little,
+            pause=lambda detail: self.standing.pause(what, detail),
+        )
         for sweep in range(1, limit + 1):
             if self.target.is_by_value and table.backups - begin > CHASE:
                 break  # this threshold was only a hope
-            moved = table.sweep(lower=is_lower, upper=is_upper)
-            self.standing.pause(
-                f"sweeping {counted(table.n_covered, 'pair')} {where}",
-                f"sweep {sweep}, moved {max(moved):.2g}",
-            )
-            if max(moved) <= 1e-4 * max(tau, self.target.resolution):
+            moved = sweeper.sweep()
+            self.standing.pause(what, f"sweep {sweep}, moved {moved:.2g}")
+            if moved <= little or sweeper.is_settled:
                 break
             if sweep % CHECK_EVERY == 0 and self.target.tol is None:
                 self.standing.forget()

@@ -3,14 +3,77 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray
 from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._bounds.jumps import can_jump, jump
 
 CHECK_EVERY = 5  # sweeps between two looks at the goal
+JUMP_AFTER = 30  # sweeps that a jump of one arm takes as long as, about
+LITTLE = 1e-4  # of the largest distance: a jump that gains less has shown that this is all
+LONG = 100  # sweeps to a thousandth of the start, beyond which a jump comes first
+
+
+def first_jump(gamma: float) -> int:
+    """Sweeps after which a jump pays: where thousands are ahead, at once."""
+    return CHECK_EVERY if sweeps_needed(gamma, 1e-3) > LONG else JUMP_AFTER
+
+
+class Sweeper:
+    """Moves the bounds of covered pairs, by sweeps and, where these take too many, by jumps.
+
+    What is done when depends on gamma and on bounds alone, not on the clock: a certificate does not
+    depend on who made it.
+
+    Args:
+        arms: The arms.
+        lower: Whether the lower arm is to move.
+        upper: Whether the upper arm is to move.
+        tol: Distance from the fixed point that does not matter.
+        pause: Called within a jump, with words.
+
+    Attributes:
+        sweeps: Sweeps made.
+        is_settled: Whether a jump and the sweeps after it have shown that little is left to gain.
+    """
+
+    def __init__(
+        self,
+        arms: Arms,
+        *,
+        lower: bool,
+        upper: bool = True,
+        tol: float,
+        pause: Callable[[str], None],
+    ) -> None:
+        self.sweeps = 0
+        self.is_settled = False
+        self._arms, self._tol, self._pause = arms, tol, pause
+        self._sides = {"lower": lower, "upper": upper}
+        self._next = first_jump(arms.gamma)
+
+    def sweep(self) -> float:
+        """Sweep once, and jump where it is time; the largest change of a bound."""
+        moved = max(self._arms.sweep(**self._sides))
+        self.sweeps += 1
+        if self.sweeps < self._next or moved <= self._tol or not can_jump(self._arms):
+            return moved
+        self._next = self.sweeps + JUMP_AFTER
+        jumped = max(
+            jump(self._arms, is_upper=side == "upper", tol=self._tol, pause=self._tell)
+            for side, is_moving in self._sides.items()
+            if is_moving
+        )
+        # Where jumps are refused, sweeps creep: what they can still gain is not worth it.
+        self.is_settled = jumped <= LITTLE * self._arms.starts.diameter
+        return max(moved, jumped)
+
+    def _tell(self, residual: float) -> None:
+        self._pause(f"solving, residual {residual:.2g}")
 
 
 def sweeps_needed(gamma: float, share: float = 1e-9) -> int:

@@ -824,7 +824,7 @@ def test_partial_transport() -> None:
         normalise_rows_kernel(indptr, weights, probs)
         radius = np.array([[free / 2.0], [free / 2.0]])
         indices = np.concatenate([np.arange(m), np.arange(n)])
-        zero, out = np.zeros((2, 1)), np.empty(1)
+        zero, out = np.zeros((2, 1)), np.empty((1, 1))
         arm_kernel(
             0,
             1,
@@ -848,7 +848,7 @@ def test_partial_transport() -> None:
             cost.ravel().copy(),
             out,
         )
-        got = float(out[0])
+        got = float(out[0, 0])
         assert Fraction(got) <= truth
         loose = max(loose, float(truth) - got)
     assert loose <= 1e-13
