@@ -250,11 +250,11 @@ def test_distances_to_a_support_are_not_all_held_at_once() -> None:
             kinds=np.zeros(1, np.int64),
             corrections=np.full(1, 1e-9),
             witnesses=SimpleNamespace(
-                values=2.0 * mdp.rewards.T,
+                values=-2.0 * mdp.rewards.T,
                 actions=np.zeros(1, np.int64),
-                signs=np.ones(1, np.int64),
+                signs=np.full(1, -1),
                 support=np.arange(n)[None],
-                potential=2.0 * mdp.rewards.T,
+                potential=-2.0 * mdp.rewards.T,  # the last states decide for all
                 corrections=np.full(1, 1e-9),
             ),
         ),
@@ -268,7 +268,7 @@ def test_distances_to_a_support_are_not_all_held_at_once() -> None:
         tracemalloc.stop()
     assert result.is_valid, result.problem
     assert peak < 8 * n * n
-    content["features"].witnesses.potential = -2.0 * mdp.rewards.T
+    content["features"].witnesses.potential = 2.0 * mdp.rewards.T
     assert not found(content, mdp).is_valid
 
 
