@@ -209,8 +209,8 @@ def agreeing(seed: int) -> tuple[TabularMDP, Ints]:
     for a in range(n_actions):
         there = rng.dirichlet(np.ones(4)) * (1.0 - share)
         for s in range(n):
-            np.add.at(P[s, a], [rng.integers(6), 6, 7, 8], there)
-            P[s, a, [rng.integers(6), 6, 7, 8][(s + a) % 4]] += share
+            P[s, a, [int(rng.integers(6)), 6, 7, 8]] += there
+            P[s, a, [int(rng.integers(6)), 6, 7, 8][(s + a) % 4]] += share
     rewards = rng.random((4, n_actions))[groups] + 0.01 * rng.random((n, n_actions))
     return TabularMDP.from_dense(P, rewards), groups
 

@@ -27,7 +27,7 @@ COMPONENTS = [
         f"level{k}.{name}"
         for k in range(2)
         for name in (
-            *("labels", "low", "high", "indptr", "indices", "probs", "radius"),
+            *("labels", "low", "high", "indptr", "indices", "probs", "radius", "spare", "short"),
             *("pair_keys", "pair_lower", "pair_upper"),
         )
     ),
@@ -156,6 +156,8 @@ def test_component_arrays_of_wrong_dtype_are_refused(tmp_path: Path, name: str) 
         ("level0.radius", (0, 0), -1e-9),
         ("level0.radius", (0, 0), 1.5),
         ("level0.radius", (0, 0), np.nan),
+        ("level0.spare", (0, 0), 1.5),
+        ("level0.short", (0, 0), -1e-9),
         ("level0.pair_keys", 0, -1),
         ("level0.pair_keys", -1, 16),
         ("level0.pair_keys", -1, 15),  # the diameter of a block of one

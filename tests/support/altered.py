@@ -75,7 +75,8 @@ def drop_support(content: dict[str, Any]) -> None:
     model.probs[model.indptr[row]] += model.probs[last]
     model.indices, model.probs = np.delete(model.indices, last), np.delete(model.probs, last)
     model.indptr = model.indptr - (np.arange(model.indptr.size) > row)
-    model.radius[divmod(row, model.radius.shape[1])] = 1.0
+    for shares in (model.radius, model.short):
+        shares[divmod(row, shares.shape[1])] = 1.0
 
 
 def merge(name: str) -> Callable[[dict[str, Any]], None]:

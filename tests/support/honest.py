@@ -63,11 +63,23 @@ def ends(mdp: TabularMDP, state: int, action: int) -> tuple[Fraction, Fraction]:
     return reward - radius, reward + radius
 
 
+def lacking_exact(row: dict[int, Fraction], centre: dict[int, Fraction], spare: float) -> Fraction:
+    """How much of a centre, less a spare share, a row does not have."""
+    keep = 1 - Fraction(spare)
+    return sum(
+        (max(Fraction(0), keep * mass - row.get(b, Fraction(0))) for b, mass in centre.items()),
+        Fraction(0),
+    )
+
+
 def block_model(mdp: TabularMDP, labels: Sequence[int]) -> SimpleNamespace:
-    """Intervals, the mean lifted row of each block as its centre, and exact radii."""
+    """Intervals, the mean lifted row of each block as its centre, and exact radii.
+
+    Every other row does without a sixteenth of its centre.
+    """
     n_blocks, n_actions = max(labels) + 1, mdp.n_actions
     low, high = np.empty((n_blocks, n_actions)), np.empty((n_blocks, n_actions))
-    radius = np.empty((n_blocks, n_actions))
+    radius, spare, short = (np.zeros((n_blocks, n_actions)) for _ in range(3))
     indptr, indices, probs = [0], [], []
     for block in range(n_blocks):
         members = [s for s, label in enumerate(labels) if label == block]
@@ -80,13 +92,16 @@ def block_model(mdp: TabularMDP, labels: Sequence[int]) -> SimpleNamespace:
             centre = [float(sum(r.get(b, Fraction(0)) for r in rows) / len(rows)) for b in reach]
             total = sum((Fraction(v) for v in centre), Fraction(0))
             row = {b: Fraction(v) / total for b, v in zip(reach, centre, strict=True)}
-            away = Fraction(0)
+            away, lack = Fraction(0), Fraction(0)
+            spare[block, a] = 0.0625 * ((block + a) % 2)
             for s, other in zip(members, rows, strict=True):
                 extra = Fraction(0)
                 if mdp.estimate is not None:
                     extra = Fraction(float(mdp.estimate.row_radius[s, a]))
                 away = max(away, min(Fraction(1), variation_exact(other, row) + extra))
-            radius[block, a] = up(away)
+                lacks = lacking_exact(other, row, float(spare[block, a])) + extra
+                lack = max(lack, min(Fraction(1), lacks))
+            radius[block, a], short[block, a] = up(away), up(lack)
             indices += reach
             probs += centre
             indptr.append(len(indices))
@@ -98,6 +113,8 @@ def block_model(mdp: TabularMDP, labels: Sequence[int]) -> SimpleNamespace:
         indices=np.array(indices, np.int64),
         probs=np.array(probs),
         radius=radius,
+        spare=spare,
+        short=short,
         is_estimate=mdp.estimate is not None,
     )
 
@@ -105,6 +122,7 @@ def block_model(mdp: TabularMDP, labels: Sequence[int]) -> SimpleNamespace:
 def state_model(mdp: TabularMDP) -> SimpleNamespace:
     """States as blocks of one, intervals kept as fractions."""
     estimate = mdp.estimate
+    radius = np.zeros(mdp.rewards.shape) if estimate is None else estimate.row_radius
     pairs = [[ends(mdp, s, a) for a in range(mdp.n_actions)] for s in range(mdp.n_states)]
     return SimpleNamespace(
         labels=np.arange(mdp.n_states),
@@ -113,7 +131,9 @@ def state_model(mdp: TabularMDP) -> SimpleNamespace:
         indptr=mdp.indptr,
         indices=mdp.indices,
         probs=mdp.probs,
-        radius=np.zeros(mdp.rewards.shape) if estimate is None else estimate.row_radius,
+        radius=radius,
+        spare=np.zeros(mdp.rewards.shape),
+        short=radius,
         is_estimate=estimate is not None,
     )
 
@@ -147,14 +167,17 @@ class Operator:
             gap, span = self.apart(s, t, a)
             (x, p), (y, q) = self.row(s, a), self.row(t, a)
             cost = [[table[i][j] for j in y] for i in x]
-            free = Fraction(float(self.model.radius[s][a])) + Fraction(
-                float(self.model.radius[t][a])
+            free, short = (
+                Fraction(float(x[s][a])) + Fraction(float(x[t][a]))
+                for x in (self.model.radius, self.model.short)
             )
             if is_upper:
+                spare = max(Fraction(float(self.model.spare[k][a])) for k in (s, t))
                 kappa = max(max(line) for line in cost)
-                if self.model.is_estimate and free > 0:
+                if self.model.is_estimate and short > 0:
                     kappa = max(kappa, self.diameter)
-                far = min(kappa, transport_exact(cost, p, q) + free * kappa)
+                carried = (1 - spare) * transport_exact(cost, p, q)
+                far = min(kappa, carried + (spare + short) * kappa)
                 best = max(best, span + self.gamma * far)
             else:
                 best = max(best, gap + self.gamma * partial_exact(cost, p, q, free))

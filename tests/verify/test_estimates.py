@@ -51,7 +51,8 @@ def shift_interval(content: dict[str, Any]) -> None:
 def forget_rows(content: dict[str, Any]) -> None:
     """Radii of the estimated rows alone."""
     plain = dataclasses.replace(GUESS, estimate=None)
-    content["levels"][0].model.radius = block_model(plain, [0, 1, 1, 2, 0]).radius
+    model = block_model(plain, [0, 1, 1, 2, 0])
+    content["levels"][0].model.radius, content["levels"][0].model.short = model.radius, model.short
 
 
 def sure_features(content: dict[str, Any]) -> None:
@@ -128,6 +129,7 @@ def test_true_rows_of_an_estimate_may_leave_the_support(guessed: dict[str, Any])
             for s in range(5)
             if labels[s] == block
         )
+    model.spare, model.short = np.zeros(model.radius.shape), model.radius.copy()
     assert (model.radius < 1.0).all()
     level = SimpleNamespace(
         model=model, keys=np.empty(0, np.int64), lower=np.empty(0), upper=np.empty(0)

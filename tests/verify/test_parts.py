@@ -60,7 +60,7 @@ def test_a_radius_is_0_only_if_sums_are_exact() -> None:
         model = block_model(mdp, labels)
         # Block 0 is the state itself; its row reaches block 0 and, by two entries, block 1.
         model.probs[:2] = [entries[0], entries[1] + entries[2]]
-        model.radius[:] = 0.0
+        model.radius[:] = model.spare[:] = model.short[:] = 0.0
         level = SimpleNamespace(
             model=model, keys=np.empty(0, np.int64), lower=np.empty(0), upper=np.empty(0)
         )
@@ -69,8 +69,8 @@ def test_a_radius_is_0_only_if_sums_are_exact() -> None:
         assert (total == Fraction(entries[1] + entries[2])) == is_exact
         assert found(content, mdp, "exact").is_valid == is_exact
         made: Any = SimpleNamespace(**content)
-        radius = check_radii(read_claims(made, mdp).levels[0], mdp, 1)
-        assert (radius[0, 0] == 0.0) == is_exact
+        radii = check_radii(read_claims(made, mdp).levels[0], mdp, 1)
+        assert (radii.radius[0, 0] == 0.0) == (radii.short[0, 0] == 0.0) == is_exact
 
 
 def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
