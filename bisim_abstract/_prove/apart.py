@@ -15,8 +15,10 @@ import numpy as np
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.boxes import Boxes
+from bisim_abstract._bounds.pair_table import PairTable
 
 ROUNDS = 12  # of looking one step further
+SWEEPS = 2  # of each
 BROAD = 100  # pairs covered for each open one, up to which all that it reads is covered too
 SAMPLE = 200_000  # pairs by which the others are judged
 
@@ -31,53 +33,93 @@ def likely_limit(boxes: Boxes, n_pairs: int, seed: int) -> float:
 
 
 def raise_lower(
-    arms: Arms, boxes: Boxes, limit: float, *, most: int, swept: Callable[[int, float], None]
+    arms: Arms,
+    boxes: Boxes,
+    limit: float,
+    first: IntArray,
+    second: IntArray,
+    *,
+    most: int,
+    swept: Callable[[int, float], None],
 ) -> None:
-    """Sweep the lower arm, and cover more of what it reads, until no covered pair is too close.
+    """Raise the lower bounds of pairs of blocks, and cover them, until they are far enough apart.
+
+    Each round has arms of its own, over the pairs that are still too close and what these lead
+    to; pairs that are settled are not swept again. Their tables start from what was found before.
+    Let M be the largest of all bounds found, pair by pair. Every one of them is a start value, or
+    a backup of bounds that are at most M; as backups are monotone, it is at most the backup of M.
+    So M is a sub-solution, and all of it goes into `arms`.
 
     Args:
-        arms: Over blocks; all pairs are covered that boxes leave open.
+        arms: Over blocks.
         boxes: Rewards and features of the blocks.
         limit: How far apart pairs should be.
+        first: Pairs that boxes leave open.
+        second: Their other blocks.
         most: Pairs that may be covered.
         swept: Called after each sweep, with its number and how far bounds moved.
     """
     model = arms.model
     heaviest = _heaviest(model.indptr, model.indices, model.probs).reshape(arms.n, -1)
+    found = PairTable.empty(arms.n)
+    keys = np.unique(np.minimum(first, second) * arms.n + np.maximum(first, second))
     known = ends = np.empty(0, np.int64)  # open pairs, and how far their paths were followed
+    ahead = keys
     depth = 0
-    for sweep in range(1, 2 * ROUNDS + 1):
-        moved, _ = arms.sweep(upper=False)
-        swept(sweep, moved)
-        first, second = _open_pairs(arms, boxes, limit)
-        if first.size == 0:
-            return
-        if sweep % 2:
-            continue  # what was covered last has been swept once only
-        keys = first * arms.n + second
-        if first.size * BROAD <= arms.n_covered:
+    for number in range(1, ROUNDS + 1):
+        found = _with_bounds(found, _swept(arms, found, ahead, number, swept))
+        at, _ = found.find(*np.divmod(keys, arms.n))
+        keys = keys[found.lower[at] < limit]
+        if keys.size == 0 or found.size > most:
+            break
+        if keys.size * BROAD <= found.size:
             # Few are left: all that they read, and what that reads, round by round.
             depth += 1
-            one, two = np.divmod(_all_ahead(arms, keys, depth), arms.n)
-        else:
-            at, is_known = _found_in(known, keys)
-            at_end = np.where(is_known, ends[at], keys) if known.size else keys
-            one, two = _leads_to(arms, boxes, heaviest, *np.divmod(at_end, arms.n))
-            known, ends = keys, one * arms.n + two
-            # A path that was of no use is followed further, and the others are begun as well.
-            others = [heaviest[x[is_known]].ravel() for x in (first, second)]
-            one, two = np.concatenate([one, others[0]]), np.concatenate([two, others[1]])
-        if arms.n_covered + one.size > most or arms.cover(one, two) == 0:
-            return
+            ahead = _all_ahead(arms, keys, depth)
+            continue
+        at, is_known = _found_in(known, keys)
+        at_end = np.where(is_known, ends[at], keys) if known.size else keys
+        ahead = _leads_to(arms, boxes, heaviest, at_end)
+        known, ends = keys, ahead
+        # A path that was of no use is followed further, and the others are begun as well.
+        one, two = (heaviest[x].ravel() for x in np.divmod(keys[is_known], arms.n))
+        use = one != two
+        others = (np.minimum(one, two) * arms.n + np.maximum(one, two))[use]
+        ahead = np.unique(np.concatenate([keys, ahead, others]))
+    arms.cover(*found.pairs())
+    at, is_found = found.find(*arms.pairs())
+    lower = np.where(is_found, found.lower[at], 0.0)
+    arms.tighten(lower, np.full(lower.size, np.inf))
 
 
-def _open_pairs(arms: Arms, boxes: Boxes, limit: float) -> tuple[IntArray, IntArray]:
-    """Covered pairs of different blocks that nothing keeps apart by the limit."""
-    first, second = arms.pairs()
-    at = np.flatnonzero((first != second) & (arms.lower < limit))
-    first, second = first[at], second[at]
-    is_open = boxes.pairs(first, second) < limit
-    return first[is_open], second[is_open]
+def _swept(
+    arms: Arms,
+    found: PairTable,
+    keys: IntArray,
+    number: int,
+    swept: Callable[[int, float], None],
+) -> PairTable:
+    """Bounds of pairs, from what was found before and by a few sweeps of the lower arm."""
+    own = Arms(arms.mdp, arms.gamma, model=arms.model, resources=arms.resources)
+    own.cover(*np.divmod(keys, arms.n))
+    if found.size:
+        at, is_found = found.find(*own.pairs())
+        own.tighten(np.where(is_found, found.lower[at], 0.0), np.full(at.size, np.inf))
+    for sweep in range(SWEEPS if found.size else 1):  # at first, there is nothing but rewards
+        moved, _ = own.sweep(upper=False)
+        arms.backups += own.n_covered
+        swept(SWEEPS * (number - 1) + sweep + 1, moved)
+    return own.covered
+
+
+def _with_bounds(found: PairTable, more: PairTable) -> PairTable:
+    """The larger of both lower bounds of all pairs that are in either."""
+    at, is_old = found.find(*more.pairs())
+    lower = found.lower.copy()
+    np.maximum.at(lower, at[is_old], more.lower[is_old])
+    new = ~is_old
+    kept = found.with_bounds(lower=lower) if found.size else found
+    return kept.with_pairs(more.keys[new], more.lower[new], more.upper[new])
 
 
 def _found_in(sorted_keys: IntArray, keys: IntArray) -> tuple[IntArray, BoolArray]:
@@ -115,10 +157,9 @@ def _ahead(arms: Arms, keys: IntArray) -> IntArray:
     return np.unique(np.concatenate(found))
 
 
-def _leads_to(
-    arms: Arms, boxes: Boxes, heaviest: IntArray, first: IntArray, second: IntArray
-) -> tuple[IntArray, IntArray]:
+def _leads_to(arms: Arms, boxes: Boxes, heaviest: IntArray, keys: IntArray) -> IntArray:
     """Where pairs of blocks go most likely, by the action that promises the largest distance."""
+    first, second = np.divmod(keys, arms.n)
     low, high = arms.model.low, arms.model.high
     best, one, two = np.full(first.size, -1.0), first.copy(), second.copy()
     for a in range(arms.model.n_actions):
@@ -128,7 +169,7 @@ def _leads_to(
         is_better = value > best
         best[is_better] = value[is_better]
         one[is_better], two[is_better] = to[is_better], too[is_better]
-    return np.minimum(one, two), np.maximum(one, two)
+    return np.minimum(one, two) * arms.n + np.maximum(one, two)
 
 
 def _heaviest(indptr: IntArray, indices: IntArray, probs: FloatArray) -> IntArray:

@@ -282,8 +282,7 @@ class Levels:
         close = boxes.close_pairs(limit, most=most, threads=self._resources.n_threads)
         if close is None:
             return False
-        arms.cover(*close)
-        raise_lower(arms, boxes, limit, most=most, swept=swept)
+        raise_lower(arms, boxes, limit, *close, most=most, swept=swept)
         return True
 
     def _boxes_of(self, arms: Arms) -> Boxes | None:

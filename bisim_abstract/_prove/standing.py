@@ -28,6 +28,7 @@ HOPE = 20.0  # seconds that all pairs may take where nothing but hope speaks for
 WORTH = 0.8  # clusters that others must have fewer than, times these, to be worth more work
 FINER = 3  # finer thresholds that are tried where one was promising only
 FEATURES = 32  # value functions where blocks are many: each of them saves pairs of blocks
+FEATURE_TOL = 1e-3  # of the diameter: what they may be off by, far below the width of blocks
 HOPELESS = 20.0  # blocks wider than this many times their distances are not worth more work
 
 
@@ -90,8 +91,9 @@ class Standing:
         if self._features is None:
             self.pause("computing value features", "")
             table = self.table
+            tol = FEATURE_TOL * table.starts.diameter
             self._features = value_features(
-                table.mdp, table.gamma, count=FEATURES, resources=table.resources
+                table.mdp, table.gamma, count=FEATURES, tol=tol, resources=table.resources
             )
         return self._features
 
