@@ -94,10 +94,10 @@ class Boxes:
         return values
 
     def for_kernels(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-        """All of them, column by column."""
-        low, high = (np.ascontiguousarray(x.T) for x in (self.low, self.high))
-        least, most = (np.ascontiguousarray(x) for x in (self.least, self.most))
-        return low, high, least, most, self.corrections
+        """All of them, column by column; copies, as what cannot be written is another type."""
+        columns = (self.low.T, self.high.T, self.least, self.most)
+        low, high, least, most = (np.array(x, order="C") for x in columns)
+        return low, high, least, most, np.array(self.corrections)
 
     def close_pairs(
         self, limit: float, *, most: int, threads: int

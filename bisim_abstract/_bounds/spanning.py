@@ -30,7 +30,7 @@ from bisim_abstract._linkage.forests import Forest, spanning_forest
 SINGLE_LIMIT = 1_000  # up to so many states, every one is a cell
 CELL_LIMIT = 20_000  # beyond, cells are too many to compare each with each
 OPEN_LIMIT = 10_000_000  # single pairs that are looked at between cells
-FEW_CELLS = 1_000  # up to so many are compared without compiled code
+FEW_CELLS = 200  # up to so many are compared without compiled code
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ def lower_forest(
     touched, least, is_used = _uncovered(n_states, ground, cells, keys)
     one, two = np.divmod(touched, count)
     inside = one == two
-    known = _Neighbours(one[~inside], two[~inside], least[~inside], count)
+    known = Neighbours(one[~inside], two[~inside], least[~inside], count)
     tree = _tree(ground.levels, cells, boxes, known)
     # What nobody looked at inside a cell may be at distance 0.
     nearest = np.where(cells.sizes > 1, 0.0, np.inf)
@@ -180,7 +180,7 @@ def closest_cells(ground: Ground, cells: Cells) -> float:
     """The least lower bound of two cells; infinite for a single one."""
     boxes = Boxes.of(ground.starts, ground.features, cells.labels)
     none = np.empty(0, np.int64)
-    known = _Neighbours(none, none, np.empty(0), cells.first.size)
+    known = Neighbours(none, none, np.empty(0), cells.first.size)
     return float(_tree(ground.levels, cells, boxes, known)[2].min(initial=np.inf))
 
 
@@ -246,11 +246,17 @@ def _rows(
 
 
 def _tree(
-    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes, known: _Neighbours
+    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes, known: Neighbours
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """A minimum spanning tree of cells: known distances, or what boxes and levels say."""
-    if cells.first.size <= FEW_CELLS:
-        return _small_tree(levels, cells, boxes, known)
+    make = _small_tree if cells.first.size <= FEW_CELLS else compiled_tree
+    return make(levels, cells, boxes, known)
+
+
+def compiled_tree(
+    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes, known: Neighbours
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """The same for any number of cells, of which no row is stored."""
     from bisim_abstract._kernels.cells import tree_kernel
 
     count, total = cells.first.size, 0
@@ -262,7 +268,7 @@ def _tree(
         values.append(level.lower)
         total += model.n_blocks
     one, two = np.concatenate(ends, axis=1) if ends else np.empty((2, 0), np.int64)
-    lines = _Neighbours(one, two, np.concatenate(values) if values else np.empty(0), total)
+    lines = Neighbours(one, two, np.concatenate(values) if values else np.empty(0), total)
     parent, weights = np.empty(count, np.int64), np.empty(count)
     tree_kernel(
         *boxes.for_kernels(),
@@ -277,9 +283,9 @@ def _tree(
 
 
 def _small_tree(
-    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes, known: _Neighbours
+    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes, known: Neighbours
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """The same, row by row."""
+    """The same for few cells, row by row."""
     read = _rows(levels, cells, boxes)
 
     def row(cell: int) -> FloatArray:
@@ -311,7 +317,7 @@ def _prim(count: int, row: Callable[[int], FloatArray]) -> tuple[IntArray, IntAr
     return nodes, parent[nodes], weights[nodes]
 
 
-class _Neighbours:
+class Neighbours:
     """Known distances between nodes, by node."""
 
     def __init__(self, a: IntArray, b: IntArray, values: FloatArray, count: int) -> None:

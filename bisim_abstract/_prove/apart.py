@@ -20,6 +20,7 @@ from bisim_abstract._bounds.pair_table import PairTable
 ROUNDS = 12  # of looking one step further
 SWEEPS = 2  # of each
 BROAD = 100  # pairs covered for each open one, up to which all that it reads is covered too
+SLOW = 0.8  # of the open pairs are still open: paths are of little use
 SAMPLE = 200_000  # pairs by which the others are judged
 
 
@@ -69,11 +70,13 @@ def raise_lower(
     for number in range(1, ROUNDS + 1):
         found = _with_bounds(found, _swept(arms, found, ahead, number, swept))
         at, _ = found.find(*np.divmod(keys, arms.n))
-        keys = keys[found.lower[at] < limit]
+        before, keys = keys.size, keys[found.lower[at] < limit]
         if keys.size == 0 or found.size > most:
             break
-        if keys.size * BROAD <= found.size:
-            # Few are left: all that they read, and what that reads, round by round.
+        is_slow = number > 1 and keys.size > SLOW * before
+        if keys.size * BROAD <= found.size or is_slow:
+            # Few are left, or paths are of little use: all that they read, and what that reads,
+            # round by round.
             depth += 1
             ahead = _all_ahead(arms, keys, depth)
             continue
