@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from bisim_abstract._bounds.blocks import build_blocks
 from bisim_abstract._bounds.boxes import Boxes
 from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.ground import Ground
+from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._bounds.spanning import common_refinement, lower_forest, upper_forest
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._linkage.forests import Forest
@@ -45,6 +47,9 @@ WIDE = 0.25  # of the largest distance: blocks as wide as this lead nowhere
 SAMPLES = (8_000, 64_000)  # states in which blocks are looked for before all of them
 AHEAD = "rewards ahead"
 VALUE_CHECKS = frozenset(5 * 2**k for k in range(12))  # sweeps after which values are looked at
+
+
+BlockIntervals: TypeAlias = tuple[list[CertifiedInterval], Forest, Forest]
 
 
 class Levels:
@@ -77,6 +82,7 @@ class Levels:
         self._candidate: tuple[float, Arms, str] | None = None  # blocks not yet in the table
         self._features: ValueFeatures | None = None  # by which blocks are kept apart, if needed
         self._boxes: tuple[Arms, Boxes] | None = None  # of the arms looked at last
+        self._looked_at: tuple[PairTable, BlockIntervals] | None = None  # what bounds certify
         self.backups = 0
 
     def take(self) -> str:
@@ -135,8 +141,12 @@ class Levels:
         found = self._block_prospect(arms)
         return found.best is not None and found.target is None
 
-    def _block_intervals(self, arms: Arms) -> tuple[list[CertifiedInterval], Forest, Forest]:
-        return block_intervals(arms, self._standing.end, self._boxes_of(arms))
+    def _block_intervals(self, arms: Arms) -> BlockIntervals:
+        # Tables are replaced when a bound moves: the same one certifies the same.
+        if self._looked_at is None or self._looked_at[0] is not arms.covered:
+            found = block_intervals(arms, self._standing.end, self._boxes_of(arms))
+            self._looked_at = arms.covered, found
+        return self._looked_at[1]
 
     def _block_prospect(self, arms: Arms) -> Prospect:
         return self._standing.look(*self._block_intervals(arms), arms.model.labels)
