@@ -1,7 +1,7 @@
 """Certificates over all pairs: the cases of the documentation, and growth up to a million states.
 
     python scripts/all_pairs.py                 cases, then growth to 1,000,000 states
-    python scripts/all_pairs.py growth --blocks also 1,000,000 states in 10,000 rooms
+    python scripts/all_pairs.py growth --blocks also up to 1,000,000 states in 10,000 rooms
     python scripts/all_pairs.py --quick         the small ones
 
 Thresholds are those of the widest certified interval, whatever it is worth, as rooms are looked
@@ -30,6 +30,7 @@ from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 
 GAMMA = 0.9
+GROWTH = ((50, 10), (100, 10), (300, 30), (1000, 100))  # sides of grids and of their rooms
 console = Console(width=160, highlight=False)
 
 
@@ -178,14 +179,14 @@ def interval(found: Certificate) -> str:
 def run_growth(*, is_quick: bool, has_many_blocks: bool) -> None:
     """RoomsGrid with more and more states, all certified over all pairs."""
     certify(rooms(10, 5, 0.02)[0], GAMMA, tau="auto")  # compiles
-    sizes = [(50, 10), (100, 10), (300, 30), (1000, 100)][: 2 if is_quick else None]
-    if has_many_blocks:
-        sizes.append((1000, 10))
+    sizes = [*GROWTH[: 2 if is_quick else None]]
+    if has_many_blocks:  # rooms of one size, more and more of them
+        sizes += [(300, 10), (500, 10), (1000, 10)][: 1 if is_quick else None]
     names = ("model", "propose", "bound", "refine", "verify")
     table = Table(title="RoomsGrid, noise 0.02: seconds by stage", title_justify="left")
     for header in ("states", "rooms", "clusters", *names, "total", "peak memory"):
         table.add_column(header, justify="right")
-    times = []
+    times = {}
     for side, room_size in sizes:
         stages = Stages()
         stages.enter("model")
@@ -197,8 +198,8 @@ def run_growth(*, is_quick: bool, has_many_blocks: bool) -> None:
             verify(mdp, found).raise_if_rejected()
         stages.enter("end")
         total = sum(stages.seconds.get(name, 0.0) for name in names)
-        if room_size != 10 or side < 1000:
-            times.append((side**2, total))
+        if found.is_certified:  # how long it takes to give up is another matter
+            times[side, room_size] = total
         case = Case("", mdp, planted)
         gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         table.add_row(
@@ -212,9 +213,22 @@ def run_growth(*, is_quick: bool, has_many_blocks: bool) -> None:
         if not found.is_certified:
             console.print(found.summary())
     console.print(table)
-    logs = np.log(np.array(times))
-    slope = np.polyfit(logs[:, 0], logs[:, 1], 1)[0]
-    console.print(f"  log-log slope of total time against states: {slope:.2f}")
+    by_states = [(side**2, times[side, size]) for side, size in GROWTH if (side, size) in times]
+    console.print(f"  log-log slope of total time against states: {slope(by_states):.2f}")
+    if has_many_blocks:
+        # Of rooms of 10 x 10, so that states grow as rooms do.
+        by_rooms = [((side // 10) ** 2, x) for (side, size), x in times.items() if size == 10]
+        by_rooms = [(count, x) for count, x in by_rooms if count >= 100]
+        text = f"{slope(by_rooms):.2f}, from {by_rooms[0][0]:,} to {by_rooms[-1][0]:,}"
+        console.print(f"  log-log slope of total time against rooms: {text}")
+
+
+def slope(times: list[tuple[int, float]]) -> float:
+    """The exponent by which seconds grow with a size; not a number for less than two sizes."""
+    if len(times) < 2:
+        return math.nan
+    sizes, seconds = np.log(np.array(times)).T
+    return float(np.polyfit(sizes, seconds, 1)[0])
 
 
 def main() -> None:
@@ -223,7 +237,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help="cases, growth; both by default")
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument(
-        "--blocks", action="store_true", help="also a million states in 10,000 rooms"
+        "--blocks", action="store_true", help="also up to a million states in 10,000 rooms"
     )
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - {"cases", "growth"}

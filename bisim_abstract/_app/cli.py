@@ -1020,7 +1020,7 @@ def _add_goal(command: Any) -> None:
     group.add_argument("--tol", metavar="W", type=float, help="width of all bounds to reach")
     group.add_argument("--method", choices=("blocks", "covering"), help="how it is proven (blocks)")
     group.add_argument(
-        "--propose", metavar="LIST", help="of classes,embedding,rewards,features, by commas"
+        "--propose", metavar="LIST", help="of classes,embedding,rewards,ahead,features, by commas"
     )
     group.add_argument("--max-pairs", metavar="N", type=int, help="single pairs (1,000,000)")
     group.add_argument("--max-seconds", metavar="S", type=float, help="budget of time")

@@ -27,8 +27,10 @@ from bisim_abstract._base.progress import COMPILE
 from bisim_abstract._base.types import Progress, ProgressCallback
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
+from bisim_abstract._bounds.boxes import Boxes
 from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.jumps import jump
+from bisim_abstract._bounds.spanning import Cells, Neighbours, compiled_tree
 from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract._certificate.certificate import Certificate
@@ -43,7 +45,10 @@ GAMMA = 0.9
 BEGUN = "compiling"  # what a process says when it has something to compile
 SECONDS = {1: 25, 2: 15, 3: 13, 4: 8}  # by number of processes, on an ordinary machine
 KERNELS = (
-    *(f"_kernels.{name}" for name in ("transport", "refine", "features", "lookup", "pairgraph")),
+    *(
+        f"_kernels.{name}"
+        for name in ("transport", "refine", "features", "lookup", "pairgraph", "cells")
+    ),
     "_verify.kernels",
 )
 
@@ -241,7 +246,12 @@ def _compile_features() -> None:
     features = value_features(mdp, GAMMA, count=2)
     blocks = build_blocks(mdp, np.array([0, 0, 1, 1, 2]))
     make_witnesses(mdp, GAMMA, features, blocks, np.array([0]), np.array([1]), tol=1.0)
-    features.boxes(np.arange(mdp.n_states), mdp.n_states)
+    states = np.arange(mdp.n_states)
+    features.boxes(states, mdp.n_states)
+    boxes = Boxes.of(Arms(mdp, GAMMA).starts, features, states)
+    boxes.close_pairs(1.0, most=mdp.n_states**2, threads=1)
+    known = Neighbours(states[:1], states[1:2], np.ones(1), mdp.n_states)
+    compiled_tree((), Cells.of(states), boxes, known)
 
 
 PARTS: dict[str, Callable[[], None]] = {

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract._base.labels import numbered
-from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel
-from bisim_abstract._bounds.features import box_gap
+from bisim_abstract._bounds.boxes import Boxes
 from bisim_abstract._bounds.ground import Ground
 from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._linkage.forests import Forest, spanning_forest
@@ -31,6 +30,7 @@ from bisim_abstract._linkage.forests import Forest, spanning_forest
 SINGLE_LIMIT = 1_000  # up to so many states, every one is a cell
 CELL_LIMIT = 20_000  # beyond, cells are too many to compare each with each
 OPEN_LIMIT = 10_000_000  # single pairs that are looked at between cells
+FEW_CELLS = 200  # up to so many are compared without compiled code
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,35 +140,48 @@ def _untouched(
     return first[use], second[use], weights[use]
 
 
-def lower_forest(n_states: int, ground: Ground, keys: IntArray, lower: FloatArray) -> Forest:
-    """A minimum spanning forest of lower bounds that links at least what all pairs link."""
-    cells = find_cells(n_states, ground)
+def lower_forest(
+    n_states: int, ground: Ground, keys: IntArray, lower: FloatArray, boxes: Boxes | None = None
+) -> Forest:
+    """A minimum spanning forest of lower bounds that links at least what all pairs link.
+
+    Args:
+        n_states: Number of states.
+        ground: What pairs read that are not covered.
+        keys: Covered pairs.
+        lower: Their bounds.
+        boxes: Where states are blocks, and nothing but their rewards and covered pairs is in
+            `ground`: boxes of these blocks to read instead, which may have features.
+    """
+    cells = find_cells(n_states, ground) if boxes is None else Cells.of(np.arange(n_states))
+    boxes = Boxes.of(ground.starts, ground.features, cells.labels) if boxes is None else boxes
     first, second = np.divmod(keys, n_states)
     count = cells.first.size
     touched, least, is_used = _uncovered(n_states, ground, cells, keys)
     one, two = np.divmod(touched, count)
+    inside = one == two
+    known = Neighbours(one[~inside], two[~inside], least[~inside], count)
+    tree = _tree(ground.levels, cells, boxes, known)
     # What nobody looked at inside a cell may be at distance 0.
     nearest = np.where(cells.sizes > 1, 0.0, np.inf)
-    inside = one == two
     nearest[one[inside]] = least[inside]
-    known = _Neighbours(one[~inside], two[~inside], least[~inside], count)
-    read = row_reader(n_states, ground, cells)
-
-    def row(cell: int) -> FloatArray:
-        values = read(cell)
-        others, distances = known.of(cell)
-        values[others] = distances
-        values[cell] = np.inf
-        nearest[cell] = min(nearest[cell], values.min())
-        return values
-
-    tree = _prim(count, row)
+    # The link to the nearest other cell is in the tree, at its own weight.
+    for ends in tree[:2]:
+        np.minimum.at(nearest, ends, tree[2])
     edges = [
         (cells.first[tree[0]], cells.first[tree[1]], tree[2]),
         _chains(cells.labels, nearest, np.arange(n_states)),
         (first[is_used], second[is_used], lower[is_used]),
     ]
     return _forest(n_states, edges)
+
+
+def closest_cells(ground: Ground, cells: Cells) -> float:
+    """The least lower bound of two cells; infinite for a single one."""
+    boxes = Boxes.of(ground.starts, ground.features, cells.labels)
+    none = np.empty(0, np.int64)
+    known = Neighbours(none, none, np.empty(0), cells.first.size)
+    return float(_tree(ground.levels, cells, boxes, known)[2].min(initial=np.inf))
 
 
 def _uncovered(
@@ -214,31 +227,74 @@ def _uncovered(
 
 def row_reader(n_states: int, ground: Ground, cells: Cells) -> Callable[[int], FloatArray]:
     """A function from a cell to lower bounds on its distance from all cells."""
-    if cells.first.size == n_states:
-        everyone = np.arange(n_states)
-        return lambda cell: ground.read(np.full(n_states, cell), everyone)[0]
-    order = np.argsort(cells.labels, kind="stable")
-    begins = np.concatenate([[0], np.cumsum(cells.sizes)[:-1]])
-    starts = ground.starts
-    low = np.minimum.reduceat(starts.low[order], begins)
-    high = np.maximum.reduceat(starts.high[order], begins)
-    blocks = [level.model.labels[cells.first] for level in ground.levels]
-    features = ground.features
-    boxes = None if features is None else features.boxes(cells.labels, cells.first.size)
+    return _rows(ground.levels, cells, Boxes.of(ground.starts, ground.features, cells.labels))
+
+
+def _rows(
+    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes
+) -> Callable[[int], FloatArray]:
+    blocks = [level.model.labels[cells.first] for level in levels]
 
     def read(cell: int) -> FloatArray:
-        values = np.zeros(cells.first.size)
-        if starts.lower == "reward":
-            gap = np.maximum(low[cell] - high, low - high[cell]).max(axis=1)
-            values = np.maximum(gap, 0.0) * (1.0 - 4.0 * EPS)  # one subtraction: EPS relative
-        for level, block in zip(ground.levels, blocks, strict=True):
+        values = boxes.row(cell)
+        for level, block in zip(levels, blocks, strict=True):
             below, _ = level.entries(np.full(block.size, block[cell]), block)
             np.maximum(values, below, out=values)
-        if features is not None and boxes is not None:
-            np.maximum(values, box_gap(*boxes, features.all_corrections, cell), out=values)
         return values
 
     return read
+
+
+def _tree(
+    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes, known: Neighbours
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """A minimum spanning tree of cells: known distances, or what boxes and levels say."""
+    make = _small_tree if cells.first.size <= FEW_CELLS else compiled_tree
+    return make(levels, cells, boxes, known)
+
+
+def compiled_tree(
+    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes, known: Neighbours
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """The same for any number of cells, of which no row is stored."""
+    from bisim_abstract._kernels.cells import tree_kernel
+
+    count, total = cells.first.size, 0
+    blocks, ends, values = [], [], []
+    for level in levels:
+        model = level.model
+        blocks.append(model.labels[cells.first] + total)
+        ends.append(np.stack(np.divmod(level.keys, model.n_blocks)) + total)
+        values.append(level.lower)
+        total += model.n_blocks
+    one, two = np.concatenate(ends, axis=1) if ends else np.empty((2, 0), np.int64)
+    lines = Neighbours(one, two, np.concatenate(values) if values else np.empty(0), total)
+    parent, weights = np.empty(count, np.int64), np.empty(count)
+    tree_kernel(
+        *boxes.for_kernels(),
+        np.array(blocks, np.int64).reshape(len(blocks), count),
+        *lines.arrays(),
+        *known.arrays(),
+        parent,
+        weights,
+    )
+    nodes = np.flatnonzero(np.isfinite(weights))
+    return nodes, parent[nodes], weights[nodes]
+
+
+def _small_tree(
+    levels: tuple[BlockLevel, ...], cells: Cells, boxes: Boxes, known: Neighbours
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """The same for few cells, row by row."""
+    read = _rows(levels, cells, boxes)
+
+    def row(cell: int) -> FloatArray:
+        values = read(cell)
+        others, distances = known.of(cell)
+        values[others] = distances
+        return values
+
+    return _prim(cells.first.size, row)
 
 
 def _prim(count: int, row: Callable[[int], FloatArray]) -> tuple[IntArray, IntArray, FloatArray]:
@@ -261,7 +317,7 @@ def _prim(count: int, row: Callable[[int], FloatArray]) -> tuple[IntArray, IntAr
     return nodes, parent[nodes], weights[nodes]
 
 
-class _Neighbours:
+class Neighbours:
     """Known distances between nodes, by node."""
 
     def __init__(self, a: IntArray, b: IntArray, values: FloatArray, count: int) -> None:
@@ -275,6 +331,10 @@ class _Neighbours:
         """The other nodes, and how far they are."""
         span = slice(self._starts[node], self._starts[node + 1])
         return self._others[span], self._values[span]
+
+    def arrays(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """For each node from where on its others and their distances are, and these."""
+        return self._starts, self._others, self._values
 
 
 def _chain(states: IntArray, weight: float) -> tuple[IntArray, IntArray, FloatArray]:

@@ -33,8 +33,12 @@ __all__ = ["propose_classes", "propose_components", "repair_labels", "split_labe
 
 DIGITS = 12  # of signatures: far above rounding errors, far below what anyone means
 SAMPLE = 8_000  # states whose neighbours are looked up at first
+GROWTH = 8  # how many times as many, where there is no clear gap between these
+MEMBERS = 6  # of a group, on average, that a sample must have to tell how many groups there are
 CLEAR_GAP = 1.5  # ratio of two scales that is taken for a gap
 FLAT_LIMIT = 8_000  # points up to which an exact index is fast enough
+CELL_LIMIT = 100_000  # points up to which an index of cells is; beyond, graphs are
+CELL_SIZE = 250  # points per cell of an index
 SPLIT_SIZE = 4  # no part of a split block is smaller
 DENSE_LIMIT = 2_000  # components that are compared each with each
 MOST_COMPARED = 20_000_000_000  # states with means, where the sample missed groups
@@ -62,6 +66,7 @@ def propose_components(
     n_blocks: int | None = None,
     rank: int = 0,
     neighbours: int = 8,
+    most: int | None = None,
     seed: SeedLike = 0,
 ) -> IntArray | None:
     """States that hang together in an embedding.
@@ -78,17 +83,19 @@ def propose_components(
         n_blocks: Number of components to cut to, instead of looking for a gap.
         rank: 0 for the widest gap, 1 for the next, and so on.
         neighbours: Neighbours per state.
+        most: States that the sample may grow to; by default, all.
         seed: Seed or generator of sample and index.
 
     Returns:
-        (n_states) labels; None if there are fewer gaps than asked for.
+        (n_states) labels; None if there are fewer gaps than asked for, or no clear one in the
+        largest sample.
     """
     points = as_points(embedding, n_states)
     rng = as_generator(seed)
     rank = check_int("rank", rank, low=0)
     if n_states < 3:
         return None
-    size = min(n_states, SAMPLE)
+    size = min(n_states, max(SAMPLE, MEMBERS * (n_blocks or 0)))
     order = rng.permutation(n_states)
     while True:
         chosen = np.sort(order[:size])
@@ -97,7 +104,9 @@ def propose_components(
         is_clear = bool(cuts) and cuts[0][0] >= np.log(CLEAR_GAP)
         if is_clear or size == n_states:
             break
-        size = min(n_states, 8 * size)
+        size = min(n_states, GROWTH * size)
+        if most is not None and size > max(most, SAMPLE):
+            return None
     if rank >= len(cuts) or cuts[rank][1] > size:
         return None
     used = max(size - cuts[rank][1], 0)
@@ -181,7 +190,10 @@ def repair_labels(
 def _neighbour_forest(points: npt.NDArray[np.float32], k: int, rng: np.random.Generator) -> Forest:
     """The spanning forest of neighbour links; components are joined through their means."""
     n = points.shape[0]
-    index = "Flat" if n <= FLAT_LIMIT else "HNSW16"
+    index = "Flat"
+    if n > FLAT_LIMIT:
+        # Graphs lose their way where points come in groups, and cut groups to pieces.
+        index = f"IVF{n // CELL_SIZE},Flat" if n <= CELL_LIMIT else "HNSW16"
     s, t = retrieve_pairs(points, k=k, index=index, seed=rng)
     forest = spanning_forest(n, s, t, _lengths(points, s, t))
     labels = forest.labels(np.inf)

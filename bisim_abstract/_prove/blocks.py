@@ -22,23 +22,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocks"]
 
-SOURCES = ("classes", "embedding", "rewards", "features")  # of proposed blocks
+SOURCES = ("classes", "embedding", "rewards", "ahead", "features")  # of proposed blocks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Blocks:
     """Blocks of similar states first, then what their bounds leave open, over all pairs.
 
-    Blocks are proposed, by bisimulation classes, by the embedding, by rewards and by value
-    features; bounds on pairs of blocks hold for all their members. Where these leave the
-    clustering open, value features, covered pairs inside and across blocks, finer blocks, and at
-    last all single pairs settle it. A proposal is never trusted.
+    Blocks are proposed, by bisimulation classes, by the embedding, by rewards now and after a step
+    and by value features; bounds on pairs of blocks hold for all their members. Where these leave
+    the clustering open, value features, covered pairs inside and across blocks, finer blocks, and
+    at last all single pairs settle it. A proposal is never trusted.
 
     Attributes:
         partition: (n_states) a partition of the states to try first.
         embedding: Points (n_states, k), or an object with `encode`: where blocks are looked for.
         propose: What may propose blocks besides: any of "classes" (bisimulation classes),
-            "embedding" (if one is given), "rewards" and "features" (value functions).
+            "embedding" (if one is given), "rewards", "ahead" (rewards after a step) and
+            "features" (value functions).
         max_pairs: Pairs of states that may be covered; None for as many as are estimated to take
             `max_seconds`, or a minute or two if that is not given.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +14,16 @@ from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import build_blocks
-from bisim_abstract._bounds.features import value_features
+from bisim_abstract._bounds.boxes import Boxes
+from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.ground import Ground
+from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._bounds.spanning import common_refinement, lower_forest, upper_forest
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import CertifiedInterval, certified_intervals
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._propose.ahead import rewards_ahead
 from bisim_abstract._propose.embedding import scaled_points
 from bisim_abstract._propose.partitions import (
     propose_classes,
@@ -27,19 +31,25 @@ from bisim_abstract._propose.partitions import (
     repair_labels,
     split_labels,
 )
+from bisim_abstract._prove.apart import likely_limit, raise_lower
 from bisim_abstract._prove.standing import Standing
-from bisim_abstract._prove.sweeping import (
-    CHECK_EVERY,
-    Sweeper,
-    moved_outward,
-    sweeps_needed,
-)
-from bisim_abstract._prove.target import Prospect
+from bisim_abstract._prove.sweeping import CHECK_EVERY, Sweeper, moved_outward, sweeps_needed
+from bisim_abstract._prove.target import USEFUL, Prospect
 
 MOST_BLOCKS = 20_000  # of one level
 MOST_BLOCK_PAIRS = 200_000  # up to which all pairs of blocks are covered
+MOST_OPEN = 8_000_000  # pairs of blocks that are covered where all would be too many
+FEW_OPEN = 50_000  # pairs of blocks that are covered in any case
+OPEN_BYTES = 1_500  # what each of them takes, with the costs that it reads
 MANY_BLOCKS = 2_000  # beyond, looking at the goal takes as long as a few sweeps
+LIMIT = 1.01 * USEFUL  # times the diameters of blocks: how far these should be apart
+WIDE = 0.25  # of the largest distance: blocks as wide as this lead nowhere
+SAMPLES = (8_000, 64_000)  # states in which blocks are looked for before all of them
+AHEAD = "rewards ahead"
 VALUE_CHECKS = frozenset(5 * 2**k for k in range(12))  # sweeps after which values are looked at
+
+
+BlockIntervals: TypeAlias = tuple[list[CertifiedInterval], Forest, Forest]
 
 
 class Levels:
@@ -70,6 +80,9 @@ class Levels:
         self._table, self._target = standing.table, standing.target
         self._resources = standing.table.resources
         self._candidate: tuple[float, Arms, str] | None = None  # blocks not yet in the table
+        self._features: ValueFeatures | None = None  # by which blocks are kept apart, if needed
+        self._boxes: tuple[Arms, Boxes] | None = None  # of the arms looked at last
+        self._looked_at: tuple[PairTable, BlockIntervals] | None = None  # what bounds certify
         self.backups = 0
 
     def take(self) -> str:
@@ -79,7 +92,11 @@ class Levels:
         _, arms, name = self._candidate
         self._candidate = None
         self._table.add_level(arms.level())
-        return f"{counted(arms.n, 'block')} by {name}"
+        if self._features is None:
+            return f"{counted(arms.n, 'block')} by {name}"
+        self._table.set_features(self._features)
+        count = self._features.values.shape[0]
+        return f"{counted(arms.n, 'block')} by {name}, and {count} value features"
 
     def choose(self) -> str:
         """Bound the block pairs of proposals until one of them will do; keep the best."""
@@ -124,8 +141,12 @@ class Levels:
         found = self._block_prospect(arms)
         return found.best is not None and found.target is None
 
-    def _block_intervals(self, arms: Arms) -> tuple[list[CertifiedInterval], Forest, Forest]:
-        return block_intervals(arms, self._standing.end)
+    def _block_intervals(self, arms: Arms) -> BlockIntervals:
+        # Tables are replaced when a bound moves: the same one certifies the same.
+        if self._looked_at is None or self._looked_at[0] is not arms.covered:
+            found = block_intervals(arms, self._standing.end, self._boxes_of(arms))
+            self._looked_at = arms.covered, found
+        return self._looked_at[1]
 
     def _block_prospect(self, arms: Arms) -> Prospect:
         return self._standing.look(*self._block_intervals(arms), arms.model.labels)
@@ -144,24 +165,47 @@ class Levels:
             sources["the embedding"] = lambda: given
         if "rewards" in self._sources:
             sources["rewards"] = lambda: mdp.rewards
+        if "ahead" in self._sources:
+            sources[AHEAD] = lambda: rewards_ahead(mdp, self._table.gamma, seed=self._seed)
         if "features" in self._sources:
             sources["value features"] = self._short_features
-        for name, source in sources.items():
-            self._standing.pause(f"looking for blocks in {name}", "")
-            points = scaled_points(source())
-            for rank in range(2):
-                found = propose_components(
-                    points, n, n_blocks=self._target.n_clusters, rank=rank, seed=self._seed
-                )
-                if found is None or found.max() + 1 > MOST_BLOCKS:
-                    break
-                yield name, self._repaired(found)
-                if name == "the embedding":
-                    # What an embedding runs together, rewards may tell apart at a glance.
-                    finer = split_labels(scaled_points(mdp.rewards), found, seed=self._seed)
-                    yield f"{name}, split by rewards", self._repaired(finer)
-                if self._target.n_clusters is not None or found.max() + 1 > MANY_BLOCKS:
-                    break
+        done: set[str] = set()
+        points: dict[str, FloatArray] = {}
+        # What shows in a small sample is tried first, whatever shows it.
+        for most in [*(size for size in SAMPLES if size < n), None]:
+            for name, source in sources.items():
+                if most is None and n > SAMPLES[-1] and name == AHEAD:
+                    continue  # in more points of many columns gaps are found too slowly
+                self._standing.pause(f"looking for blocks in {name}", "")
+                if name not in points:
+                    points[name] = scaled_points(source())
+                found = self._components(points[name], most, 0)
+                if found is None:
+                    continue
+                yield from self._variants(name, found)
+                if self._target.n_clusters is None and found.max() + 1 <= MANY_BLOCKS:
+                    found = self._components(points[name], most, 1)
+                    if found is not None:
+                        yield from self._variants(name, found)
+                done.add(name)
+            sources = {name: source for name, source in sources.items() if name not in done}
+
+    def _components(self, points: FloatArray, most: int | None, rank: int) -> IntArray | None:
+        count = self._target.n_clusters
+        return propose_components(
+            points, self._table.n, n_blocks=count, rank=rank, most=most, seed=self._seed
+        )
+
+    def _variants(self, name: str, found: IntArray) -> Iterator[tuple[str, IntArray]]:
+        """A partition, repaired; that of an embedding also in another way."""
+        if found.max() + 1 > MOST_BLOCKS:
+            return
+        yield name, self._repaired(found)
+        if name == "the embedding":
+            # What an embedding runs together, rewards may tell apart at a glance.
+            rewards = scaled_points(self._table.mdp.rewards)
+            finer = split_labels(rewards, found, seed=self._seed)
+            yield f"{name}, split by rewards", self._repaired(finer)
 
     def _repaired(self, labels: IntArray) -> IntArray:
         table = self._table
@@ -196,8 +240,11 @@ class Levels:
             resources=self._resources,
         )
         arms.start_diagonal()
-        if count > MANY_BLOCKS and float(arms.upper.max(initial=0.0)) > arms.starts.diameter / 4:
-            return None  # sweeps would take minutes, and blocks as wide as this lead nowhere
+        if count > MANY_BLOCKS and _widest(arms) > WIDE * arms.starts.diameter:
+            return None  # sweeps would take minutes
+        if arms.n_pairs > MOST_BLOCK_PAIRS and self._keep_apart(arms, name):
+            self._propose(arms, name)
+            return arms
         if arms.n_pairs <= MOST_BLOCK_PAIRS:
             arms.cover_all()
         else:
@@ -212,6 +259,57 @@ class Levels:
         self._propose(arms, name)
         return arms
 
+    def _keep_apart(self, arms: Arms, name: str) -> bool:
+        """Bound diameters, and cover the pairs of blocks that nothing else keeps apart.
+
+        Returns:
+            Whether that could be done; it cannot if the pairs are too many.
+        """
+        before = self.backups
+
+        def swept(sweep: int, moved: float) -> None:
+            self.backups = before + arms.backups
+            self._tell(arms, name, sweep, moved)
+
+        arms.cover(*arms.ground_pairs())  # what diameters read
+        wide = math.inf
+        for sweep in range(1, sweeps_needed(self._table.gamma, 1e-3) + 1):
+            moved = arms.sweep(lower=False)[1]
+            swept(sweep, moved)
+            wide = _widest(arms)
+            if moved <= 1e-3 * wide:
+                break
+        if not 0.0 < wide <= WIDE * arms.starts.diameter:
+            return False
+        self._features = self._standing.features
+        boxes = self._boxes_with(self._features, arms)
+        limit = self._target.tau
+        if limit is None:
+            # As far as makes an interval worth having; farther, where that takes little.
+            limit = max(LIMIT * wide, likely_limit(boxes, FEW_OPEN, self._seed))
+        most = min(MOST_OPEN, self._resources.room // OPEN_BYTES)
+        limit = math.nextafter(limit, math.inf)
+        close = boxes.close_pairs(limit, most=most, threads=self._resources.n_threads)
+        if close is None:
+            return False
+        raise_lower(arms, boxes, limit, *close, most=most, swept=swept)
+        return True
+
+    def _boxes_of(self, arms: Arms) -> Boxes | None:
+        """Rewards and features of blocks, if features are known."""
+        return None if self._features is None else self._boxes_with(self._features, arms)
+
+    def _boxes_with(self, features: ValueFeatures, arms: Arms) -> Boxes:
+        if self._boxes is None or self._boxes[0] is not arms:
+            rewards = Boxes.of(arms.starts, None, np.arange(arms.n))
+            self._boxes = arms, rewards.with_features(features, arms.model.labels)
+        return self._boxes[1]
+
+    def _tell(self, arms: Arms, name: str, sweep: int, moved: float) -> None:
+        self._standing.pause(
+            f"bounding {counted(arms.n, 'block')} by {name}", f"sweep {sweep}, moved {moved:.2g}"
+        )
+
     def _sweeps(self, arms: Arms, name: str) -> Iterator[tuple[int, float]]:
         """Sweep the arms of blocks: numbers of sweeps, and by how much bounds moved."""
         before, what = self.backups, f"bounding {counted(arms.n, 'block')} by {name}"
@@ -224,7 +322,7 @@ class Levels:
         for sweep in range(1, sweeps_needed(self._table.gamma) + 1):
             moved = sweeper.sweep()
             self.backups = before + arms.backups
-            self._standing.pause(what, f"sweep {sweep}, moved {moved:.2g}")
+            self._tell(arms, name, sweep, moved)
             yield sweep, moved
             if sweeper.is_settled:
                 return
@@ -303,13 +401,14 @@ class Levels:
 
 
 def block_intervals(
-    arms: Arms, end: int | None = None
+    arms: Arms, end: int | None = None, boxes: Boxes | None = None
 ) -> tuple[list[CertifiedInterval], Forest, Forest]:
     """Thresholds that a block level certifies by itself, as far as all its blocks hold together.
 
     Args:
         arms: Over pairs of blocks.
         end: The state that stands for the end of episodes, which is not counted.
+        boxes: What blocks occupy, if features are to keep them apart as well.
 
     Returns:
         The thresholds, and the forests of both arms over blocks.
@@ -323,7 +422,10 @@ def block_intervals(
     differ = first != second
     keys = arms.keys[differ]
     ground = Ground(arms.starts)
-    lower = lower_forest(arms.n, ground, keys, arms.lower[differ])
+    below = arms.lower[differ]
+    if boxes is not None:
+        below = np.maximum(below, boxes.pairs(first[differ], second[differ]))
+    lower = lower_forest(arms.n, ground, keys, below, boxes)
     upper = upper_forest(arms.n, ground, keys, arms.upper[differ])
     block = None if end is None else int(arms.model.labels[end])
     found = certified_intervals(
@@ -335,6 +437,12 @@ def block_intervals(
         CertifiedInterval(max(x.low, floor), x.high, x.n_clusters) for x in found if x.high > floor
     ]
     return joined, lower, upper
+
+
+def _widest(arms: Arms) -> float:
+    """The largest bound on the diameter of a block."""
+    first, second = arms.pairs()
+    return float(arms.upper[first == second].max(initial=0.0))
 
 
 def _is_quotient(arms: Arms) -> bool:

@@ -193,6 +193,8 @@ class Refinement:
         table = self.table
         if table.starts.diameter == 0.0:
             return ""  # rewards are all the same, and so are the states
+        if table.ground.features is not None:
+            return ""  # blocks needed them already
         self.standing.pause("computing value features", "")
         found = value_features(
             table.mdp,

@@ -14,7 +14,8 @@ from bisim_abstract._base.memory import human_bytes
 from bisim_abstract._base.text import counted, duration_text
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._bounds.arms import PAIR_BYTES, Arms
-from bisim_abstract._bounds.spanning import Cells, common_refinement, link_forests, row_reader
+from bisim_abstract._bounds.features import ValueFeatures, value_features
+from bisim_abstract._bounds.spanning import Cells, closest_cells, common_refinement, link_forests
 from bisim_abstract._certificate.frontier import Numbers, ValueSearch, first_good
 from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
 from bisim_abstract._linkage.forests import Forest
@@ -26,6 +27,8 @@ from bisim_abstract._prove.work import Pause
 HOPE = 20.0  # seconds that all pairs may take where nothing but hope speaks for it
 WORTH = 0.8  # clusters that others must have fewer than, times these, to be worth more work
 FINER = 3  # finer thresholds that are tried where one was promising only
+FEATURES = 32  # value functions where blocks are many: each of them saves pairs of blocks
+FEATURE_TOL = 1e-3  # of the diameter: what they may be off by, far below the width of blocks
 HOPELESS = 20.0  # blocks wider than this many times their distances are not worth more work
 
 
@@ -54,6 +57,7 @@ class Standing:
         by = "start" if target.max_loss is None else "worst"
         self.search = ValueSearch(table.mdp, table.gamma, by=by)
         self.pause: Pause = go_on
+        self._features: ValueFeatures | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -80,6 +84,18 @@ class Standing:
         if self._intervals is None:
             self._intervals = certified_intervals(*self.forests, self.end)
         return self._intervals
+
+    @property
+    def features(self) -> ValueFeatures:
+        """Value functions that keep many blocks apart, computed when first asked for."""
+        if self._features is None:
+            self.pause("computing value features", "")
+            table = self.table
+            tol = FEATURE_TOL * table.starts.diameter
+            self._features = value_features(
+                table.mdp, table.gamma, count=FEATURES, tol=tol, resources=table.resources
+            )
+        return self._features
 
     @property
     def end(self) -> int | None:
@@ -301,13 +317,7 @@ class Standing:
         """Lower bound on the distance of members of different blocks."""
         table = self.table
         cells = Cells.of(common_refinement(table.n, table.ground.levels))
-        read = row_reader(table.n, table.ground, cells)
-        closest = np.inf
-        for cell in range(cells.first.size):
-            values = read(cell)
-            values[cell] = np.inf
-            closest = min(closest, float(values.min()))
-        return closest
+        return closest_cells(table.ground, cells)
 
     def pair_costs(self) -> float:
         """Ground costs that a sweep over all pairs reads: for each action, two rows' product."""

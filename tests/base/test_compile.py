@@ -35,6 +35,8 @@ from bisim_abstract.parts import grouped_mdp, single_build, solve_transport, spa
 from bisim_abstract.wrappers import extract_mdp
 from bisim_abstract._app.compile import KERNELS
 from bisim_abstract._base.jit import watching
+from bisim_abstract._bounds import spanning
+from bisim_abstract._prove import levels
 rng = np.random.default_rng(0)
 states = rng.integers(0, 5, 3_000)
 steps = states, rng.integers(0, 2, 3_000), states / 5, rng.integers(0, 5, 3_000), states < 0
@@ -47,6 +49,8 @@ with watching() as compiled:
         single_build(mdp, 0.9, tau=0.1)
         bisimulation_metric(mdp, 0.9)
     solve_transport([[1.0, 2.0]], [1.0], [0.5, 0.5])
+    spanning.FEW_CELLS, levels.MOST_BLOCK_PAIRS = 0, 1  # as if blocks were many
+    certify(grouped_mdp(60, 4, noise=0.02, seed=0)[0], 0.9, tau="auto")
 twice = [
     name
     for module in KERNELS
