@@ -37,7 +37,7 @@ FUNCTIONS = 8
 SETTLED = 1e-4  # of the largest difference, by which functions on blocks need not move any more
 BLOCK_ROUNDS = 60
 AGAIN = 16  # rounds on states after which transports are not solved anew
-SLOW = 0.99  # a round that leaves more of the residual than this is the last
+SLOW = 0.2  # a round that takes off less of the residual than this, times 1 - gamma, is the last
 
 
 def make_witnesses(
@@ -131,7 +131,7 @@ def make_witnesses(
         error = float(missing.max()) / (1.0 - gamma)
         if callback is not None:
             callback(Progress("witnesses", k + 1, None, f"correction {error:.2g}"))
-        is_slow = k > AGAIN and error > SLOW * before
+        is_slow = k > AGAIN and error > (1.0 - SLOW * (1.0 - gamma)) * before
         if k + 1 == max_rounds or error <= tol or is_slow:
             break
         values, before = fresh.values, error

@@ -137,12 +137,12 @@ def _all_ahead(arms: Arms, keys: IntArray, depth: int) -> IntArray:
     """Keys of all pairs of different blocks that so many backups of pairs read."""
     seen = keys
     for _ in range(depth):
-        keys = np.setdiff1d(_ahead(arms, keys), seen)
+        keys = np.setdiff1d(pairs_ahead(arms, keys), seen)
         seen = np.union1d(seen, keys)
     return seen
 
 
-def _ahead(arms: Arms, keys: IntArray) -> IntArray:
+def pairs_ahead(arms: Arms, keys: IntArray) -> IntArray:
     """Keys of all pairs of different blocks that backups of pairs read."""
     model = arms.model
     first, second = np.divmod(keys, arms.n)

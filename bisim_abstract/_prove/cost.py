@@ -14,6 +14,8 @@ from bisim_abstract._model.mdp import TabularMDP
 PATIENCE = 100.0  # seconds that a step may be estimated to take where no budget is given
 CORES = 2
 SOLVING = 7  # backups of every pair until all of them are solved for, about, whatever gamma is
+MOST_SOLVING = 25  # the same, at most: where more are needed it goes in circles for long
+MOST_SWEEPS = 10_000
 SWEEPING = 60  # backups of both arms until covered pairs move no more, about
 MOST_COVERED = 10_000_000  # pairs, as each of them takes some memory as well
 
@@ -44,6 +46,10 @@ class Cost:
     def most_pairs(self) -> int:
         """Pairs that can be covered and swept."""
         return int(min(self.patience / (SWEEPING * self.backup), MOST_COVERED))
+
+    def most_sweeps(self) -> int:
+        """Backups of every pair after which solving for all ends: a budget ends it otherwise."""
+        return MOST_SWEEPS if self.is_given else MOST_SOLVING
 
     def sweeps(self, n_pairs: int, count: int) -> float:
         """Seconds of so many backups of so many pairs."""

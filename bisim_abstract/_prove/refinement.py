@@ -37,7 +37,7 @@ from bisim_abstract._bounds.spanning import Cells, common_refinement, find_cells
 from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.metric import bisimulation_metric
-from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._prove.apart import pairs_ahead
 from bisim_abstract._prove.cost import Cost
 from bisim_abstract._prove.levels import Levels
 from bisim_abstract._prove.making import make_certificate
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 FEATURES = 16  # value functions
 MOST_DIFFERENCES = 300_000_000  # of functions between states and blocks, in a round of witnesses
 SPLITS = 2  # rounds of splitting
+ROUNDS = 1_000  # of witnesses, at most
 AT_ONCE = 4.0  # seconds: all pairs are solved for at once rather than narrowed down to
 QUICK_CELLS = 10_000_000  # ground costs of all pairs up to which these come first
 CHASE = 8_000_000  # backups of pairs in one step towards a threshold that seems worth it
@@ -236,7 +237,7 @@ class Refinement:
 
     def _across(self) -> str:
         """Cover pairs that may be linked although the upper arm keeps them apart."""
-        tau = self.standing.aim()
+        tau = self.standing.aim_apart()
         if tau is None:
             return ""
         s, t = self._open_pairs(tau, self.standing.max_pairs - self.table.n_covered)
@@ -250,14 +251,17 @@ class Refinement:
 
     def _behind(self) -> str:
         """Cover what the backups of open pairs read, where that is not covered itself."""
-        tau, table = self.standing.aim(), self.table
+        tau, table = self.standing.aim_apart(), self.table
         if tau is None:
             return ""
         above = self.standing.forests[1].labels(tau)
         s, t = table.pairs()
         is_open = (above[s] != above[t]) & (table.lower <= tau)
         room = self.standing.max_pairs - table.n_covered
-        first, second = _read_pairs(table.mdp, s[is_open], t[is_open], 20 * room)
+        lengths = np.diff(table.mdp.indptr).reshape(table.n, -1)
+        if int((lengths[s[is_open]] * lengths[t[is_open]]).sum()) > 20 * room:
+            return ""
+        first, second = np.divmod(pairs_ahead(table, table.keys[is_open]), table.n)
         apart = above[first] != above[second]
         first, second = first[apart], second[apart]
         if first.size == 0 or first.size > room:
@@ -342,7 +346,7 @@ class Refinement:
 
         Made once: others would take their place, and by then bounds of covered pairs rest on them.
         """
-        tau, table = self.standing.aim(), self.table
+        tau, table = self.standing.aim_apart(), self.table
         features = table.ground.features
         if tau is None or features is None or table.model.is_estimate or not table.ground.levels:
             return ""
@@ -363,6 +367,7 @@ class Refinement:
             first,
             second,
             tol=0.01 * tau,
+            max_rounds=int(np.clip(10.0 / (1.0 - table.gamma), 50, ROUNDS)),
             resources=self._resources,
             callback=lambda x: pause(
                 f"telling {counted(first.size, 'pair')} of blocks apart", x.detail
@@ -415,33 +420,9 @@ class Refinement:
             found = bisimulation_metric(
                 table.mdp,
                 table.gamma,
+                max_sweeps=self.standing.most_sweeps(),
                 resources=self._resources,
                 callback=lambda progress: pause("solving for all pairs", progress.detail),
             )
             table.tighten(*moved_outward(table, *found.bounds(*table.pairs())))
         return f"all {counted(table.n_covered, 'pair')}"
-
-
-def _read_pairs(
-    mdp: TabularMDP, first: IntArray, second: IntArray, most: int
-) -> tuple[IntArray, IntArray]:
-    """Pairs of successors that backups of pairs read, each once; none if they are more than most.
-
-    Those of equal states are left out.
-    """
-    lengths = np.diff(mdp.indptr).reshape(mdp.n_states, -1)
-    none = np.empty(0, np.int64)
-    if int((lengths[first] * lengths[second]).sum()) > most:
-        return none, none
-    found = [none]
-    for a in range(mdp.n_actions):
-        one, two = first * mdp.n_actions + a, second * mdp.n_actions + a
-        counts = lengths[first, a] * lengths[second, a]
-        pair = np.repeat(np.arange(first.size), counts)
-        cell = np.arange(pair.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        i, j = np.divmod(cell, lengths[second, a][pair])
-        x = mdp.indices[mdp.indptr[one][pair] + i]
-        y = mdp.indices[mdp.indptr[two][pair] + j]
-        found.append(np.unique(np.minimum(x, y) * mdp.n_states + np.maximum(x, y)))
-    x, y = np.divmod(np.unique(np.concatenate(found)), mdp.n_states)
-    return x[x != y], y[x != y]

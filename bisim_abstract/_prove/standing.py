@@ -301,6 +301,20 @@ class Standing:
             return None
         return float(weights[at]) * (1.0 - 1e-6)
 
+    def aim_apart(self) -> float | None:
+        """How far apart clusters should be: as the aim, or as links inside them need it."""
+        tau, target = self.aim(), self.target
+        if tau is None or not target.is_free:
+            return tau
+        # The aim is where the lower arm keeps some clusters apart. As many are linked in the upper
+        # arm from another threshold on, above which the lower one must get as well.
+        lower, upper = self.forests
+        links = self.table.n - int(lower.count(np.array([tau]))[0])
+        if not 0 < links <= upper.weights.size:
+            return tau
+        needed = float(upper.weights[links - 1]) * (1.0 + 1e-6)
+        return max(tau, needed) if needed < self.table.starts.diameter else tau
+
     def _is_hopeless(self) -> bool:
         """Whether blocks, if there are any, are far wider than they are apart."""
         return self._widest_block() > HOPELESS * self._closest_blocks()
@@ -332,6 +346,10 @@ class Standing:
         """How long all pairs are estimated to take."""
         is_estimate = self.table.model.is_estimate
         return self._cost.all_pairs(self.n_pairs, is_estimate=is_estimate)
+
+    def most_sweeps(self) -> int:
+        """Backups of every pair that solving for them may take."""
+        return self._cost.most_sweeps()
 
     def sweep_seconds(self, n_pairs: int, sweeps: int) -> float:
         """How long so many sweeps of one arm over so many pairs are estimated to take."""
