@@ -35,9 +35,10 @@ CELLS = 4_000_000  # costs of transports at a time
 STATES = 4096  # per unit of work
 FUNCTIONS = 8
 SETTLED = 1e-4  # of the largest difference, by which functions on blocks need not move any more
-BLOCK_ROUNDS = 60
+FEWEST, MOST = 60, 400  # rounds on blocks, and as many as it takes within
 AGAIN = 16  # rounds on states after which transports are not solved anew
-SLOW = 0.2  # a round that takes off less of the residual than this, times 1 - gamma, is the last
+SLOW = 0.2  # of 1 - gamma: the share by which rounds should lower the residual
+PATIENCE = 40  # rounds that may fail to
 
 
 def make_witnesses(
@@ -110,7 +111,7 @@ def make_witnesses(
         middle=np.arange(model.n_blocks),
     )
     values = np.zeros((count, model.n_blocks))
-    for _ in range(BLOCK_ROUNDS):
+    for _ in range(int(np.clip(4.0 / (1.0 - gamma), FEWEST, MOST))):
         found = search.solved(search.gaps(blocks, values))
         fresh = search.backed_up(blocks, values, found)
         moved, values = fresh.moved(values), fresh.values
@@ -122,7 +123,8 @@ def make_witnesses(
         rewards=mdp.rewards,
         middle=states,
     )
-    values, before = values[:, model.labels], np.inf
+    values = values[:, model.labels]
+    best, least, patience = (values, found, np.full(count, np.inf)), np.inf, PATIENCE
     for k in range(max_rounds):
         if k < AGAIN:  # what the blocks promise is not quite what their states keep
             found = search.solved(search.gaps(everyone, values))
@@ -131,10 +133,15 @@ def make_witnesses(
         error = float(missing.max()) / (1.0 - gamma)
         if callback is not None:
             callback(Progress("witnesses", k + 1, None, f"correction {error:.2g}"))
-        is_slow = k > AGAIN and error > (1.0 - SLOW * (1.0 - gamma)) * before
-        if k + 1 == max_rounds or error <= tol or is_slow:
+        patience -= 1
+        if error < (1.0 - SLOW * (1.0 - gamma)) * least or k <= AGAIN:
+            patience = PATIENCE
+        if error < least:
+            best, least = (values, found, missing), error
+        if error <= tol or patience == 0:
             break
-        values, before = fresh.values, error
+        values = fresh.values
+    values, found, missing = best
     return Witnesses(
         values=values,
         actions=found.actions,

@@ -130,7 +130,8 @@ class Standing:
         most = self.search.most
         at = first_good(len(open_), lambda k: is_enough(middle(open_[k], floor=floor)), most)
         best = None if at is None else open_[at]
-        if best is not None and not self._is_worth_chasing():
+        is_useful = best is not None and not self._merges_nothing(best)
+        if is_useful and not self._is_worth_chasing():
             return Prospect(best, None)
         # Every clustering of the upper arm that is clearly coarser than that.
         limit = self.table.n if best is None else int(WORTH * best.n_clusters)
