@@ -7,10 +7,11 @@ One step after another tightens the bounds, and none loosens them:
    values decide, so that there are many thresholds to choose from);
 2. features: value functions keep states apart that blocks do not;
 3. inside: pairs within blocks that are too wide are covered, and swept;
-4. across: pairs between blocks that may be too close are covered, and swept;
-5. witnesses: functions made to tell apart two blocks that are still too close;
-6. split: blocks that stay in the way are cut in two, as a further level;
-7. all pairs, if these are few enough.
+4. witnesses: functions made to tell blocks apart that are still too close;
+5. across: pairs between blocks that may be too close are covered, and swept;
+6. behind: so are pairs that the open ones of these read;
+7. split: blocks that stay in the way are cut in two, as a further level;
+8. all pairs, if these are few enough.
 
 After every step the clusterings of both arms are compared. What they still disagree about at the
 threshold decides where the next step looks. If the threshold is to be found, it is chosen by
