@@ -135,6 +135,15 @@ class PairTable:
             _given_away(np.concatenate([self.upper, upper])[order]),
         )
 
+    def raised_by(self, more: PairTable) -> PairTable:
+        """The pairs of both, with the larger of their lower bounds; upper ones as they are."""
+        at, is_old = self.find(*more.pairs())
+        lower = self.lower.copy()
+        np.maximum.at(lower, at[is_old], more.lower[is_old])
+        new = ~is_old
+        kept = self.with_bounds(lower=lower) if self.size else self
+        return kept.with_pairs(more.keys[new], more.lower[new], more.upper[new])
+
 
 def _given_away(array: A) -> A:
     """A fresh array that its maker does not write to any more."""

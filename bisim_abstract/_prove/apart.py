@@ -68,7 +68,7 @@ def raise_lower(
     ahead = keys
     depth = 0
     for number in range(1, ROUNDS + 1):
-        found = _with_bounds(found, _swept(arms, found, ahead, number, swept))
+        found = found.raised_by(_swept(arms, found, ahead, number, swept))
         at, _ = found.find(*np.divmod(keys, arms.n))
         before, keys = keys.size, keys[found.lower[at] < limit]
         if keys.size == 0 or found.size > most:
@@ -113,16 +113,6 @@ def _swept(
         arms.backups += own.n_covered
         swept(SWEEPS * (number - 1) + sweep + 1, moved)
     return own.covered
-
-
-def _with_bounds(found: PairTable, more: PairTable) -> PairTable:
-    """The larger of both lower bounds of all pairs that are in either."""
-    at, is_old = found.find(*more.pairs())
-    lower = found.lower.copy()
-    np.maximum.at(lower, at[is_old], more.lower[is_old])
-    new = ~is_old
-    kept = found.with_bounds(lower=lower) if found.size else found
-    return kept.with_pairs(more.keys[new], more.lower[new], more.upper[new])
 
 
 def _found_in(sorted_keys: IntArray, keys: IntArray) -> tuple[IntArray, BoolArray]:

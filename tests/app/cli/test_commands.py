@@ -365,7 +365,7 @@ def test_run_trains_where_it_is_needed(call: Any) -> None:
     ended = call("run", *SMALL, *undecided, *QUICK, "--train", "needed", "-o", "open")
     assert ended.code == 3
     lines = ended.out.splitlines()
-    why = "what is found without an encoder is NOT CERTIFIED at tau 0.5: between 6 and 16 clusters"
+    why = "what is found without an encoder is NOT CERTIFIED at tau 0.5: between 7 and 16 clusters"
     assert f"  train ... ({why} of 16 states)" in lines
     assert "  certify ... (again, with the encoder)" in lines
     assert any(line.startswith(f"  encoder  trained: {why}") for line in lines)

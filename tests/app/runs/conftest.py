@@ -42,7 +42,7 @@ def needed(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     told: list[Any] = []
     config = dataclasses.replace(abstaining(), training=IF_NEEDED, learn=0)
     found = Run(tmp_path_factory.mktemp("needed") / "run", config, before=told.append)()
-    first = "NOT CERTIFIED at tau 0.5: between 6 and 16 clusters of 16 states"
+    first = "NOT CERTIFIED at tau 0.5: between 7 and 16 clusters of 16 states"
     assert told[:4] == [
         Begun("extract"),
         Begun("certify"),

@@ -209,7 +209,7 @@ def test_abstention_is_a_result(tmp_path: Path) -> None:
     assert not found.certificate.is_certified
     assert found.verification.is_valid
     assert found.verdict.sentence.startswith(
-        "NOT CERTIFIED at tau 0.5: between 6 and 16 clusters of 16 states"
+        "NOT CERTIFIED at tau 0.5: between 7 and 16 clusters of 16 states"
     )
     assert found.report.is_file()
     assert "learn" not in [done.stage for done in found.stages]
