@@ -216,7 +216,11 @@ class Refinement:
         above = self.standing.forests[1].labels(tau)
         parts = np.unique(np.stack([labels, above]), axis=1)[0]  # block of each part of a block
         sizes = np.bincount(labels)
-        wide = np.flatnonzero(np.bincount(parts, minlength=sizes.size) > 1)
+        is_wide = np.bincount(parts, minlength=sizes.size) > 1
+        # Where the threshold is still to be found, others may be in the way of a better one.
+        wide = np.flatnonzero(is_wide | (sizes > 1) if self.target.is_free else is_wide)
+        if not is_wide.any():
+            return ""
         wide = wide[np.argsort(sizes[wide], kind="stable")]
         room = self.standing.max_pairs - self.table.n_covered
         wide = wide[np.cumsum(sizes[wide] * (sizes[wide] - 1) // 2) <= room]
