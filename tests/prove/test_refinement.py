@@ -772,3 +772,63 @@ def test_witnesses_are_never_replaced() -> None:
                 rounds += 1
             made = None if features is None else features.witnesses
     assert rounds > 0
+
+
+@pytest.mark.usefixtures("thorough")
+def test_what_open_pairs_read_is_covered() -> None:
+    """Behind pairs that stay open, and nothing inside a cluster of the upper arm."""
+    mdp, groups, tau = noisy(0)
+    tau *= 2.0  # in the midst of where blocks are apart
+    work = started(mdp, 0.8, tau=tau, partition=groups, max_pairs=10**6)
+    table, plan = work.table, [step.__name__ for step in work._plan]
+    while plan[work.done] != "_witnesses":
+        assert work.step(go_on)
+    above = work.standing.forests[1].labels(tau)
+    s, t = np.triu_indices(mdp.n_states, 1)
+    apart = np.flatnonzero((above[s] != above[t]) & (table.bounds(s, t)[0] <= tau))[:3]
+    assert apart.size > 0
+    table.cover(s[apart], t[apart])
+    before = set(table.keys.tolist())
+    assert work._behind().endswith("behind open ones")
+    fresh = np.array(sorted(set(table.keys.tolist()) - before))
+    one, two = np.divmod(fresh, table.n)
+    assert (above[one] != above[two]).all()
+    read = {
+        (min(x, y), max(x, y))
+        for k in apart.tolist()
+        for a in range(mdp.n_actions)
+        for x in mdp.successors(int(s[k]), a)[0].tolist()
+        for y in mdp.successors(int(t[k]), a)[0].tolist()
+    }
+    assert set(zip(one.tolist(), two.tolist(), strict=True)) <= read
+    check_truth(work.certificate(stop="", run={}, is_final=False), Truth.of(mdp, 0.8))
+
+
+def test_clusters_are_kept_apart_above_where_they_are_linked() -> None:
+    """If the threshold is to be found, it must be above the links of the upper arm as well."""
+    mdp = RoomsGridEnv(side=15, room_size=5).to_mdp()
+    work = started(mdp, 0.99, tau=None, partition=None, max_pairs=0)
+    plan = [step.__name__ for step in work._plan]
+    while plan[work.done] != "_witnesses":
+        assert work.step(go_on)
+    aim, apart = work.standing.aim(), work.standing.aim_apart()
+    assert aim is not None
+    assert apart is not None
+    lower, upper = work.standing.forests
+    assert aim < apart
+    assert upper.count(apart) <= lower.count(aim)
+    given = started(mdp, 0.99, tau=3.0, partition=None, max_pairs=0)
+    given.step(go_on)
+    assert given.standing.aim_apart() == given.standing.aim() == 3.0
+
+
+@pytest.mark.slow
+def test_rooms_are_certified_at_gamma_099() -> None:
+    """Pairs inside rooms are solved for, and witnesses keep rooms apart."""
+    env = RoomsGridEnv()
+    mdp = env.to_mdp()
+    found = certify(mdp, 0.99)
+    assert found.is_certified
+    assert found.labels_upper.tolist() == first_appearance(env.rooms.tolist())
+    assert any("witness" in step for step in found.run["steps"])
+    assert verify(mdp, found).is_valid

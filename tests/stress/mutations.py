@@ -124,14 +124,14 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     # -- arms ----------------------------------------------------------------------------------
     (
         "arms: no rounding below",
-        "best = max(best, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)",
-        "best = max(best, gap + gamma * lower)",
+        "value = (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY",
+        "value = gap + gamma * lower",
         ARMS,
     ),
     (
         "arms: no rounding above",
-        "best = max(best, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)",
-        "best = max(best, gap + gamma * upper)",
+        "value = (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY",
+        "value = gap + gamma * upper",
         ARMS,
     ),
     (
@@ -139,6 +139,36 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "free = radius[s, a] + radius[t, a]",
         "free = radius[s, a]",
         ARMS,
+    ),
+    (
+        "arms: the smaller spare",
+        "without = max(spare[s, a], spare[t, a])",
+        "without = min(spare[s, a], spare[t, a])",
+        ARMS,
+    ),
+    (
+        "arms: one short for two rows",
+        "free = without + (short[s, a] + short[t, a])",
+        "free = without + short[s, a]",
+        ARMS,
+    ),
+    (
+        "arms: the spare share is not left",
+        "free = without + (short[s, a] + short[t, a])",
+        "free = short[s, a] + short[t, a]",
+        ARMS,
+    ),
+    (
+        "blocks: what a row does not reach is not lacking",
+        "return short + keep * max(1.0 - met, 0.0)",
+        "return short",
+        BLOCKS,
+    ),
+    (
+        "blocks: no slack of what is short",
+        "off = off * (1.0 + (length + 8) * EPS) + 3.0 * (2 * union + 16) * EPS",
+        "off = off * 1.0",
+        BLOCKS,
     ),
     (
         "arms: blocks have no diameter",
@@ -191,8 +221,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "blocks: rows that differ in their tails are the same",
-        "is_same = is_same and hi[b] == first_hi[b] and lo[b] == first_lo[b]",
-        "is_same = is_same and hi[b] == first_hi[b]",
+        "is_same = is_same and hi[i] == first_hi[b] and lo[i] == first_lo[b]",
+        "is_same = is_same and hi[i] == first_hi[b]",
         BLOCKS,
     ),
     (
@@ -635,8 +665,26 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "kernels: one radius for two rows",
-        "free = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)",
-        "free = radius[s, action] * (1.0 + 2.0 * U)",
+        "away = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)",
+        "away = radius[s, action] * (1.0 + 2.0 * U)",
+        CHECKER,
+    ),
+    (
+        "kernels: one short for two rows",
+        "left = (without + (short[s, action] + short[t, action])) * (1.0 + 4.0 * U)",
+        "left = (without + short[s, action]) * (1.0 + 4.0 * U)",
+        CHECKER,
+    ),
+    (
+        "kernels: the smaller spare",
+        "without = max(spare[s, action], spare[t, action])",
+        "without = min(spare[s, action], spare[t, action])",
+        CHECKER,
+    ),
+    (
+        "kernels: what members lack is not looked at",
+        "lack += max(0.0, keep * centre_masses[k] - here / total)",
+        "lack += 0.0 * keep",
         CHECKER,
     ),
     (
@@ -653,8 +701,8 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "kernels: radii without those of the estimate",
-        "most = (variation + slack + extra) * (1.0 + 4.0 * U)",
-        "most = (variation + slack) * (1.0 + 4.0 * U)",
+        "most = (off + slack + extra) * (1.0 + 4.0 * U)",
+        "most = (off + slack) * (1.0 + 4.0 * U)",
         CHECKER,
     ),
     (
@@ -696,8 +744,20 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "exact: radii without those of the estimate",
-        "away = min(Fraction(1), away + Fraction(float(mdp.estimate.row_radius[state, action])))",
-        "away = min(Fraction(1), away)",
+        "away, lacks = min(Fraction(1), away + extra), min(Fraction(1), lacks + extra)",
+        "lacks = min(Fraction(1), lacks + extra)",
+        CHECKER,
+    ),
+    (
+        "exact: what members lack is not looked at",
+        "if lacks > Fraction(float(table.short[block, action])):",
+        "if lacks > 2 + Fraction(float(table.short[block, action])):",
+        CHECKER,
+    ),
+    (
+        "exact: the spare share is not left",
+        "least = min(kappa, (1 - sigma) * least + rest * kappa)",
+        "least = min(kappa, (1 - sigma) * least + (rest - sigma) * kappa)",
         CHECKER,
     ),
     # -- values --------------------------------------------------------------------------------
