@@ -35,7 +35,7 @@ CELLS = 4_000_000  # costs of transports at a time
 STATES = 4096  # per unit of work
 FUNCTIONS = 8
 SETTLED = 1e-4  # of the largest difference, by which functions on blocks need not move any more
-FEWEST, MOST = 60, 400  # rounds on blocks, and as many as it takes within
+FEWEST, MOST = 60, 400  # rounds on blocks, at most, where gamma is small and where it is large
 AGAIN = 16  # rounds on states after which transports are not solved anew
 SLOW = 0.2  # of 1 - gamma: the share by which rounds should lower the residual
 PATIENCE = 40  # rounds that may fail to
@@ -98,7 +98,8 @@ def make_witnesses(
         raise InvalidArgumentError("first and second must name pairs of different blocks, some")
     count, known = one.size, features.values.shape[0]
     resources.check_memory(
-        8 * (2 * count + known + model.n_blocks) * mdp.n_states,
+        # Functions of this round, the next and the best one, all of them together, and distances.
+        8 * (4 * count + known + model.n_blocks) * mdp.n_states,
         what=f"{count:,} witnesses of {mdp.n_states:,} states",
         instead="ask for fewer of them",
     )
@@ -115,6 +116,8 @@ def make_witnesses(
         found = search.solved(search.gaps(blocks, values))
         fresh = search.backed_up(blocks, values, found)
         moved, values = fresh.moved(values), fresh.values
+        if callback is not None:
+            callback(Progress("witnesses", 0, None, f"on blocks, moved {float(moved.max()):.2g}"))
         if float(moved.max()) <= SETTLED * float(np.ptp(values, axis=1).max()):
             break
     everyone = _Space(
@@ -129,7 +132,7 @@ def make_witnesses(
         if k < AGAIN:  # what the blocks promise is not quite what their states keep
             found = search.solved(search.gaps(everyone, values))
         fresh = search.backed_up(everyone, values, found)
-        missing = _missing(mdp, everyone, values, found, fresh)
+        missing = _missing(mdp, values, found, fresh)
         error = float(missing.max()) / (1.0 - gamma)
         if callback is not None:
             callback(Progress("witnesses", k + 1, None, f"correction {error:.2g}"))
@@ -298,9 +301,7 @@ class _Search:
         return out
 
 
-def _missing(
-    mdp: TabularMDP, space: _Space, values: FloatArray, found: _Potentials, fresh: _Backup
-) -> FloatArray:
+def _missing(mdp: TabularMDP, values: FloatArray, found: _Potentials, fresh: _Backup) -> FloatArray:
     """(k) bounds on the spans of what exact backups differ by from the values.
 
     The exact extension differs from the one computed by a rounding of the distance and one of
