@@ -334,9 +334,13 @@ def test_progress_is_reported() -> None:
     mdp, groups = noisy_groups(30, 3, 0.05, seed=1)
     reports: list[Progress] = []
     some(mdp, 0.9, groups, max_rounds=5, tol=1e-12, callback=reports.append)
-    assert [report.done for report in reports] == [1, 2, 3, 4, 5]
+    on_states = [report for report in reports if report.done]
+    assert [report.done for report in on_states] == [1, 2, 3, 4, 5]
     assert {report.stage for report in reports} == {"witnesses"}
-    assert all(report.detail.startswith("correction ") for report in reports)
+    assert all(report.detail.startswith("correction ") for report in on_states)
+    on_blocks = reports[: -len(on_states)]
+    assert on_blocks
+    assert all(report.detail.startswith("on blocks") for report in on_blocks)
 
 
 # -- refusals ----------------------------------------------------------------------------------
