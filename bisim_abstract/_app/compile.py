@@ -248,6 +248,7 @@ def _compile_features() -> None:
     make_witnesses(mdp, GAMMA, features, blocks, np.array([0]), np.array([1]), tol=1.0)
     states = np.arange(mdp.n_states)
     features.boxes(states, mdp.n_states)
+    features.lower(0, states)
     boxes = Boxes.of(Arms(mdp, GAMMA).starts, features, states)
     boxes.close_pairs(1.0, most=mdp.n_states**2, threads=1)
     known = Neighbours(states[:1], states[1:2], np.ones(1), mdp.n_states)

@@ -81,7 +81,7 @@ def forged(draw: st.DrawFn, arrays: Arrays, truth: Truth) -> Damaged:
     """Claims that are a little, or much, too good."""
     arrays, header = dict(arrays), json.loads(arrays["header"].tobytes())
     kinds = [*["moved"] * 5, *["value"] * 5, "shrunk", "swapped", "off by one", "labels"]
-    kinds += ["header", "metric", "fingerprint"]
+    kinds += ["header", *["metric"] * 4, "fingerprint"]
     notes = [
         forge_once(draw, pick(draw, kinds), arrays, header, truth)
         for _ in range(draw(st.integers(1, 3)))
