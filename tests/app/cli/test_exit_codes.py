@@ -30,7 +30,7 @@ def test_not_certified_is_3(call: Any, world: World) -> None:
     report = call("report", world.lake, world.unclear, "-o", "r.html", "--json")
     assert report.code == 0
     assert loaded(report.out)["verdict"].startswith(
-        "NOT CERTIFIED at tau 0.05: between 7 and 16 clusters and the end"
+        "NOT CERTIFIED at tau 0.05: between 6 and 16 clusters and the end"
     )
     assert Path("r.html").is_file()
     run = call("run", world.lake, "--train", "never", *goal, "-o", "run")
@@ -70,7 +70,7 @@ def test_goals_by_value(call: Any, world: World) -> None:
 def test_solve_without_a_proof_is_3(call: Any, world: World) -> None:
     ended = call("solve", world.lake, world.unclear, "--json", "-o", "s.npz")
     assert ended.code == 3
-    assert "NOT CERTIFIED at tau 0.05: between 7 and 16 clusters and the end" in ended.err
+    assert "NOT CERTIFIED at tau 0.05: between 6 and 16 clusters and the end" in ended.err
     assert loaded(ended.out)["exit_code"] == 3
     assert not Path("s.npz").exists()
 
