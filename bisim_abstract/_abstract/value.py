@@ -29,6 +29,7 @@ from bisim_abstract._base.html import table_html
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._model.renaming import actions_called
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["ProvenValue", "ValueBracket"]
@@ -89,8 +90,11 @@ class ProvenValue:
     and is none of them.
 
     Attributes:
-        policy: (clusters, and the end) the action taken in each. Lifted, it is `policy[labels]`.
+        policy: (clusters, and the end) the action taken in each, by its name there.
         labels: (n_states) the cluster of each state.
+        renaming: (n_states, n_actions) what each action of a state is called in its cluster, -1
+            where the state lacks it; None where all states have all actions, and these are
+            called what they are.
         loss: Proven upper bound on V* - V^policy in any state.
         start_loss: The same as a mean over the start distribution.
         kept: Proven lower bound on (V^policy - V_random) / (V* - V_random) for values of the
@@ -115,6 +119,7 @@ class ProvenValue:
     policy_lower: FloatArray
     random_upper: FloatArray
     bracket: ValueBracket
+    renaming: IntArray | None = None
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -142,11 +147,20 @@ class ProvenValue:
             raise InvalidArgumentError("policy and bracket must have one entry per cluster")
         if self.labels.min() < 0 or self.labels.max() >= clusters:
             raise InvalidArgumentError(f"labels must lie in [0, {clusters})")
+        if self.renaming is not None:
+            names = as_frozen("renaming", self.renaming, np.int64)
+            set_field(self, "renaming", names)
+            if names.ndim != 2 or names.shape[0] != shape[0] or not (names >= 0).any(axis=1).all():
+                raise InvalidArgumentError(
+                    "renaming must have a row for each state, with a name for one of its actions "
+                    f"at least, got shape {names.shape}"
+                )
 
     @property
     def lifted_policy(self) -> IntArray:
-        """(n_states) the action that each state takes."""
-        return np.asarray(self.policy[self.labels])
+        """(n_states) the action that each state takes, by its own name."""
+        names = np.asarray(self.policy[self.labels])
+        return names if self.renaming is None else actions_called(self.renaming, names)
 
     def summary(self) -> str:
         """What it says, in half a sentence."""

@@ -13,6 +13,13 @@ import numpy.typing as npt
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
+# Kinds of arrays that are taken for each type, and what that is in words.
+KINDS: dict[type, tuple[str, str]] = {
+    np.bool_: ("b", "true or false"),
+    np.int64: ("iu", "whole numbers"),
+}
+REAL = ("biuf", "real numbers")
+
 
 def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
     """A read-only C-contiguous copy. Never shared: an older view could still be written to."""
@@ -20,9 +27,8 @@ def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
         array = np.asarray(values)
     except ValueError as error:  # ragged nested lists
         raise InvalidMDPError(f"{name} cannot be read as numbers: {error}") from None
-    kinds = "iu" if dtype is np.int64 else "biuf"
+    kinds, rule = KINDS.get(dtype, REAL)
     if array.size and array.dtype.kind not in kinds:
-        rule = "whole numbers" if dtype is np.int64 else "real numbers"
         raise InvalidMDPError(f"{name} must hold {rule}, got dtype {array.dtype}")
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise InvalidMDPError(f"{name} must fit 64 bits with a sign, got {array.max()}")

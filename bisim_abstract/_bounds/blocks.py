@@ -29,8 +29,10 @@ from bisim_abstract._base.parallel import map_chunks, read_only
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.pair_table import PairTable
+from bisim_abstract._model.checks import check_available
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.renaming import check_renaming, used_names
 from bisim_abstract._model.rows import Rows
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -61,6 +63,11 @@ class BlockModel(Rows):
             the radius serves.
         is_estimate: Whether confidence radii are part of intervals and radii. True rows may
             then also reach blocks that no sample did.
+        available: (n_blocks, n_actions) which actions each block has; all by default. Others do
+            what its first available one does, as in models of states.
+        renaming: (n_states, n_actions) which action of its block each action of a member is, -1
+            where the member lacks it, so that intervals, centres and radii of a block's action
+            speak of all that are called so; None where actions are called what they are.
     """
 
     labels: IntArray
@@ -70,6 +77,8 @@ class BlockModel(Rows):
     spare: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     short: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     is_estimate: bool = False
+    available: BoolArray = field(default=None)  # type: ignore[arg-type]  # filled in below
+    renaming: IntArray | None = None
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -104,6 +113,22 @@ class BlockModel(Rows):
                 f"labels must give every state one of {shape[0]} blocks, none of them empty"
             )
         set_field(self, "is_estimate", bool(self.is_estimate))
+        if self.available is None:
+            set_field(self, "available", np.ones(shape, np.bool_))
+        set_field(self, "available", as_frozen("available", self.available, np.bool_))
+        check_available(self.available, shape)
+        if self.renaming is not None:
+            names = as_frozen("renaming", self.renaming, np.int64)
+            set_field(self, "renaming", names)
+            if names.shape != (self.labels.size, shape[1]):
+                raise InvalidArgumentError(
+                    f"renaming must have shape {(self.labels.size, shape[1])}, got {names.shape}"
+                )
+            check_renaming(names, self.labels, shape[0], names >= 0)
+            if (used_names(names) != self.available[self.labels]).any():
+                raise InvalidArgumentError(
+                    "renaming must use, in each block, the actions that are available there"
+                )
         if self.low is not self.high and np.array_equal(self.low, self.high):
             set_field(self, "high", self.low)  # points: `Starts` and others look for this
 
@@ -121,6 +146,7 @@ class BlockModel(Rows):
             probs=mdp.probs,
             radius=np.zeros(low.shape) if estimate is None else estimate.row_radius,
             is_estimate=estimate is not None,
+            available=mdp.available,
         )
 
     @property

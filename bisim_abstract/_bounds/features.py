@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,8 @@ class ValueFeatures:
         signs: (k, n_actions) int64: σ_a = +1 or -1, and 0 where the action is left out.
         kinds: (k) int64: 0 for the maximum over actions, 1 for the mean.
         corrections: (k) for all x, y: |g(x) - g(y)| - correction <= d(x, y).
+        floor: (k) signed rewards below this count as this; -inf, the default, for none.
+        ceiling: (k) signed rewards above this count as this; inf, the default, for none.
         witnesses: More functions, which tell blocks apart by the distance of all of them.
     """
 
@@ -74,11 +76,16 @@ class ValueFeatures:
     signs: IntArray
     kinds: IntArray
     corrections: FloatArray
+    floor: FloatArray = field(default=None)  # type: ignore[arg-type]  # filled in below
+    ceiling: FloatArray = field(default=None)  # type: ignore[arg-type]
     witnesses: Witnesses | None = None
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        for name in ("values", "corrections"):
+        for name, none in (("floor", -np.inf), ("ceiling", np.inf)):
+            if getattr(self, name) is None:
+                set_field(self, name, np.full(np.shape(self.values)[:1], none))
+        for name in ("values", "corrections", "floor", "ceiling"):
             set_field(self, name, as_frozen(name, getattr(self, name), np.float64))
         for name in ("signs", "kinds"):
             set_field(self, name, as_frozen(name, getattr(self, name), np.int64))
@@ -93,7 +100,7 @@ class ValueFeatures:
                 f"signs must have shape ({count}, n_actions) with n_actions above 0, "
                 f"got {self.signs.shape}"
             )
-        for name in ("kinds", "corrections"):
+        for name in ("kinds", "corrections", "floor", "ceiling"):
             if getattr(self, name).shape != (count,):
                 raise InvalidArgumentError(
                     f"{name} must have shape ({count},), got {getattr(self, name).shape}"
@@ -115,6 +122,12 @@ class ValueFeatures:
         if wrong.any():
             raise InvalidArgumentError(
                 f"corrections must be finite and at least 0, got {self.corrections[wrong][0]}"
+            )
+        wrong = ~(self.floor <= self.ceiling)
+        if wrong.any():
+            raise InvalidArgumentError(
+                f"floor must be at most ceiling, got {self.floor[wrong][0]} and "
+                f"{self.ceiling[wrong][0]}"
             )
         found = self.witnesses
         if found is None:

@@ -148,6 +148,7 @@ def truncated_mdp(mdp: TabularMDP, share: float) -> tuple[TabularMDP, float]:
         indices=mdp.indices[kept],
         probs=probs[kept] / sums[rows[kept]],
         rewards=mdp.rewards,
+        available=mdp.available,
         start=mdp.start,
         state_ids=mdp.state_ids,
         terminal_state=mdp.terminal_state,

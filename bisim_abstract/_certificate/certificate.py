@@ -31,7 +31,13 @@ from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.npz import read_record, write_record
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted, there_are
-from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback, SeedLike
+from bisim_abstract._base.types import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    ProgressCallback,
+    SeedLike,
+)
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel
 from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS, Ground, Starts
@@ -45,8 +51,10 @@ from bisim_abstract._linkage.thresholds import (
     certified_intervals,
     make_profile,
 )
+from bisim_abstract._model.checks import check_available
 from bisim_abstract._model.estimation import check_alpha, interval_around
 from bisim_abstract._model.frames import Columns, as_frame
+from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError, NotCertifiedError
 
 if TYPE_CHECKING:
@@ -62,11 +70,12 @@ if TYPE_CHECKING:
 __all__ = ["Certificate"]
 
 FORMAT = "bisim_abstract.Certificate"
-VERSION = 4
+VERSION = 5
 KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
 SCOPES = ("covered", "all")
 DERIVED = ("ground", "forests", "global_width")  # from the bounds alone
 INTEGERS = ("keys", "labels_lower", "labels_upper")
+BOOLEANS = ("available",)
 REALS = ("rewards", "reward_radius", "lower", "upper")
 SCALARS = (
     "fingerprint",
@@ -79,6 +88,8 @@ SCALARS = (
     "scope",
     "keep",
     "alpha",
+    "relation",
+    "apart",
     "stop",
 )
 
@@ -98,6 +109,11 @@ class Certificate:
         n_states: Number of states of the model.
         gamma: The discount.
         rewards: (n_states, n_actions) rewards of the model, which start values depend on.
+        available: (n_states, n_actions) which actions each state has; all by default.
+        relation: "plain": states are compared action by action. "lax": every action of one state
+            is compared with the action of the other that is most like it, and the other way round.
+        apart: In the plain relation, the distance of states that have different actions; None
+            where all states have the same ones, or the relation is lax.
         reward_radius: (n_states, n_actions) how far true rewards may be from these, if the
             model is an estimate; else of shape (0, 0).
         alpha: If the model is an estimate, the bounds hold for the metric of the true model
@@ -135,6 +151,9 @@ class Certificate:
     lower: FloatArray
     upper: FloatArray
     reward_radius: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    available: BoolArray = field(default=None)  # type: ignore[arg-type]  # filled in below
+    relation: str = "plain"
+    apart: float | None = None
     alpha: float | None = None
     levels: tuple[BlockLevel, ...] = ()
     features: ValueFeatures | None = None
@@ -159,6 +178,10 @@ class Certificate:
             set_field(self, name, frozen(name, getattr(self, name), np.int64))
         for name in REALS:
             set_field(self, name, frozen(name, getattr(self, name), np.float64))
+        if self.available is None:
+            set_field(self, "available", np.ones(self.rewards.shape, np.bool_))
+        set_field(self, "available", frozen("available", self.available, np.bool_))
+        check_choice("relation", self.relation, RELATIONS)
         check_choice("lower_start", self.lower_start, LOWER_STARTS)
         check_choice("upper_start", self.upper_start, UPPER_STARTS)
         check_choice("scope", self.scope, SCOPES)
@@ -647,7 +670,7 @@ class Certificate:
 
     def save(self, path: str | Path) -> None:
         """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
-        arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS)}
+        arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS, *BOOLEANS)}
         arrays |= _component_arrays(self)
         header = {name: getattr(self, name) for name in SCALARS} | {"run": dict(self.run)}
         header["levels"] = len(self.levels)
@@ -665,7 +688,7 @@ class Certificate:
         try:
             components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
             components["value"] = _read_value(arrays, header)
-            if set(arrays) != {*INTEGERS, *REALS} or set(header) != {*SCALARS, "run"}:
+            if set(arrays) != {*INTEGERS, *REALS, *BOOLEANS} or set(header) != {*SCALARS, "run"}:
                 raise FileFormatError(f"{path} has parts missing or too many")
             fields: dict[str, Any] = {**arrays, **header, **components}
             return cls(**fields)
@@ -703,6 +726,15 @@ def _check_rewards(certificate: Certificate) -> None:
         )
     if not np.isfinite(certificate.rewards).all():
         raise InvalidArgumentError("rewards must be finite")
+    check_available(certificate.available, shape)
+    is_mixed = certificate.relation == "plain" and not bool(certificate.available.all())
+    if (certificate.apart is not None) != is_mixed:
+        raise InvalidArgumentError(
+            "apart must be given where states have different actions and are compared action by "
+            f"action, and nowhere else, got {certificate.apart!r}"
+        )
+    if certificate.apart is not None:
+        object.__setattr__(certificate, "apart", check_real("apart", certificate.apart))
 
 
 def _check_components(certificate: Certificate) -> None:
@@ -783,13 +815,17 @@ def _read_value(arrays: dict[str, npt.NDArray[Any]], header: dict[str, Any]) -> 
         kept=-np.inf if kept is None else kept,
         labels=labels,
         bracket=ValueBracket(**bracket),
+        renaming=arrays.pop("value.renaming", None),
     )
 
 
 BRACKET_ARRAYS = ("lower", "upper", "policy")
-MODEL_ARRAYS = ("labels", "low", "high", "indptr", "indices", "probs", "radius", "spare", "short")
+MODEL_ARRAYS = (
+    *("labels", "low", "high", "indptr", "indices", "probs", "radius", "spare", "short"),
+    "available",
+)
 LEVEL_ARRAYS = ("keys", "lower", "upper")
-FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections")
+FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections", "floor", "ceiling")
 WITNESS_ARRAYS = ("values", "actions", "signs", "support", "potential", "corrections")
 
 
@@ -799,6 +835,8 @@ def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
     for k, level in enumerate(certificate.levels):
         for name in MODEL_ARRAYS:
             arrays[f"level{k}.{name}"] = getattr(level.model, name)
+        if level.model.renaming is not None:
+            arrays[f"level{k}.renaming"] = level.model.renaming
         for name in LEVEL_ARRAYS:
             arrays[f"level{k}.pair_{name}"] = getattr(level, name)
     features = certificate.features
@@ -812,6 +850,8 @@ def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
     if value is not None:
         for name in ("policy", *VALUE_BOUNDS):
             arrays[f"value.{name}"] = getattr(value, name)
+        if value.renaming is not None:
+            arrays["value.renaming"] = value.renaming
         for name in BRACKET_ARRAYS:
             arrays[f"bracket.{name}"] = getattr(value.bracket, name)
     return arrays
@@ -823,8 +863,9 @@ def _components(
     """Levels and features from such arrays, which are taken out of the dictionary."""
     levels = []
     for k in range(check_int("levels", count, low=0, high=len(arrays))):
-        model = {name: arrays.pop(f"level{k}.{name}") for name in MODEL_ARRAYS}
+        model: dict[str, Any] = {name: arrays.pop(f"level{k}.{name}") for name in MODEL_ARRAYS}
         table = {name: arrays.pop(f"level{k}.pair_{name}") for name in LEVEL_ARRAYS}
+        model["renaming"] = arrays.pop(f"level{k}.renaming", None)
         blocks = BlockModel(**model, is_estimate=is_estimate)
         levels.append(BlockLevel(model=blocks, **table))
     features = None

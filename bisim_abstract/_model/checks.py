@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._base.checks import check_choice
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract.errors import InvalidMDPError
 
 ROW_SUM_TOL = 1e-9  # far above rounding, far below any modelling intention
@@ -53,6 +53,16 @@ def check_rewards(rewards: FloatArray) -> None:
         value = rewards.ravel()[bad[0]]
         where = where_is(bad[0], rewards.shape[1])
         raise InvalidMDPError(f"rewards must be finite, got {value} at {where}")
+
+
+def check_available(available: BoolArray, shape: tuple[int, ...]) -> None:
+    if available.shape != shape:
+        raise InvalidMDPError(
+            f"available must have shape (n_states, n_actions) = {shape}, got {available.shape}"
+        )
+    none = np.flatnonzero(~available.any(axis=1))
+    if none.size:
+        raise InvalidMDPError(f"every state needs an action, but state {none[0]} has none")
 
 
 def check_layout(indptr: IntArray, indices: IntArray, probs: FloatArray, n_rows: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -100,6 +100,13 @@ class Estimate:
             reward_range=self.reward_range,
             support_bound=self.support_bound,
         )
+
+    def with_actions(self, chosen: IntArray) -> Estimate:
+        """The same with actions of each state replaced by others, (n_states, n_actions)."""
+        counts, reward_radius, row_radius = (
+            np.take_along_axis(array, chosen, axis=1) for array in self.arrays()
+        )
+        return replace(self, counts=counts, reward_radius=reward_radius, row_radius=row_radius)
 
 
 def _rebuild(fields: dict[str, Any]) -> Estimate:

@@ -19,10 +19,10 @@ from bisim_abstract.errors import FileFormatError, InvalidArgumentError, Invalid
 __all__ = ["read_bridge", "read_model"]
 
 FORMAT = "bisim_abstract.TabularMDP"
-VERSION = 1
+VERSION = 2
 BRIDGE_BYTES = 128  # per state and action while a model is made: measured, and rounded up
 Arrays = dict[str, npt.NDArray[Any]]
-ARRAYS = ("indptr", "indices", "probs", "rewards", "start", "state_ids")
+ARRAYS = ("indptr", "indices", "probs", "rewards", "available", "start", "state_ids")
 
 
 def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:

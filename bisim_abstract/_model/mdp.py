@@ -4,6 +4,11 @@ A finite MDP without a discount (the discount belongs to the metric). Transition
 compressed: row `s * n_actions + a` holds the successors of state `s` under action `a`. The
 stored floats are taken as exact numbers, and a kernel row is its entries divided by their
 exact sum, so that rows which miss 1 by a rounding error still mean something definite.
+
+A state may lack some of the actions (`available`). What it lacks does what its first available
+action does: the same row, the same reward. So the best action, the worst one, and the set of all
+that a state can do are what they are without the padding, and nothing that is computed of them has
+to look at the mask. What counts actions (acting at random) or compares them by name must.
 """
 
 from __future__ import annotations
@@ -25,11 +30,13 @@ from bisim_abstract._base.arrays import checked_metadata, frozen
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import check_choice
 from bisim_abstract._base.html import table_html
+from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.checks import (
     ROW_SUM_TOL,
+    check_available,
     check_distribution,
     check_entries,
     check_layout,
@@ -62,6 +69,8 @@ class TabularMDP(Rows):
         indices: (nnz) successor states, strictly increasing within a row.
         probs: (nnz) probabilities, above 0; each row sums to one up to rounding.
         rewards: (n_states, n_actions) expected rewards.
+        available: (n_states, n_actions) which actions each state has, at least one of them; all
+            by default. Rows and rewards of the others are those of its first available one.
         start: (n_states) start distribution; uniform over non-terminal states by default.
         state_ids: (n_states) the environment's own id of each state; -1 for an added state.
         terminal_state: The absorbing state that stands for the end of an episode, if any.
@@ -79,7 +88,8 @@ class TabularMDP(Rows):
     """
 
     rewards: FloatArray
-    start: FloatArray = field(default=None)  # type: ignore[arg-type]  # filled in below
+    available: BoolArray = field(default=None)  # type: ignore[arg-type]  # filled in below
+    start: FloatArray = field(default=None)  # type: ignore[arg-type]
     state_ids: IntArray = field(default=None)  # type: ignore[arg-type]
     terminal_state: int | None = None
     estimate: Estimate | None = None
@@ -97,6 +107,12 @@ class TabularMDP(Rows):
         set_field = object.__setattr__
         set_field(self, "rewards", rewards)
         self._keep_rows(n_states, n_actions, frozen)
+        if self.available is None:
+            set_field(self, "available", np.ones(rewards.shape, bool))
+        set_field(self, "available", frozen("available", self.available, np.bool_))
+        check_available(self.available, rewards.shape)
+        if self.has_action_sets:
+            _check_padding(self)
 
         if self.terminal_state is not None:
             set_field(self, "terminal_state", _whole("terminal_state", self.terminal_state))
@@ -131,8 +147,35 @@ class TabularMDP(Rows):
 
     @property
     def n_actions(self) -> int:
-        """Number of actions; all are available in every state."""
+        """Number of actions; which of them a state has, `available` tells."""
         return int(self.rewards.shape[1])
+
+    @cached_property
+    def has_action_sets(self) -> bool:
+        """Whether some state lacks an action."""
+        return not bool(self.available.all())
+
+    @cached_property
+    def action_sets(self) -> IntArray:
+        """(n_states) equal numbers for states with the same actions, by first appearance."""
+        labels = np.zeros(self.n_states, np.int64)
+        if self.has_action_sets:
+            packed = np.packbits(self.available, axis=1)
+            labels = by_first_appearance(np.unique(packed, axis=0, return_inverse=True)[1])[0]
+        labels.setflags(write=False)
+        return labels
+
+    @cached_property
+    def first_actions(self) -> IntArray:
+        """(n_states) the first available action of each state, which those it lacks stand for."""
+        first: IntArray = self.available.argmax(axis=1)
+        first.setflags(write=False)
+        return first
+
+    def played(self, actions: IntArray) -> IntArray:
+        """(n_states) available actions that do what the given ones do, state by state."""
+        states = np.arange(self.n_states)
+        return np.where(self.available[states, actions], actions, self.first_actions)
 
     @property
     def is_deterministic(self) -> bool:
@@ -201,7 +244,10 @@ class TabularMDP(Rows):
         digest = hashlib.sha256()
         shape = [self.n_states, self.n_actions, self.nnz, self.terminal_state]
         digest.update(json.dumps(["bisim_abstract.TabularMDP", 1, shape]).encode())
+        arrays: list[npt.NDArray[Any]]
         arrays = [self.indptr, self.indices, self.probs, self.rewards, self.start, self.state_ids]
+        if self.has_action_sets:
+            arrays.append(self.available)
         if self.estimate is not None:
             digest.update(json.dumps(self.estimate.header()).encode())
             arrays += self.estimate.arrays()
@@ -227,6 +273,8 @@ class TabularMDP(Rows):
     def __repr__(self) -> str:
         parts = [counted(self.n_states, "state"), counted(self.n_actions, "action")]
         parts.append(counted(self.nnz, "transition"))
+        if self.has_action_sets:
+            parts.append(self._action_sets_text())
         if self.terminal_state is not None:
             parts.append(f"terminal state {self.terminal_state}")
         if self.estimate is not None:
@@ -240,6 +288,8 @@ class TabularMDP(Rows):
             ("transitions", f"{self.nnz:,}, at most {self.max_support:,} of a state and action"),
             ("rewards", f"from {self.rewards.min():.6g} to {self.rewards.max():.6g}"),
         ]
+        if self.has_action_sets:
+            rows.append(("actions of states", self._action_sets_text()))
         if self.terminal_state is not None:
             rows.append(("end of episodes", f"state {self.terminal_state:,}"))
         if self.estimate is not None:
@@ -249,6 +299,13 @@ class TabularMDP(Rows):
         rows.append(("fingerprint", self.fingerprint[:12]))
         title = f"{counted(self.n_states, 'state')}, {counted(self.n_actions, 'action')}"
         return table_html(f"Model of {title}", rows)
+
+    def _action_sets_text(self) -> str:
+        count = int(self.action_sets.max()) + 1
+        sizes = self.available.sum(axis=1)
+        least, most = int(sizes.min()), int(sizes.max())
+        each = f"{most}" if least == most else f"{least} to {most}"
+        return f"{counted(count, 'action set')} of {each}"
 
     # -- deriving --------------------------------------------------------------------------
 
@@ -299,10 +356,41 @@ class TabularMDP(Rows):
             indices=indices,
             probs=self.probs[take],
             rewards=self.rewards[keep],
+            available=self.available[keep],
             start=self.start[keep] if whole else self.start[keep] / mass,
             state_ids=self.state_ids[keep],
             terminal_state=terminal,
             estimate=None if self.estimate is None else self.estimate.restrict(keep),
+            metadata=self.metadata,
+        )
+
+    def with_available(self, available: npt.ArrayLike) -> TabularMDP:
+        """The same MDP where states have some of their actions only.
+
+        Args:
+            available: (n_states, n_actions) which; at least one in every state. Those that a
+                state lacks already stay away.
+
+        Raises:
+            InvalidMDPError: If a state is left without an action.
+        """
+        given = frozen("available", available, np.bool_)
+        check_available(given, self.rewards.shape)
+        indptr, indices, probs, rewards, mask = _padded(
+            self.indptr, self.indices, self.probs, self.rewards, given & self.available
+        )
+        chosen = np.where(mask, np.arange(self.n_actions), mask.argmax(axis=1)[:, None])
+        estimate = None if self.estimate is None else self.estimate.with_actions(chosen)
+        return TabularMDP(
+            indptr=indptr,
+            indices=indices,
+            probs=probs,
+            rewards=rewards,
+            available=mask,
+            start=self.start,
+            state_ids=self.state_ids,
+            terminal_state=self.terminal_state,
+            estimate=estimate,
             metadata=self.metadata,
         )
 
@@ -323,6 +411,8 @@ class TabularMDP(Rows):
         indices: npt.ArrayLike,
         probs: npt.ArrayLike,
         rewards: npt.ArrayLike,
+        *,
+        available: npt.ArrayLike | None = None,
         **options: Any,
     ) -> TabularMDP:
         """From compressed rows in any order: sorts them, adds up duplicates, drops zeros.
@@ -332,6 +422,8 @@ class TabularMDP(Rows):
             indices: (nnz) successor states.
             probs: (nnz) probabilities.
             rewards: (n_states, n_actions) expected rewards.
+            available: (n_states, n_actions) which actions each state has; all by default. Rows and
+                rewards of the others are not looked at, and may be empty.
             **options: start, state_ids, terminal_state, estimate, metadata.
         """
         R = frozen("rewards", rewards, np.float64)
@@ -341,7 +433,11 @@ class TabularMDP(Rows):
                 what=f"sorting {indices.size:,} transitions",
                 instead="pass fewer, for instance only reachable states",
             )
-        ptr, index, prob = canonical_rows(*_as_rows(indptr, indices, probs, R.shape))
+        rows = _as_rows(indptr, indices, probs, R.shape)
+        if available is not None:
+            ptr, index, prob, R, options["available"] = _padded(*rows, R, available)
+            rows = ptr, index, prob
+        ptr, index, prob = canonical_rows(*rows)
         return cls(indptr=ptr, indices=index, probs=prob, rewards=R, **options)
 
     @classmethod
@@ -351,6 +447,7 @@ class TabularMDP(Rows):
         rewards: npt.ArrayLike,
         *,
         order: str | None = None,
+        available: npt.ArrayLike | None = None,
         **options: Any,
     ) -> TabularMDP:
         """From dense arrays.
@@ -362,6 +459,8 @@ class TabularMDP(Rows):
             rewards: (n_states, n_actions), or (n_states) where they do not depend on actions.
             order: "sas" for the first of these shapes, "ass" for the second; needed where the
                 shape fits both.
+            available: (n_states, n_actions) which actions each state has; all by default. Rows and
+                rewards of the others are not looked at.
             **options: start, state_ids, terminal_state, estimate, metadata.
 
         Example:
@@ -387,6 +486,8 @@ class TabularMDP(Rows):
         flat = P.reshape(-1, P.shape[0])
         rows, cols = np.nonzero(flat)
         indptr = np.searchsorted(rows, np.arange(flat.shape[0] + 1))
+        if available is not None:
+            return cls.from_rows(indptr, cols, flat[rows, cols], R, available=available, **options)
         return cls(indptr=indptr, indices=cols, probs=flat[rows, cols], rewards=R, **options)
 
     @classmethod
@@ -505,6 +606,53 @@ def canonical_rows(
     begins, sums = begins[kept], sums[kept]
     ptr = np.searchsorted(rows[begins], np.arange(indptr.size))
     return ptr.astype(np.int64), indices[begins], sums
+
+
+def _padded(
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    rewards: FloatArray,
+    available: npt.ArrayLike,
+) -> tuple[IntArray, IntArray, FloatArray, FloatArray, BoolArray]:
+    """Rows and rewards with those that a state lacks replaced by those of its first action."""
+    mask = frozen("available", available, np.bool_)
+    check_available(mask, rewards.shape)
+    n, a = rewards.shape
+    chosen = np.where(mask, np.arange(a), mask.argmax(axis=1)[:, None])
+    take = (np.arange(n)[:, None] * a + chosen).ravel()
+    sizes = np.diff(indptr)[take]
+    ptr = np.concatenate([[0], np.cumsum(sizes)])
+    entries = np.repeat(indptr[take] - ptr[:-1], sizes) + np.arange(ptr[-1])
+    paid = np.take_along_axis(rewards, chosen, axis=1)
+    return ptr, indices[entries], probs[entries], paid, mask
+
+
+def _check_padding(mdp: TabularMDP) -> None:
+    """Raise unless what a state lacks does what its first available action does."""
+    states, actions = np.nonzero(~mdp.available)
+    first = mdp.first_actions[states]
+    row, own = states * mdp.n_actions + actions, states * mdp.n_actions + first
+    lengths = np.diff(mdp.indptr)
+    wrong = (mdp.rewards[states, actions] != mdp.rewards[states, first]) | (
+        lengths[row] != lengths[own]
+    )
+    if mdp.estimate is not None and mdp.estimate.counts.shape == mdp.rewards.shape:
+        for array in mdp.estimate.arrays():
+            wrong |= array[states, actions] != array[states, first]
+    if not wrong.any():
+        sizes = lengths[row]
+        shift = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        one, two = (np.repeat(mdp.indptr[at], sizes) + shift for at in (row, own))
+        is_other = (mdp.indices[one] != mdp.indices[two]) | (mdp.probs[one] != mdp.probs[two])
+        wrong[np.repeat(np.arange(row.size), sizes)[is_other]] = True
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise InvalidMDPError(
+            f"state {states[k]} lacks action {actions[k]}, which must then do what its first "
+            f"available action {first[k]} does; use TabularMDP.from_rows, from_dense or "
+            "with_available, which see to that"
+        )
 
 
 def _check_dense(transitions: npt.NDArray[Any]) -> None:

@@ -52,6 +52,7 @@ def make_certificate(
         n_states=mdp.n_states,
         gamma=arms.gamma,
         rewards=mdp.rewards,
+        available=mdp.available,
         reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
         alpha=None if estimate is None else estimate.alpha,
         keys=arms.keys,

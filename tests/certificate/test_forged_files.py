@@ -28,10 +28,13 @@ COMPONENTS = [
         for k in range(2)
         for name in (
             *("labels", "low", "high", "indptr", "indices", "probs", "radius", "spare", "short"),
-            *("pair_keys", "pair_lower", "pair_upper"),
+            *("available", "pair_keys", "pair_lower", "pair_upper"),
         )
     ),
-    *(f"features.{name}" for name in ("values", "signs", "kinds", "corrections")),
+    *(
+        f"features.{name}"
+        for name in ("values", "signs", "kinds", "corrections", "floor", "ceiling")
+    ),
     *(
         f"witnesses.{name}"
         for name in ("values", "actions", "signs", "support", "potential", "corrections")
@@ -70,7 +73,7 @@ def test_files_hold_the_components_by_name(tmp_path: Path) -> None:
     layered()[1].save(tmp_path / "c")
     with np.load(tmp_path / "c", allow_pickle=False) as archive:
         assert {name for name in archive.files if "." in name} == set(COMPONENTS)
-        assert {archive[name].dtype.kind for name in archive.files} == {"u", "i", "f"}
+        assert {archive[name].dtype.kind for name in archive.files} == {"b", "u", "i", "f"}
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
@@ -119,10 +122,11 @@ def layered_array(path: Path, name: str) -> npt.NDArray[Any]:
 def test_component_arrays_of_wrong_dtype_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "c"
     array = layered_array(path, name)
-    kinds: list[Any] = [np.complex128, np.dtype("V8")]
-    if array.dtype.kind == "i":
+    kinds: list[Any] = [np.complex128, np.dtype("U8"), np.dtype(f"V{array.itemsize}")]
+    if array.dtype.kind in "ib":
         kinds.append(np.float64)
-    kinds += [np.dtype("U8"), np.dtype("M8[s]")]
+    if array.itemsize == 8:
+        kinds.append(np.dtype("M8[s]"))
     for dtype in kinds:
 
         def recast(header: dict[str, Any], arrays: dict[str, Any], dtype: Any = dtype) -> None:

@@ -20,7 +20,7 @@ from bisim_abstract import InvalidArgumentError, TabularMDP, estimate_mdp, read_
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 from bisim_abstract.parts import read_bridge, single_build, sparse_mdp
 
-CONTENT = {"indptr", "indices", "probs", "rewards", "start", "state_ids"}
+CONTENT = {"indptr", "indices", "probs", "rewards", "available", "start", "state_ids"}
 ESTIMATE = {"estimate_counts", "estimate_reward_radius", "estimate_row_radius"}
 
 
@@ -137,10 +137,10 @@ def test_what_a_file_holds(kind: str, tmp_path: Path) -> None:
     arrays = members(tmp_path / "mdp.npz")
     expected = CONTENT | {"header"} | (ESTIMATE if kind == "estimated" else set())
     assert set(arrays) == expected
-    assert all(array.dtype.kind in "iuf" for array in arrays.values())
+    assert all(array.dtype.kind in "biuf" for array in arrays.values())
     header = header_of(tmp_path / "mdp.npz")
     assert header["format"] == "bisim_abstract.TabularMDP"
-    assert header["version"] == 1
+    assert header["version"] == 2
     assert header["fingerprint"] == MDPS[kind]().fingerprint
 
 
@@ -432,7 +432,7 @@ def test_narrower_numbers_of_equal_value_are_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": 2}, ["version 2", "reads 1"]),
+        ({"version": 3}, ["version 3", "reads 2"]),
         ({"version": 0}, ["version 0"]),
         ({"version": None}, ["version None"]),
         ({"format": "bisim_abstract.Other"}, ["bisim_abstract.Other"]),
