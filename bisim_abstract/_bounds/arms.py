@@ -11,6 +11,16 @@ or what block levels and features say of them, if that is tighter (see `Ground`)
 
 There is one core. Pairs of states are pairs of blocks of size one, whose reward intervals are
 points and whose radii are 0; a block of several members also has a diameter, an entry (C, C).
+
+And there is one core for both relations. With δ(a, b) = |R(s, a) - R(t, b)| + γ·W₁(P(s, a),
+P(t, b)),
+
+    plain:  (Tf)(s, t) = max over a of δ(a, a), or M where s and t have different actions;
+    lax:    (Tf)(s, t) = max(max_a min_b δ(a, b), max_b min_a δ(a, b)), each over its own actions.
+
+Both are monotone, and T(f + c) <= Tf + γc, which is all that is used above; nothing exceeds M, so
+that it may stand for a distance. The plain relation is the case in which an action has one to be
+compared with.
 """
 
 from __future__ import annotations
@@ -44,8 +54,13 @@ CHUNK = 4096  # pairs per unit of work; results do not depend on it
 PAIR_BYTES = 120  # what covering one more pair takes at its peak
 # What both kernels of a lookup take, in their order.
 LOOKUP = (
-    *("first", "second", "indptr", "indices", "n_blocks", "n_actions", "is_point"),
-    *("slots", "places"),
+    *("first", "second", "indptr", "indices", "n_blocks", "available", "sets", "is_lax"),
+    *("is_point", "slots", "places"),
+)
+# What backups know of blocks, in the order of `transport.BlockArrays`.
+BLOCKS = (
+    *("indptr", "indices", "probs", "normalised_probs", "low", "high", "radius", "spare", "short"),
+    *("available", "sets"),
 )
 ATTEMPTS = 4  # times that a table is moved outward before it is given up
 LOOKUP_BYTES = 2**30  # memory for looked-up positions, beyond which they are found anew
@@ -58,6 +73,7 @@ class Arms:
         mdp: The model.
         gamma: The discount, in [0, 1).
         model: Blocks of its states; by default every state is one of its own.
+        relation: "plain" or "lax": which actions are compared.
         lower_start: "reward" or "zero", see `Starts`.
         upper_start: "reward" or "constant".
         lookup_bytes: Memory for looked-up positions; beyond it they are found anew at every
@@ -67,6 +83,7 @@ class Arms:
     Attributes:
         mdp: The model.
         model: Its blocks.
+        relation: Which actions are compared.
         ground: What uncovered pairs read.
         covered: The pairs with their bounds, also s = t for blocks of several members.
         backups: Pair backups made so far, of either arm.
@@ -78,6 +95,7 @@ class Arms:
         gamma: float,
         *,
         model: BlockModel | None = None,
+        relation: str = "plain",
         lower_start: str = "reward",
         upper_start: str = "reward",
         lookup_bytes: int = LOOKUP_BYTES,
@@ -86,9 +104,16 @@ class Arms:
         self.mdp = mdp
         self.model = BlockModel.of_states(mdp) if model is None else model
         self.gamma = check_gamma(gamma)
+        self.relation = relation
         self.ground = Ground(
             Starts.of(
-                self.model.low, self.model.high, self.gamma, lower=lower_start, upper=upper_start
+                self.model.low,
+                self.model.high,
+                self.gamma,
+                available=self.model.available,
+                relation=relation,
+                lower=lower_start,
+                upper=upper_start,
             )
         )
         self.covered = PairTable.empty(self.n)
@@ -106,6 +131,11 @@ class Arms:
     def starts(self) -> Starts:
         """What uncovered pairs read at first."""
         return self.ground.starts
+
+    @property
+    def n_lines(self) -> int:
+        """What a backup is the maximum of: actions, or actions of both sides with their matches."""
+        return self.model.n_actions * (2 if self.relation == "lax" else 1)
 
     @property
     def n_pairs(self) -> int:
@@ -354,7 +384,7 @@ class Arms:
         return self._backed_up(values, is_upper=is_upper, columns=1)[:, 0]
 
     def coupled_backup(self, values: FloatArray, *, is_upper: bool) -> FloatArray:
-        """(covered, 1 + n_actions * (1 + 2 * width)) the same, and couplings that it came from.
+        """(covered, 1 + n_lines * (1 + 2 * width)) the same, and couplings that it came from.
 
         Couplings are untrusted: see `arm_kernel` for the columns.
         """
@@ -363,7 +393,7 @@ class Arms:
     @property
     def _coupling_columns(self) -> int:
         # A coupling has fewer cells than both supports together.
-        return 1 + self.model.n_actions * (1 + 4 * self.model.max_support)
+        return 1 + self.n_lines * (1 + 4 * self.model.max_support)
 
     @property
     def coupling_bytes(self) -> int:
@@ -389,7 +419,7 @@ def back_up_chunk(
     common: Data, part: Any, fresh: Data, begin: int, end: int, out: FloatArray
 ) -> None:
     """The backups of the pairs begin..end, from data of `_Lookup`."""
-    from bisim_abstract._kernels.transport import arm_kernel
+    from bisim_abstract._kernels.transport import BlockArrays, arm_kernel
 
     if part is None:
         part = _found(common, begin, end)
@@ -400,17 +430,11 @@ def back_up_chunk(
         common["second"],
         part[0],
         part[1],
-        common["indptr"],
-        common["indices"],
-        common["probs"],
-        common["normalised_probs"],
-        common["low"],
-        common["high"],
-        common["radius"],
-        common["spare"],
-        common["short"],
+        BlockArrays(*(common[name] for name in BLOCKS)),
         common["gamma"],
         common["max_support"],
+        common["is_lax"],
+        common["apart"],
         fresh["reach"],
         fresh["is_upper"],
         fresh["values"],
@@ -435,8 +459,14 @@ class _Lookup:
     def __init__(self, arms: Arms, limit: int) -> None:
         model, count = arms.model, arms.n_covered
         first, second = arms.pairs()
-        widths = np.diff(model.indptr).reshape(model.n_blocks, -1)
+        is_lax, sets = arms.relation == "lax", arms.starts.sets
+        widths = np.diff(model.indptr).reshape(model.n_blocks, -1) * model.available
         sizes = np.asarray((widths[first] * widths[second]).sum(axis=1))
+        if is_lax:  # every action with every other, but for those of a block with itself
+            total_width = widths.sum(axis=1)
+            sizes = np.where(first == second, sizes, total_width[first] * total_width[second])
+        else:
+            sizes[sets[first] != sets[second]] = 0
         total = int(sizes.sum())
         # Every cell may add one pair to the frontier, but no pair twice.
         most = min(total, arms.n_pairs) + count
@@ -453,7 +483,9 @@ class _Lookup:
             "indptr": model.indptr,
             "indices": model.indices,
             "n_blocks": model.n_blocks,
-            "n_actions": model.n_actions,
+            "available": model.available,
+            "sets": sets,
+            "is_lax": is_lax,
             "is_point": model.is_point,
             "slots": np.full(capacity, -1, np.int64),
             "places": np.empty(capacity, np.int64),
@@ -470,9 +502,11 @@ class _Lookup:
             "short": model.short,
             "gamma": arms.gamma,
             "max_support": model.max_support,
+            "apart": arms.starts.diameter,
         }
         if is_kept:  # where each pair's costs are has been found for good
-            common |= {name: table[name] for name in ("first", "second", "indptr", "indices")}
+            names = ("first", "second", "indptr", "indices", "available", "sets", "is_lax")
+            common |= {name: table[name] for name in names}
         else:
             common |= table | {name: read_only(table[name]) for name in ("slots", "places")}
         job = Job(back_up_chunk, common, count, CHUNK, lambda begin, end: parts.get(begin))

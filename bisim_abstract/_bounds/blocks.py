@@ -10,6 +10,10 @@ coupling of the centres, scaled by 1 - spare, couples the members where neither 
 spare + both shorts of the mass is left to be coupled at any cost, where both radii would be twice
 as much.
 
+Where actions are renamed (see `_model/renaming.py`), an action of a block stands for all that is
+called so by its members, of which one may have several: intervals, centres and radii speak of the
+rows of all of them, and everything above is said of any two such rows.
+
 A model of single states is the case where intervals are points and radii are 0 (or what the
 confidence radii of an estimated model say): pairs of states are pairs of blocks of size one.
 """
@@ -224,13 +228,20 @@ class BlockLevel:
 
 
 def build_blocks(
-    mdp: TabularMDP, labels: npt.ArrayLike, *, resources: Resources = HERE
+    mdp: TabularMDP,
+    labels: npt.ArrayLike,
+    *,
+    renaming: npt.ArrayLike | None = None,
+    resources: Resources = HERE,
 ) -> BlockModel:
     """The block model of a partition, in two passes over the transitions.
 
     Args:
         mdp: The model. If it is an estimate, its confidence radii enter intervals and radii.
-        labels: (n_states) block of each state; any whole numbers.
+        labels: (n_states) block of each state; any whole numbers. Where actions are called what
+            they are, the members of a block must have the same ones.
+        renaming: (n_states, n_actions) which action of its block each action of a state is, -1
+            where the state lacks it; by default, actions are called what they are.
         resources: Threads; all cores by default. The result does not depend on them.
     """
     from bisim_abstract._kernels.refine import centre_kernel, reach_kernel
@@ -238,39 +249,36 @@ def build_blocks(
     check_mdp(mdp)
     block = as_labels(labels, mdp.n_states)
     n_blocks, n_actions = int(block.max()) + 1, mdp.n_actions
-    order = np.argsort(block, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(block))])
+    available, names = _block_actions(mdp, block, n_blocks, renaming)
+    rows, starts = _rows_of_actions(mdp, block, available, names)
     counts = np.empty(n_blocks * n_actions, np.int64)
 
     def count(begin: int, end: int) -> None:
-        reach_kernel(begin, end, order, starts, n_actions, mdp.indptr, mdp.indices, block, counts)
+        reach_kernel(begin, end, rows, starts, n_blocks, mdp.indptr, mdp.indices, block, counts)
 
-    chunk = max(BLOCK_CHUNK, -(-n_blocks // CHUNKS))
-    map_chunks(count, n_blocks, threads=resources.n_threads, chunk=chunk)
+    chunk = max(BLOCK_CHUNK, -(-n_blocks // CHUNKS)) * n_actions
+    map_chunks(count, counts.size, threads=resources.n_threads, chunk=chunk)
     indptr = np.concatenate([[0], np.cumsum(counts)])
     indices, probs = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
-    radius, spare, short = (np.empty((n_blocks, n_actions)) for _ in RADII)
-    extra = read_only(np.empty((0, 0))) if mdp.estimate is None else mdp.estimate.row_radius
-
-    # Entries of each block's members under one action, at most.
-    per_state = np.diff(mdp.indptr).reshape(-1, n_actions)[order]
-    rooms = np.add.reduceat(per_state, starts[:-1], axis=0).max(axis=1)
+    radius, spare, short = (np.empty(counts.size) for _ in RADII)
+    extra = read_only(np.empty(0) if mdp.estimate is None else mdp.estimate.row_radius.ravel())
+    # Entries of the members' rows under each action.
+    rooms = np.add.reduceat(np.diff(mdp.indptr)[rows], starts[:-1])
 
     def fill(begin: int, end: int) -> None:
-        room = int(rooms[begin:end].max())
         centre_kernel(
             begin,
             end,
-            order,
+            rows,
             starts,
-            n_actions,
+            n_blocks,
             mdp.indptr,
             mdp.indices,
             mdp.probs,
             extra,
             block,
             mdp.max_support,
-            room,
+            int(rooms[begin:end].max()),
             indptr,
             indices,
             probs,
@@ -279,24 +287,81 @@ def build_blocks(
             short,
         )
 
-    map_chunks(fill, n_blocks, threads=resources.n_threads, chunk=chunk)
+    map_chunks(fill, counts.size, threads=resources.n_threads, chunk=chunk)
     # What is in reach and not worth an entry of the centre is 0 there, and a mean of the least
     # numbers there are may round to 0. Only rows that were rounded can hold one, and their radii
     # have an absolute slack of several 2**-53, far above 5e-324.
     np.maximum(probs, np.nextafter(0.0, 1.0), out=probs)
-    low, high = reward_intervals(mdp)
+    low, high = (x.ravel()[rows] for x in reward_intervals(mdp))
+    shape = n_blocks, n_actions
     return BlockModel(
         labels=block,
-        low=np.minimum.reduceat(low[order], starts[:-1]),
-        high=np.maximum.reduceat(high[order], starts[:-1]),
+        low=np.minimum.reduceat(low, starts[:-1]).reshape(shape),
+        high=np.maximum.reduceat(high, starts[:-1]).reshape(shape),
         indptr=indptr,
         indices=indices,
         probs=probs,
-        radius=radius,
-        spare=spare,
-        short=short,
+        radius=radius.reshape(shape),
+        spare=spare.reshape(shape),
+        short=short.reshape(shape),
         is_estimate=mdp.estimate is not None,
+        available=available,
+        renaming=names,
     )
+
+
+def _block_actions(
+    mdp: TabularMDP, block: IntArray, n_blocks: int, renaming: npt.ArrayLike | None
+) -> tuple[BoolArray, IntArray | None]:
+    """Which actions blocks have, and the renaming, checked."""
+    members = np.empty(n_blocks, np.int64)
+    members[block] = np.arange(mdp.n_states)
+    if renaming is not None:
+        names = check_renaming(renaming, block, n_blocks, mdp.available)
+        return used_names(names[members]), names
+    available = mdp.available[members]
+    mixed = (mdp.available != available[block]).any(axis=1)
+    if mixed.any():
+        x = int(np.argmax(mixed))
+        raise InvalidArgumentError(
+            f"labels must not put states with different actions into one block, as {x} and "
+            f"{members[block[x]]}, unless actions are renamed"
+        )
+    return available, None
+
+
+def _rows_of_actions(
+    mdp: TabularMDP, block: IntArray, available: BoolArray, names: IntArray | None
+) -> tuple[IntArray, IntArray]:
+    """The model's rows that each action of a block stands for, one block and action after another.
+
+    Returns:
+        The rows, and (n_blocks * n_actions + 1) where those of each action begin. Actions that
+        a block lacks have the rows of its first one, as in models of states.
+    """
+    n_actions = mdp.n_actions
+    if names is None:
+        order = np.argsort(block, kind="stable")
+        sizes = np.bincount(block)
+        begins = np.repeat(np.cumsum(sizes) - sizes, sizes)  # of each member's block
+        place = np.arange(block.size) - begins
+        rows = np.empty(block.size * n_actions, np.int64)
+        for a in range(n_actions):
+            rows[begins * n_actions + a * sizes[block[order]] + place] = order * n_actions + a
+        counts = np.repeat(sizes, n_actions)
+        return rows, np.concatenate([[0], np.cumsum(counts)])
+    states, actions = np.nonzero(names >= 0)
+    slots = block[states] * n_actions + names[states, actions]
+    order = np.argsort(slots, kind="stable")
+    own = (states * n_actions + actions)[order]
+    counts = np.bincount(slots, minlength=available.size)
+    first = available.argmax(axis=1) + np.arange(available.shape[0]) * n_actions
+    source = np.where(available, np.arange(available.size).reshape(available.shape), first[:, None])
+    source = source.ravel()
+    sizes, before = counts[source], np.cumsum(counts) - counts
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    take = np.repeat(before[source] - starts[:-1], sizes) + np.arange(starts[-1])
+    return own[take], starts
 
 
 def exact_blocks(model: BlockModel) -> IntArray:

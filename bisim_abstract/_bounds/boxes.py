@@ -1,7 +1,8 @@
 """Boxes that cells of states occupy: intervals of rewards and of features.
 
-Two states are at least as far apart as their rewards for any action, and as the values of any
-feature less its correction. So are all states of two cells by the gap between their intervals.
+Two states are at least as far apart as their rewards for any action (or what stands for these, see
+`Starts.columns`), and as the values of any feature less its correction. So are all states of two
+cells by the gap between their intervals.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class Boxes:
     """What cells of states occupy.
 
     Attributes:
-        low: (n_cells, n_actions) no reward of a cell is lower; no columns where rewards are not
-            to be read.
-        high: (n_cells, n_actions) none is higher.
+        low: (n_cells, k) no reward of a cell is lower, or what stands for rewards; no columns
+            where these are not to be read.
+        high: (n_cells, k) none is higher.
         least: (functions, n_cells) least value of each feature; no rows if there are none.
         most: (functions, n_cells) the largest.
         corrections: (functions) what features are off by at most.
@@ -48,8 +49,8 @@ class Boxes:
             labels: (n_states) cells, numbered from 0 on without holes.
         """
         count = int(labels.max()) + 1
-        low, high = starts.low, starts.high
-        if starts.lower != "reward":
+        low, high = starts.columns
+        if low.shape[1] == 0:
             low = high = np.empty((count, 0))
         elif count < labels.size or (labels != np.arange(count)).any():
             order = np.argsort(labels, kind="stable")

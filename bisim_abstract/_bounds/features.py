@@ -6,8 +6,19 @@ generalised value function g = Φg with
 
     Φg = max over a in A' of (σ_a·R_a + γ·P_a g),   or the mean over A' instead,
 
-is admissible; V* is one of many. Together they embed the states so that the largest coordinate
-difference never exceeds the metric.
+is admissible; V* is one of many. So it stays if signed rewards are cut off below or above, which
+changes differences by no more than they are. Together they embed the states so that the largest
+coordinate difference never exceeds the metric.
+
+Where states have actions of their own, those with different ones are at distance M, which is at
+least L/(1 - γ), L being the largest difference of any two rewards. A function all of whose signs
+are equal has a span of at most that, and its Φ carries functions within d + e to functions that
+differ by L + γ(M + e) <= M + γe there; with signs that differ, it may exceed it.
+
+In the lax relation actions have no names, and only a maximum over *all* actions, with one sign and
+one way of cutting off for all of them, is admissible: for every action of x there is one of y that
+is as good up to δ, so that the maxima differ by no more. A minimum is minus such a maximum. Signs
+that differ, actions left out, and means over actions are not admissible.
 
 An iteration that is stopped at g with r = Φg - g is off by at most c = span(r)/(1 - γ): let e be
 the most by which |g(x) - g(y)| exceeds d(x, y). As |g(x) - g(y)| <= |Φg(x) - Φg(y)| + span(r),
@@ -30,6 +41,7 @@ import numpy.typing as npt
 from bisim_abstract._base.arrays import as_frozen
 from bisim_abstract._base.checks import (
     as_generator,
+    check_choice,
     check_gamma,
     check_int,
     check_positive,
@@ -44,6 +56,7 @@ from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressC
 from bisim_abstract._bounds.witnesses import Witnesses, check_spans
 from bisim_abstract._exact.classes import reward_span
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["ValueFeatures", "box_gap", "value_features"]
@@ -56,6 +69,8 @@ DOWN = 1.0 - 4.0 * EPS
 UP = 1.0 + 16.0 * EPS
 CHUNK = 16_384  # states: what a thread takes at a time
 DEFAULT_RELATIVE_TOL = 1e-6  # of the largest possible distance
+LEVELS = np.array([0.5, 0.25, 0.75, 0.125, 0.375, 0.625, 0.875, 0.0625])  # quantiles of rewards
+MOST_CUT = 2 + 4 * LEVELS.size  # functions of the lax relation
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -274,6 +289,7 @@ def value_features(
     count: int = 16,
     tol: float | None = None,
     max_iter: int = 10_000,
+    relation: str = "plain",
     seed: SeedLike = 0,
     resources: Resources = HERE,
     callback: ProgressCallback | None = None,
@@ -285,7 +301,9 @@ def value_features(
     maximum), then the value of the uniform policy, then those of single actions, then random
     signs for the maximum or the mean over all actions. No two give the same distances for
     every model: a minimum is minus a maximum with the opposite signs, and for means and single
-    actions opposite signs give opposite functions.
+    actions opposite signs give opposite functions. Where states have actions of their own, no
+    random signs; in the lax relation V* and minus the value of the worst policy alone, and both
+    with rewards that are cut off at some level, below or above.
 
     All functions are iterated together. The iteration stops where every correction is at most
     `tol` or down to its rounding errors. What it is stopped at does not matter for validity: a
@@ -299,6 +317,7 @@ def value_features(
         tol: What corrections are to come down to, radii of an estimated model apart; 1e-6 of
             the largest possible distance by default.
         max_iter: Limit on sweeps over the model.
+        relation: "plain" or "lax": which metric it is to be below.
         seed: Seed or generator for the random signs.
         resources: Threads, workers and memory. Results do not depend on them.
         callback: Called after every sweep.
@@ -319,21 +338,23 @@ def value_features(
     count = check_int("count", count, low=1)
     max_iter = check_int("max_iter", max_iter, low=1)
     workers = resources.workers
-    count = _pattern_count(mdp.n_actions, count)
+    check_choice("relation", relation, RELATIONS)
+    count = _pattern_count(mdp, count, relation)
     resources.check_memory(
         # Two tables, and a third in the order of functions; and signs, as they are drawn.
         (24 * mdp.n_states + 16 * mdp.n_actions) * count,
         what=f"{count:,} value functions of {mdp.n_states:,} states",
         instead="ask for a smaller count",
     )
-    signs, kinds = _patterns(mdp.n_actions, count, as_generator(seed))
+    signs, kinds = _patterns(mdp, count, relation, as_generator(seed))
+    floor, ceiling = _cuts(mdp.rewards, signs, relation)
     goal = _goal(mdp, gamma, tol)
-    low, high = _signed_range(mdp.rewards, signs)
+    low, high = (np.clip(x, floor, ceiling) for x in _signed_range(mdp.rewards, signs))
     offset = low / 2.0 + high / 2.0
     values = np.zeros((mdp.n_states, kinds.size))
     out = np.empty_like(values)
     bottom, top = np.zeros(kinds.size), np.zeros(kinds.size)  # the range of every function
-    sweep = workers.prepare(_job(mdp, gamma, signs, kinds))
+    sweep = workers.prepare(_job(mdp, gamma, signs, kinds, floor, ceiling))
     with shown(callback, progress, on_terminal=False) as report:
         for iteration in range(1, max_iter + 1):
             found = np.array(sweep({"offset": read_only(offset), "values": read_only(values)}, out))
@@ -367,7 +388,14 @@ def value_features(
         corrections = (corrections + 2.0 * error / (1.0 - gamma) * UP) * UP
     functions = np.ascontiguousarray(values.T)
     functions.setflags(write=False)
-    return ValueFeatures(values=functions, signs=signs, kinds=kinds, corrections=corrections)
+    return ValueFeatures(
+        values=functions,
+        signs=signs,
+        kinds=kinds,
+        corrections=corrections,
+        floor=floor,
+        ceiling=ceiling,
+    )
 
 
 def _lowered(difference: FloatArray, correction: float) -> FloatArray:
@@ -379,23 +407,34 @@ def _lowered(difference: FloatArray, correction: float) -> FloatArray:
     return np.maximum((difference * DOWN - correction) * DOWN, 0.0)
 
 
-def _pattern_count(n_actions: int, count: int) -> int:
+def _pattern_count(mdp: TabularMDP, count: int, relation: str) -> int:
     """How many functions there are that give different distances, at most `count`."""
+    n_actions = mdp.n_actions
     if n_actions == 1:  # all coincide, up to the sign of the function
         return 1
+    if relation == "lax":
+        return min(count, MOST_CUT)
+    if mdp.has_action_sets:
+        return min(count, 3 + n_actions)
     return min(count, n_actions + (1 << n_actions) + (1 << (n_actions - 1)))
 
 
-def _patterns(n_actions: int, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+def _patterns(
+    mdp: TabularMDP, count: int, relation: str, rng: np.random.Generator
+) -> tuple[IntArray, IntArray]:
     """(count, n_actions) signs and (count) kinds; there must be so many."""
+    n_actions = mdp.n_actions
     ones = np.ones(n_actions, np.int64)
     if n_actions == 1:
         return ones[None, :], np.zeros(1, np.int64)
+    if relation == "lax":
+        signs = np.where(np.arange(count) % 2 == 0, 1, -1)[:, None] * ones
+        return signs, np.zeros(count, np.int64)
     rows = [(ones, 0), (-ones, 0), (ones, 1)]
     order = np.arange(n_actions) if count >= 3 + n_actions else rng.permutation(n_actions)
     rows += [(_one_hot(n_actions, a, 1)[0], 0) for a in order.tolist()]
     seen = {(*row.tolist(), kind) for row, kind in rows}
-    while len(rows) < count:
+    while len(rows) < count:  # never where states have actions of their own
         row, kind = 2 * rng.integers(2, size=n_actions) - 1, int(rng.integers(2))
         if kind == 1:
             row = row * row[0]  # opposite signs give the opposite function
@@ -405,6 +444,23 @@ def _patterns(n_actions: int, count: int, rng: np.random.Generator) -> tuple[Int
             rows.append((row, kind))
     rows = rows[:count]
     return np.array([row for row, _ in rows]), np.array([kind for _, kind in rows])
+
+
+def _cuts(rewards: FloatArray, signs: IntArray, relation: str) -> tuple[FloatArray, FloatArray]:
+    """(k) levels at which signed rewards are cut off below and above; mostly nowhere.
+
+    In the lax relation, functions come in fours, both signs and both sides of one level, after
+    the first two; levels are quantiles of the rewards, the middle one first.
+    """
+    count = signs.shape[0]
+    floor, ceiling = np.full(count, -np.inf), np.full(count, np.inf)
+    if relation == "lax":
+        cut = np.arange(2, count)
+        level = np.quantile(rewards, LEVELS[(cut - 2) // 4]) * signs[2:, 0]
+        is_floor = (cut // 2) % 2 == 1
+        floor[2:][is_floor] = level[is_floor]
+        ceiling[2:][~is_floor] = level[~is_floor]
+    return floor, ceiling
 
 
 def _one_hot(n_actions: int, action: int, sign: int) -> IntArray:
@@ -432,7 +488,14 @@ def _signed_range(rewards: FloatArray, signs: IntArray) -> tuple[FloatArray, Flo
     return least.min(axis=1), largest.max(axis=1)
 
 
-def _job(mdp: TabularMDP, gamma: float, signs: IntArray, kinds: IntArray) -> Job:
+def _job(
+    mdp: TabularMDP,
+    gamma: float,
+    signs: IntArray,
+    kinds: IntArray,
+    floor: FloatArray,
+    ceiling: FloatArray,
+) -> Job:
     """One sweep of all functions, for any values."""
     common = {
         "indptr": mdp.indptr,
@@ -443,6 +506,8 @@ def _job(mdp: TabularMDP, gamma: float, signs: IntArray, kinds: IntArray) -> Job
         "by_action": read_only(np.ascontiguousarray(signs.T, dtype=np.float64)),
         "used": read_only(np.count_nonzero(signs, axis=1)),
         "kinds": read_only(kinds),
+        "floor": read_only(floor),
+        "ceiling": read_only(ceiling),
     }
     return Job(sweep_chunk, common, mdp.n_states, CHUNK)
 
@@ -465,6 +530,8 @@ def sweep_chunk(
         common["by_action"],
         common["used"],
         common["kinds"],
+        common["floor"],
+        common["ceiling"],
         fresh["offset"],
         fresh["values"],
         out,

@@ -12,14 +12,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import check_choice
+from bisim_abstract._base.parallel import read_only
 from bisim_abstract._base.rounding import EPS
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel
 from bisim_abstract._bounds.features import ValueFeatures
+from bisim_abstract._model.mdp import action_sets
+from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError
 
 TINY = 1e-315  # far above what a few products lose by underflow
+
+PIVOTS = np.linspace(0.0, 1.0, 10)[1:-1]  # quantiles of rewards, from which sets are measured
 
 LOWER_STARTS = ("reward", "zero")
 UPPER_STARTS = ("reward", "constant")
@@ -39,9 +45,25 @@ class Starts:
     - upper "reward": h = (largest span of the two intervals) + gamma·D, rounded up. No entry of
       h exceeds D (below), so Th <= d_R + gamma·D <= h.
 
+    In the lax relation d_R is the Hausdorff distance of the sets of rewards, between gaps below
+    and spans above, and L the largest difference of any two rewards, of whatever actions. So it is
+    in the plain one where states have actions of their own; states with different ones are then at
+    distance M, for which D itself is taken: nothing exceeds it.
+
     D is L/(1 - gamma)·(1 + 16·EPS + 16·EPS/(1 - gamma)): then (L + gamma·D)(1 + 8·EPS) <= D,
     which covers the rounding of h and of the sums above; h and D carry TINY and 4·TINY/(1 - gamma)
     more against underflow, which the same inequality still leaves room for.
+
+    Attributes:
+        low: (n, n_actions) no reward is lower.
+        high: (n, n_actions) none is higher.
+        gamma: The discount.
+        diameter: D.
+        lower: "zero" or "reward".
+        upper: "constant" or "reward".
+        relation: Which rewards are compared.
+        sets: (n) equal numbers for those with the same actions; all 0 in the lax relation.
+        has_apart: Whether D is also the distance of those with different actions.
     """
 
     low: FloatArray
@@ -50,16 +72,33 @@ class Starts:
     diameter: float
     lower: str
     upper: str
+    relation: str
+    sets: IntArray
+    has_apart: bool
 
     @classmethod
     def of(
-        cls, low: FloatArray, high: FloatArray, gamma: float, *, lower: str, upper: str
+        cls,
+        low: FloatArray,
+        high: FloatArray,
+        gamma: float,
+        *,
+        available: BoolArray | None = None,
+        relation: str = "plain",
+        lower: str,
+        upper: str,
     ) -> Starts:
         """The starts of a model with rewards in [low, high], both (n, n_actions)."""
+        check_choice("relation", relation, RELATIONS)
         check_choice("lower_start", lower, LOWER_STARTS)
         check_choice("upper_start", upper, UPPER_STARTS)
+        has_all = available is None or bool(available.all())
+        is_by_name = relation == "plain" and has_all
         with np.errstate(over="ignore"):
-            span = float((high.max(axis=0) - low.min(axis=0)).max())
+            if is_by_name:
+                span = float((high.max(axis=0) - low.min(axis=0)).max())
+            else:
+                span = float(high.max()) - float(low.min())
         if span > 0.0:
             span = math.nextafter(span, math.inf)
         inflation = 1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma)
@@ -68,7 +107,12 @@ class Starts:
             diameter += 4.0 * TINY / (1.0 - gamma)
         if not math.isfinite(diameter / (1.0 - gamma)):
             raise InvalidArgumentError("the metric would overflow; rescale the rewards")
-        return cls(low, high, gamma, diameter, lower, upper)
+        sets = np.zeros(low.shape[0], np.int64)
+        if relation == "plain" and available is not None:
+            sets = action_sets(available)
+        sets.setflags(write=False)
+        has_apart = relation == "plain" and not is_by_name
+        return cls(low, high, gamma, diameter, lower, upper, relation, sets, has_apart)
 
     @property
     def is_exact(self) -> bool:
@@ -86,21 +130,86 @@ class Starts:
         """Lower and upper start values of pairs of different states (or of blocks)."""
         gap, span = np.zeros(s.shape), np.zeros(s.shape)
         if "reward" in (self.lower, self.upper):
-            low, high = self.low, self.high
-            for a in range(low.shape[1]):
-                np.maximum(span, high[s, a] - low[t, a], out=span)
-                np.maximum(span, high[t, a] - low[s, a], out=span)
-                if not self.is_exact:
-                    np.maximum(gap, low[s, a] - high[t, a], out=gap)
-                    np.maximum(gap, low[t, a] - high[s, a], out=gap)
-        if self.is_exact:
-            gap = span
+            if self.relation == "lax":
+                self._hausdorff(s, t, gap, span)
+            else:
+                self._by_name(s, t, gap, span)
         # One subtraction: off by EPS relative.
         lower = gap * (1.0 - 4.0 * EPS) if self.lower == "reward" else np.zeros(s.shape)
-        if self.upper == "constant":
-            return lower, np.full(s.shape, self.diameter)
         tiny = TINY if self.gamma > 0.0 and self.diameter > 0.0 else 0.0
-        return lower, (span + self.gamma * self.diameter) * (1.0 + 4.0 * EPS) + tiny
+        upper = np.full(s.shape, self.diameter)
+        if self.upper == "reward":
+            upper = (span + self.gamma * self.diameter) * (1.0 + 4.0 * EPS) + tiny
+        if self.has_sets:
+            differ = self.sets[s] != self.sets[t]
+            upper[differ] = self.diameter
+            if self.lower == "reward":
+                lower[differ] = self.diameter
+        return lower, upper
+
+    @cached_property
+    def has_sets(self) -> bool:
+        """Whether some have other actions than others, and are therefore far apart."""
+        return bool(self.sets.any())
+
+    def _by_name(self, s: IntArray, t: IntArray, gap: FloatArray, span: FloatArray) -> None:
+        low, high = self.low, self.high
+        for a in range(low.shape[1]):
+            np.maximum(span, high[s, a] - low[t, a], out=span)
+            np.maximum(span, high[t, a] - low[s, a], out=span)
+            if not self.is_exact:
+                np.maximum(gap, low[s, a] - high[t, a], out=gap)
+                np.maximum(gap, low[t, a] - high[s, a], out=gap)
+        if self.is_exact:
+            gap[...] = span
+
+    def _hausdorff(self, s: IntArray, t: IntArray, gap: FloatArray, span: FloatArray) -> None:
+        from bisim_abstract._kernels.hausdorff import interval_sets_kernel, point_sets_kernel
+
+        first, second = (read_only(np.ascontiguousarray(x).ravel()) for x in (s, t))
+        if self.is_exact:
+            point_sets_kernel(first, second, self._sorted, gap.reshape(-1))
+            span[...] = gap
+        else:
+            interval_sets_kernel(
+                first, second, self.low, self.high, gap.reshape(-1), span.reshape(-1)
+            )
+
+    @cached_property
+    def _sorted(self) -> FloatArray:
+        """(n, n_actions) rewards of each, rising; what is lacking repeats others."""
+        return read_only(np.sort(self.low, axis=1))
+
+    @cached_property
+    def columns(self) -> tuple[FloatArray, FloatArray]:
+        """(n, k) least and most of functions whose differences are at most the lower start.
+
+        Plain: the rewards of each action; and where actions differ, 0 or M, by the bits of the
+        number of a set: two different sets differ in a bit. Lax: for any number c, the distance of
+        c from the set of rewards changes by at most the Hausdorff distance of two sets, as do the
+        largest and the smallest reward; rewards of single actions may change by more. Distances
+        are off by EPS relative, and moved outward.
+        """
+        if self.lower != "reward":
+            none = np.empty((self.low.shape[0], 0))
+            return none, none
+        low, high = self.low, self.high
+        if self.relation == "plain":
+            if not self.has_sets:
+                return low, high
+            bits = int(self.sets.max()).bit_length()
+            marks = ((self.sets[:, None] >> np.arange(bits)) & 1) * self.diameter
+            return np.hstack([low, marks]), np.hstack([high, marks])
+        lows = [low.max(axis=1), low.min(axis=1)]
+        highs = [high.max(axis=1), high.min(axis=1)]
+        if low.shape[1] == 1:
+            return np.stack(lows[:1], axis=1), np.stack(highs[:1], axis=1)
+        for pivot in np.unique(np.quantile(low, PIVOTS)).tolist():
+            near = np.maximum(np.maximum(low - pivot, pivot - high), 0.0).min(axis=1)
+            far = np.maximum(np.abs(low - pivot), np.abs(high - pivot)).min(axis=1)
+            lows.append(near * (1.0 - 4.0 * EPS))
+            highs.append(far * (1.0 + 4.0 * EPS))
+        return np.stack(lows, axis=1), np.stack(highs, axis=1)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Tables near the fixed point of one arm, by policy iteration: a guess that nobody has to trust.
 
 Sweeps contract by gamma, so that thousands of them are needed near 1. A backup is a game: one
-side picks an action, the other a coupling. Couplings are fixed, for every covered pair and action,
+side picks an action, the other a coupling (and, where actions may be renamed, the action that it is
+compared with). Couplings are fixed, for every covered pair and action,
 and the actions that answer them best are found by policy iteration, one linear system at a time;
 then couplings are improved, by one sweep. The tables fall from round to round, and a handful of
 them reaches what rounding allows, whatever gamma is. (Both sides at once, Newton's method, needs
@@ -84,18 +85,18 @@ def _answered(arms: Arms, couplings: FloatArray, costs: FloatArray, goal: float)
     """The table of the best actions where couplings are given, up to a residual."""
     from bisim_abstract._kernels.transport import respond_kernel
 
-    n_actions, count, threads = arms.model.n_actions, arms.n_covered, arms.resources.n_threads
+    lines, count, threads = arms.n_lines, arms.n_covered, arms.resources.n_threads
     action, costs = np.zeros(count, np.int64), costs.copy()
     table, answer = costs[1 : 1 + count], np.empty(count)
 
     def part(begin: int, end: int) -> None:
-        respond_kernel(begin, end, couplings, n_actions, arms.gamma, costs, action, answer)
+        respond_kernel(begin, end, couplings, lines, arms.gamma, costs, action, answer)
 
     for _ in range(ANSWERS):
         map_chunks(part, count, threads=threads, chunk=CHUNK)
         if float(np.abs(answer - table).max()) <= goal:
             break
-        system = _System(couplings, action, n_actions, arms.gamma, threads)
+        system = _System(couplings, action, lines, arms.gamma, threads)
         table[:] = system.solve(table, answer)
     return np.maximum(answer, 0.0)
 
@@ -105,17 +106,17 @@ class _System:
 
     Args:
         couplings: As `Arms.coupled_backup` gives them.
-        action: (covered) of each pair.
-        n_actions: Number of actions.
+        action: (covered) the line of each pair.
+        n_lines: Number of lines.
         gamma: The discount.
         threads: Who works; the solution does not depend on it.
     """
 
     def __init__(
-        self, couplings: FloatArray, action: IntArray, n_actions: int, gamma: float, threads: int
+        self, couplings: FloatArray, action: IntArray, n_lines: int, gamma: float, threads: int
     ) -> None:
-        count, size = couplings.shape[0], (couplings.shape[1] - 1) // n_actions
-        lines = couplings[:, 1:].reshape(count, n_actions, size)[np.arange(count), action]
+        count, size = couplings.shape[0], (couplings.shape[1] - 1) // n_lines
+        lines = couplings[:, 1:].reshape(count, n_lines, size)[np.arange(count), action]
         self._cells = lines[:, 1 : 1 + size // 2].astype(np.int64) - 1  # place 0 costs nothing
         self._cells[self._cells >= count] = -1  # and the frontier does not move
         self._masses = lines[:, 1 + size // 2 :].copy()

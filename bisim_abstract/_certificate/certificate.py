@@ -705,7 +705,15 @@ class Certificate:
         low = high = self.rewards
         if self.reward_radius.size:
             low, high = interval_around(self.rewards, self.reward_radius)
-        starts = Starts.of(low, high, self.gamma, lower=self.lower_start, upper=self.upper_start)
+        starts = Starts.of(
+            low,
+            high,
+            self.gamma,
+            available=self.available,
+            relation=self.relation,
+            lower=self.lower_start,
+            upper=self.upper_start,
+        )
         return Ground(starts, self.levels, self.features)
 
     @cached_property
@@ -735,6 +743,11 @@ def _check_rewards(certificate: Certificate) -> None:
         )
     if certificate.apart is not None:
         object.__setattr__(certificate, "apart", check_real("apart", certificate.apart))
+        if certificate.apart != certificate.ground.starts.diameter:
+            raise InvalidArgumentError(
+                f"apart must be the largest distance there can be, "
+                f"{certificate.ground.starts.diameter!r}, got {certificate.apart!r}"
+            )
 
 
 def _check_components(certificate: Certificate) -> None:

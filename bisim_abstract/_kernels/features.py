@@ -26,6 +26,8 @@ def feature_sweep_kernel(
     signs: FloatArray,
     used: IntArray,
     kinds: IntArray,
+    floor: FloatArray,
+    ceiling: FloatArray,
     offset: FloatArray,
     values: FloatArray,
     out: FloatArray,
@@ -34,8 +36,8 @@ def feature_sweep_kernel(
     """Φg - offset for all k functions at once, over the states begin..end.
 
     In: rows divided by their sums; rewards (n, A); signs (A, k), 0 for actions left out; used
-    (k), the number of actions not left out; kinds (k); offset (k), subtracted from every signed
-    reward; values (n, k), the functions g.
+    (k), the number of actions not left out; kinds (k); floor and ceiling (k), where signed rewards
+    are cut off; offset (k), subtracted from every signed reward; values (n, k), the functions g.
     Out: out (n, k); ranges (4, k): least and largest of out - g, then of out, over these states.
     """
     n_actions, k = signs.shape
@@ -60,7 +62,8 @@ def feature_sweep_kernel(
             for f in range(k):
                 sign = signs[a, f]
                 if sign != 0.0:
-                    q = (sign * reward - offset[f]) + gamma * ahead[f]
+                    paid = min(max(sign * reward, floor[f]), ceiling[f])
+                    q = (paid - offset[f]) + gamma * ahead[f]
                     if kinds[f] == 1:
                         best[f] += q
                     elif q > best[f]:

@@ -43,7 +43,9 @@ def locate_kernel(
     indptr: IntArray,
     indices: IntArray,
     n_states: int,
-    n_actions: int,
+    available: BoolArray,
+    sets: IntArray,
+    is_lax: bool,
     is_point: BoolArray,
     slots: IntArray,
     places: IntArray,
@@ -54,20 +56,28 @@ def locate_kernel(
 ) -> int:
     """Find the place of every ground cost that the pairs begin..end read.
 
-    In: first, second (pairs); is_point (n_states), whether a block has a single member;
-    next_place, the first free place.
+    In: first, second (pairs); available (n_states, actions) and sets (n_states), which actions a
+    block has; is_lax: every two actions of a pair are compared, or by name only, as always those
+    of a block with itself; is_point (n_states), whether a block has a single member; next_place,
+    the first free place.
     In/out: slots, places: pairs met for the first time are added to them.
     Out: frontier: keys of the pairs added, in order; offset (end - begin + 1) and positions:
-    for each pair, action and cell of the two supports its place.
+    for each pair, two actions that are compared, and cell of the two supports its place.
     Returns the number of pairs added.
     """
+    n_actions = available.shape[1]
     added = 0
     cell = 0
     for at in range(begin, end):
         offset[at - begin] = cell
         s, t = first[at], second[at]
-        for a in range(n_actions):
-            p, q = s * n_actions + a, t * n_actions + a
+        if not is_lax and sets[s] != sets[t]:
+            continue
+        for k in range(n_actions * n_actions if is_lax and s != t else n_actions):
+            a, b = (k // n_actions, k % n_actions) if is_lax and s != t else (k, k)
+            if not available[s, a] or not available[t, b]:
+                continue
+            p, q = s * n_actions + a, t * n_actions + b
             for i in range(indptr[p], indptr[p + 1]):
                 x = indices[i]
                 for j in range(indptr[q], indptr[q + 1]):
@@ -97,7 +107,9 @@ def find_kernel(
     indptr: IntArray,
     indices: IntArray,
     n_states: int,
-    n_actions: int,
+    available: BoolArray,
+    sets: IntArray,
+    is_lax: bool,
     is_point: BoolArray,
     slots: IntArray,
     places: IntArray,
@@ -108,12 +120,18 @@ def find_kernel(
 
     In: as for `locate_kernel`. Out: offset and positions.
     """
+    n_actions = available.shape[1]
     cell = 0
     for at in range(begin, end):
         offset[at - begin] = cell
         s, t = first[at], second[at]
-        for a in range(n_actions):
-            p, q = s * n_actions + a, t * n_actions + a
+        if not is_lax and sets[s] != sets[t]:
+            continue
+        for k in range(n_actions * n_actions if is_lax and s != t else n_actions):
+            a, b = (k // n_actions, k % n_actions) if is_lax and s != t else (k, k)
+            if not available[s, a] or not available[t, b]:
+                continue
+            p, q = s * n_actions + a, t * n_actions + b
             for i in range(indptr[p], indptr[p + 1]):
                 x = indices[i]
                 for j in range(indptr[q], indptr[q + 1]):

@@ -555,39 +555,35 @@ def lift_rows_kernel(
 def reach_kernel(
     begin: int,
     end: int,
-    order: IntArray,
+    rows: IntArray,
     starts: IntArray,
-    n_actions: int,
+    n_blocks: int,
     indptr: IntArray,
     indices: IntArray,
     block: IntArray,
     out: IntArray,
 ) -> None:
-    """How many blocks the members of each of the blocks begin..end reach under each action.
+    """How many blocks the rows of each of the groups begin..end reach.
 
-    In: order (n), states sorted by block; starts (blocks + 1), where each block begins in it.
-    Out: out (blocks * actions).
+    In: rows, those of one group after another, a group being an action of a block; starts
+    (groups + 1), where each begins. Out: out (groups).
     """
-    mark = np.zeros(starts.size - 1, np.int64)  # the row that reached a block last, plus one
-    for c in range(begin, end):
-        for a in range(n_actions):
-            stamp = c * n_actions + a
-            count = 0
-            for k in range(starts[c], starts[c + 1]):
-                row = order[k] * n_actions + a
-                for q in range(indptr[row], indptr[row + 1]):
-                    b = block[indices[q]]
-                    if mark[b] != stamp + 1:
-                        mark[b] = stamp + 1
-                        count += 1
-            out[stamp] = count
+    mark = np.zeros(n_blocks, np.int64)  # the group that reached a block last, plus one
+    for group in range(begin, end):
+        count = 0
+        for k in range(starts[group], starts[group + 1]):
+            row = rows[k]
+            for q in range(indptr[row], indptr[row + 1]):
+                b = block[indices[q]]
+                if mark[b] != group + 1:
+                    mark[b] = group + 1
+                    count += 1
+        out[group] = count
 
 
 @inner
 def lift_members_kernel(
     members: IntArray,
-    action: int,
-    n_actions: int,
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
@@ -602,7 +598,7 @@ def lift_members_kernel(
     columns: IntArray,
     masses: FloatArray,
 ) -> tuple[bool, bool]:
-    """The rows of a block's members under one action, summed by block, one after another.
+    """Rows summed by block, one after another.
 
     Out: columns and masses (first entries): blocks, and what is sent there, off by less than 2·EPS
     relative; ends (members + 1): where rows end; first_hi, first_lo (blocks): the sums of the
@@ -618,9 +614,8 @@ def lift_members_kernel(
     at = 0
     ends[0] = 0
     for k in range(members.size):
-        row = members[k] * n_actions + action
         count, th, tl, exact = lift_row_kernel(
-            row, indptr, indices, probs, block, slot, touched, hi, lo
+            members[k], indptr, indices, probs, block, slot, touched, hi, lo
         )
         if k == 0:
             first_count, first_th, first_tl, is_exact = count, th, tl, exact
@@ -799,9 +794,9 @@ def search_spare_kernel(
 def centre_kernel(
     begin: int,
     end: int,
-    order: IntArray,
+    rows: IntArray,
     starts: IntArray,
-    n_actions: int,
+    n_blocks: int,
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
@@ -816,15 +811,15 @@ def centre_kernel(
     spare: FloatArray,
     short: FloatArray,
 ) -> None:
-    """Centre rows and radii of the blocks begin..end.
+    """Centre rows and radii of the groups of rows begin..end.
 
-    In: order, starts as in `reach_kernel`; extra (n, actions), added to each member's distance;
-    widest, the longest row; room, the most entries that the members of one of these blocks have
-    under one action; out_indptr from the counts of `reach_kernel`.
-    Out: out_indices, out_probs: centre rows over blocks; radius (blocks, actions): the exact total
-    variation distance between any member's lifted row and the centre (its stored entries over
-    their exact sum) is at most that, `extra` included; spare, short (blocks, actions): in exact
-    arithmetic Σ ((1 - spare)·centre - row)⁺ is at most short for every member, `extra` included.
+    In: rows, starts as in `reach_kernel`; extra (rows), added to each row's distance;
+    widest, the longest row; room, the most entries that the rows of one of these groups have;
+    out_indptr from the counts of `reach_kernel`.
+    Out: out_indices, out_probs: centre rows over blocks; radius (groups): the exact total
+    variation distance between any lifted row of a group and the centre (its stored entries over
+    their exact sum) is at most that, `extra` included; spare, short (groups): in exact
+    arithmetic Σ ((1 - spare)·centre - row)⁺ is at most short for every row, `extra` included.
 
     Where all lifted rows are equal without any rounding and their sums are floats, the centre
     is that row and the radius 0; likewise where all mass goes to one block. Otherwise lifted
@@ -834,103 +829,97 @@ def centre_kernel(
     the row, and over the rest of the centre as 1 less what was met, which is off by
     (count + 4)·EPS; the factor 1 - spare adds two roundings: three times the slack covers it.
     """
-    n_blocks = starts.size - 1
     first_hi, first_lo = np.zeros(n_blocks), np.zeros(n_blocks)
     slot, place = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
     touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
     columns, masses = np.empty(room, np.int64), np.empty(room)
     least, most = np.empty(n_blocks), np.empty(n_blocks)
     seen = np.empty(n_blocks, np.int64)
-    largest_block = 0
+    largest_group = 0
     for c in range(begin, end):
-        largest_block = max(largest_block, starts[c + 1] - starts[c])
-    ends = np.empty(largest_block + 1, np.int64)
+        largest_group = max(largest_group, starts[c + 1] - starts[c])
+    ends = np.empty(largest_group + 1, np.int64)
     for c in range(begin, end):
-        members = order[starts[c] : starts[c + 1]]
-        for a in range(n_actions):
-            at = out_indptr[c * n_actions + a]
-            union = out_indptr[c * n_actions + a + 1] - at
-            is_same, is_exact = lift_members_kernel(
-                members,
-                a,
-                n_actions,
-                indptr,
-                indices,
-                probs,
-                block,
-                slot,
-                touched,
-                hi,
-                lo,
-                first_hi,
-                first_lo,
-                ends,
-                columns,
-                masses,
-            )
-            count = 0
-            for i in range(ends[members.size]):
-                b = columns[i]
-                if place[b] == 0:
-                    place[b] = 1
-                    out_indices[at + count] = b
-                    count += 1
-            sort_kernel(out_indices, at, at + union)
+        members = rows[starts[c] : starts[c + 1]]
+        at = out_indptr[c]
+        union = out_indptr[c + 1] - at
+        is_same, is_exact = lift_members_kernel(
+            members,
+            indptr,
+            indices,
+            probs,
+            block,
+            slot,
+            touched,
+            hi,
+            lo,
+            first_hi,
+            first_lo,
+            ends,
+            columns,
+            masses,
+        )
+        count = 0
+        for i in range(ends[members.size]):
+            b = columns[i]
+            if place[b] == 0:
+                place[b] = 1
+                out_indices[at + count] = b
+                count += 1
+        sort_kernel(out_indices, at, at + union)
+        for i in range(union):
+            place[out_indices[at + i]] = i
+        for i in range(ends[members.size]):
+            columns[i] = place[columns[i]]
+        centre = out_probs[at : at + union]
+        is_rounded = not is_same or (union > 1 and not is_exact)
+        if is_same and union == 1:
+            centre[0] = 1.0
+        elif not is_rounded:
             for i in range(union):
-                place[out_indices[at + i]] = i
-            for i in range(ends[members.size]):
-                columns[i] = place[columns[i]]
-            centre = out_probs[at : at + union]
-            is_rounded = not is_same or (union > 1 and not is_exact)
-            if is_same and union == 1:
-                centre[0] = 1.0
-            elif not is_rounded:
+                centre[i] = first_hi[out_indices[at + i]]
+        else:
+            search_centre_kernel(
+                members.size, union, ends, columns, masses, least, most, seen, centre
+            )
+            for _ in range(2):  # once so that it sums to one, once as the row is read
+                total = 0.0
                 for i in range(union):
-                    centre[i] = first_hi[out_indices[at + i]]
-            else:
-                search_centre_kernel(
-                    members.size, union, ends, columns, masses, least, most, seen, centre
-                )
-                for _ in range(2):  # once so that it sums to one, once as the row is read
-                    total = 0.0
-                    for i in range(union):
-                        total += centre[i]
-                    for i in range(union):
-                        most[i] = centre[i] / total
-                    if abs(total - 1.0) > 1e-12:
-                        centre[:] = most[:union]
+                    total += centre[i]
+                for i in range(union):
+                    most[i] = centre[i] / total
+                if abs(total - 1.0) > 1e-12:
+                    centre[:] = most[:union]
+        largest = 0.0
+        for k in range(members.size):
+            off = 0.0
+            if is_rounded:
+                for i in range(ends[k], ends[k + 1]):
+                    off += max(masses[i] - most[columns[i]], 0.0)
+                length = ends[k + 1] - ends[k]
+                off = off * (1.0 + (length + 8) * EPS) + (2 * union + 16) * EPS
+            if extra.size > 0:
+                off = (off + extra[members[k]]) * (1.0 + 2.0 * EPS)
+            largest = max(largest, off)
+        radius[c] = min(largest, 1.0)
+        without = 0.0
+        if is_rounded and extra.size == 0 and 0.0 < largest < 0.25:
+            without = search_spare_kernel(members.size, ends, columns, masses, most, largest)
+        spare[c] = without
+        short[c] = radius[c]
+        if without > 0.0:
             largest = 0.0
             for k in range(members.size):
-                off = 0.0
-                if is_rounded:
-                    for i in range(ends[k], ends[k + 1]):
-                        off += max(masses[i] - most[columns[i]], 0.0)
-                    length = ends[k + 1] - ends[k]
-                    off = off * (1.0 + (length + 8) * EPS) + (2 * union + 16) * EPS
-                if extra.size > 0:
-                    off = (off + extra[members[k], a]) * (1.0 + 2.0 * EPS)
+                off = shortage_kernel(ends[k], ends[k + 1], columns, masses, most, 1.0 - without)
+                length = ends[k + 1] - ends[k]
+                off = off * (1.0 + (length + 8) * EPS) + 3.0 * (2 * union + 16) * EPS
                 largest = max(largest, off)
-            radius[c, a] = min(largest, 1.0)
-            without = 0.0
-            if is_rounded and extra.size == 0 and 0.0 < largest < 0.25:
-                without = search_spare_kernel(members.size, ends, columns, masses, most, largest)
-            spare[c, a] = without
-            short[c, a] = radius[c, a]
-            if without > 0.0:
-                largest = 0.0
-                for k in range(members.size):
-                    off = shortage_kernel(
-                        ends[k], ends[k + 1], columns, masses, most, 1.0 - without
-                    )
-                    length = ends[k + 1] - ends[k]
-                    off = off * (1.0 + (length + 8) * EPS) + 3.0 * (2 * union + 16) * EPS
-                    largest = max(largest, off)
-                short[c, a] = min(largest, 1.0)
-            for i in range(union):
-                b = out_indices[at + i]
-                place[b] = 0
-                first_hi[b] = 0.0
-                first_lo[b] = 0.0
+            short[c] = min(largest, 1.0)
+        for i in range(union):
+            b = out_indices[at + i]
+            place[b] = 0
+            first_hi[b] = 0.0
+            first_lo[b] = 0.0
 
 
 @kernel

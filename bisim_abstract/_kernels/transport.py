@@ -16,7 +16,7 @@ import numpy as np
 
 from bisim_abstract._base.jit import inlined, inner, kernel
 from bisim_abstract._base.rounding import EPS
-from bisim_abstract._base.types import AnyIntArray, FloatArray, IntArray
+from bisim_abstract._base.types import AnyIntArray, BoolArray, FloatArray, IntArray
 
 TINY = 1e-315  # far above the total underflow error of any sum of products met here
 NOTHING = 1e-300  # masses up to here are left out of transports, and counted as
@@ -783,43 +783,52 @@ def keep_kernel(
     return total
 
 
-@kernel
-def arm_kernel(
-    begin: int,
-    end: int,
-    first: IntArray,
-    second: IntArray,
-    offset: IntArray,
+class BlockArrays(NamedTuple):
+    """What backups of block pairs know of blocks, as `BlockModel` has it.
+
+    The centre rows as stored (weights) and divided by their sums (probs); low, high, radius, spare,
+    short and available (blocks, actions); sets (blocks), equal numbers for blocks with the same
+    actions.
+    """
+
+    indptr: IntArray
+    indices: IntArray
+    weights: FloatArray
+    probs: FloatArray
+    low: FloatArray
+    high: FloatArray
+    radius: FloatArray
+    spare: FloatArray
+    short: FloatArray
+    available: BoolArray
+    sets: IntArray
+
+
+@inner
+def actions_backup_kernel(
+    s: int,
+    a: int,
+    t: int,
+    b: int,
+    cell: int,
     positions: AnyIntArray,
-    indptr: IntArray,
-    indices: IntArray,
-    weights: FloatArray,
-    probs: FloatArray,
-    low: FloatArray,
-    high: FloatArray,
-    radius: FloatArray,
-    spare: FloatArray,
-    short: FloatArray,
+    blocks: BlockArrays,
     gamma: float,
-    widest: int,
     reach: float,
     is_upper: bool,
+    least: float,
     values: FloatArray,
-    out: FloatArray,
-) -> None:
-    """One certified backup of the block pairs begin..end of one arm, into `out`.
+    place_p: IntArray,
+    place_q: IntArray,
+    work: Scratch,
+    note: FloatArray,
+) -> float:
+    """One certified backup of action a of block s against action b of block t.
 
-    In: first and second (pairs), the blocks of each pair; positions: for every pair from
-    `begin` on, action, and cell of the two supports, where in `values` its ground cost stands;
-    offset (end - begin + 1), where each pair's positions begin; the centre rows as stored
-    (weights) and divided by their sums (probs); low, high, radius, spare, short (blocks,
-    actions); widest, the longest row; reach: no ground cost outside the supports is larger (0 if
-    members reach nothing outside).
-    Out: out (pairs, 1 + actions·(1 + 2·width)) or (pairs, 1). The first column is a lower bound on
-    the exact backup of every pair of members, or an upper bound. The others, if there are any, say
-    where it came from, untrusted and for every action: a constant, places in `values`, and what
-    each of them weighs, so that constant + gamma·(what they weigh) is the action's backup. Unused
-    places weigh 0.
+    In: positions from `cell` on: where in `values` the costs of the cells of both supports stand;
+    reach: no ground cost outside the supports is larger; least: what does not exceed it may be
+    answered by 0. Out: note, if it has room: the line of a pair of actions as in `arm_kernel`.
+    Scratch: place_p, place_q, work.
 
     Why bounds, for members x and y with rows within t and t' of the centres c and c':
     - Rewards: |R(x) - R(y)| lies between the gap and the span of the two intervals.
@@ -836,98 +845,324 @@ def arm_kernel(
     - Masses up to NOTHING, of blocks that are in reach and no more, take no part in transports:
       they count as free mass, and their costs enter κ.
     - Rounding as in `residual_kernel`: each term is >= 0 and computed with a relative error
-      below 4·EPS per line. An action is skipped only if an upper bound on its value is at most
-      what another has reached, so that the maximum does not change (upper arm) or only stays
-      lower (lower arm).
+      below 4·EPS per line.
     """
-    n_actions = low.shape[1]
-    work = scratch_kernel(widest + 1)
     cost, mass_p, mass_q = work.cost, work.mass_p, work.mass_q
+    indptr, low, high = blocks.indptr, blocks.low, blocks.high
+    n_actions = low.shape[1]
+    p, q = s * n_actions + a, t * n_actions + b
+    rows = some_masses_kernel(p, indptr, blocks.probs, mass_p, place_p)
+    cols = some_masses_kernel(q, indptr, blocks.probs, mass_q, place_q)
+    length_p, length_q = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
+    without = 0.0
+    if is_upper:
+        without = max(blocks.spare[s, a], blocks.spare[t, b])
+        free = without + (blocks.short[s, a] + blocks.short[t, b])
+    else:
+        free = blocks.radius[s, a] + blocks.radius[t, b]
+    if free > 0.0:
+        free *= 1.0 + 4.0 * EPS
+    if rows < length_p or cols < length_q:
+        free += LEFT_OUT
+    # The lower arm lets `free` of the mass travel at no cost: one more row and column.
+    more = 1 if free > 0.0 and not is_upper else 0
+    stride = cols + more
+    top = 0.0
+    begin_cell = cell
+    for i in range(length_p):
+        line = place_p[i] * stride
+        for j in range(length_q):
+            c = values[positions[cell]]
+            cell += 1
+            if c > top:
+                top = c
+            if line >= 0 and place_q[j] >= 0:
+                cost[line + place_q[j]] = c
+    if is_upper:
+        gap = max(high[s, a] - low[t, b], high[t, b] - low[s, a])
+    else:
+        gap = max(0.0, low[s, a] - high[t, b], low[t, b] - high[s, a])
+    most = max(top, reach) if free > 0.0 else top
+    if (gap + gamma * most) * (1.0 + 4.0 * EPS) + TINY <= least and note.size == 0:
+        return 0.0
+    is_still = same_row_kernel(p, q, indptr, blocks.indices, blocks.weights)
+    if is_still:
+        for i in range(rows):
+            if cost[i * stride + i] > 0.0:
+                is_still = False
+    lower, upper = 0.0, 0.0
+    if not is_still and free < 1.0 and (more == 0 or top > 0.0):
+        if more == 1:
+            mass_p[rows], mass_q[cols] = free, free
+            for i in range(rows):
+                cost[i * stride + cols] = 0.0
+            for j in range(cols):
+                cost[rows * stride + j] = 0.0
+            cost[rows * stride + cols] = 4.0 * top
+        lower, upper = couple_kernel(rows + more, stride, top, work)
+    is_capped = False  # whether it is the dearest cell that counts
+    if is_upper:
+        if free >= 1.0:
+            upper = most
+        elif free > 0.0:
+            upper = (upper * (1.0 - without) + free * most) * (1.0 + 8.0 * EPS) + TINY
+            upper = min(upper, most)
+        is_capped = free > 0.0 and upper == most
+        value = (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY
+    else:
+        value = (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY
+    if note.size > 0:
+        total = 0.0
+        note[:] = 0.0
+        if not is_capped and not is_still and free < 1.0 and top > 0.0:
+            total = keep_kernel(
+                rows + more,
+                stride,
+                place_p[:length_p],
+                place_q[:length_q],
+                positions[begin_cell : begin_cell + length_p * length_q],
+                work,
+                note,
+            )
+        note[0] = value - gamma * total
+    return float(value)
+
+
+@inner
+def estimate_actions_kernel(
+    s: int,
+    t: int,
+    cell: int,
+    positions: AnyIntArray,
+    blocks: BlockArrays,
+    gamma: float,
+    reach: float,
+    is_upper: bool,
+    values: FloatArray,
+    begins: IntArray,
+    known: FloatArray,
+    least: FloatArray,
+    most: FloatArray,
+) -> None:
+    """What backups of all actions of s against all of t can be, without transports.
+
+    In: as in `actions_backup_kernel`. Out, all (actions, actions): begins, where the positions of
+    two actions begin; known, NaN; least and most: their backups lie between these, rewards and the
+    cheapest and the dearest cell tell. The cheapest cell tells nothing where some of the mass
+    travels free, or takes no part.
+    """
+    n_actions = blocks.low.shape[1]
+    indptr, low, high = blocks.indptr, blocks.low, blocks.high
+    for a in range(n_actions):
+        for b in range(n_actions):
+            if not blocks.available[s, a] or not blocks.available[t, b]:
+                continue
+            p, q = s * n_actions + a, t * n_actions + b
+            begins[a, b] = cell
+            known[a, b] = np.nan
+            bottom, top = np.inf, 0.0
+            for _ in range((indptr[p + 1] - indptr[p]) * (indptr[q + 1] - indptr[q])):
+                c = values[positions[cell]]
+                cell += 1
+                bottom = min(bottom, c)
+                top = max(top, c)
+            if is_upper:
+                gap = max(high[s, a] - low[t, b], high[t, b] - low[s, a])
+                free = max(blocks.spare[s, a], blocks.spare[t, b]) + (
+                    blocks.short[s, a] + blocks.short[t, b]
+                )
+            else:
+                gap = max(0.0, low[s, a] - high[t, b], low[t, b] - high[s, a])
+                free = blocks.radius[s, a] + blocks.radius[t, b]
+            if free > 0.0:
+                bottom, top = 0.0, max(top, reach)
+            for k in range(indptr[p], indptr[p + 1]):
+                if blocks.probs[k] <= NOTHING:
+                    bottom = 0.0
+            for k in range(indptr[q], indptr[q + 1]):
+                if blocks.probs[k] <= NOTHING:
+                    bottom = 0.0
+            least[a, b] = (gap + gamma * bottom) * (1.0 - 4.0 * EPS) - TINY
+            most[a, b] = (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY
+
+
+@kernel
+def arm_kernel(
+    begin: int,
+    end: int,
+    first: IntArray,
+    second: IntArray,
+    offset: IntArray,
+    positions: AnyIntArray,
+    blocks: BlockArrays,
+    gamma: float,
+    widest: int,
+    is_lax: bool,
+    apart: float,
+    reach: float,
+    is_upper: bool,
+    values: FloatArray,
+    out: FloatArray,
+) -> None:
+    """One certified backup of the block pairs begin..end of one arm, into `out`.
+
+    In: first and second (pairs), the blocks of each pair; positions: for every pair from
+    `begin` on, every two actions that are compared, and cell of their supports, where in `values`
+    its ground cost stands; offset (end - begin + 1), where each pair's positions begin; widest, the
+    longest row; is_lax: whether every action is compared with all of the other block, or with the
+    one of its name; apart: the distance of blocks with different actions, if not; reach: no ground
+    cost outside the supports is larger (0 if members reach nothing outside).
+    Out: out (pairs, 1 + lines·(1 + 2·width)) or (pairs, 1). The first column is a lower bound on
+    the exact backup of every pair of members, or an upper bound. The others, if there are any, say
+    where it came from, untrusted and for every line: a constant, places in `values`, and what
+    each of them weighs, so that constant + gamma·(what they weigh) is the line's backup. Unused
+    places weigh 0. A line is an action with the one of its name; or an action of the first block
+    with what is most like it in the second, and then the same the other way round.
+
+    Why bounds. The backup is a maximum over lines of the smallest backup of two actions. Backups
+    of two actions are bounds, for all members: see `actions_backup_kernel`. By name there is one to
+    choose from. Else, above, whatever is chosen bounds the smallest. Below, all are to be looked
+    at: one is passed over only if it is at least as large as another that was met, so that the
+    smallest does not change. The two blocks of a pair (C, C) are one: every action of one member
+    has one of its name in the other, which bounds the smallest above. A line is given up once it is
+    at most what another has reached, as the maximum does not change then.
+    """
+    n_actions = blocks.low.shape[1]
+    work = scratch_kernel(widest + 1)
     place_p, place_q = np.empty(widest, np.int64), np.empty(widest, np.int64)
+    room = n_actions if is_lax else 0
+    begins = np.empty((room, room), np.int64)
+    known, least, most = (
+        np.empty((room, room)),
+        np.empty((room, room)),
+        np.empty((room, room)),
+    )
+    lines = 2 * n_actions if is_lax else n_actions
+    size = (out.shape[1] - 1) // lines
     for at in range(begin, end):
         s, t = first[at], second[at]
         cell = offset[at - begin]
         best = 0.0
         out[at] = 0.0
         is_asked = out.shape[1] > 1
-        for a in range(n_actions):
-            p, q = s * n_actions + a, t * n_actions + a
-            rows = some_masses_kernel(p, indptr, probs, mass_p, place_p)
-            cols = some_masses_kernel(q, indptr, probs, mass_q, place_q)
-            length_p, length_q = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
-            without = 0.0
-            if is_upper:
-                without = max(spare[s, a], spare[t, a])
-                free = without + (short[s, a] + short[t, a])
-            else:
-                free = radius[s, a] + radius[t, a]
-            if free > 0.0:
-                free *= 1.0 + 4.0 * EPS
-            if rows < length_p or cols < length_q:
-                free += LEFT_OUT
-            # The lower arm lets `free` of the mass travel at no cost: one more row and column.
-            more = 1 if free > 0.0 and not is_upper else 0
-            stride = cols + more
-            top = 0.0
-            begin_cell = cell
-            for i in range(length_p):
-                line = place_p[i] * stride
-                for j in range(length_q):
-                    c = values[positions[cell]]
-                    cell += 1
-                    if c > top:
-                        top = c
-                    if line >= 0 and place_q[j] >= 0:
-                        cost[line + place_q[j]] = c
-            if is_upper:
-                gap = max(high[s, a] - low[t, a], high[t, a] - low[s, a])
-            else:
-                gap = max(0.0, low[s, a] - high[t, a], low[t, a] - high[s, a])
-            most = max(top, reach) if free > 0.0 else top
-            if (gap + gamma * most) * (1.0 + 4.0 * EPS) + TINY <= best and not is_asked:
-                continue
-            is_still = same_row_kernel(p, q, indptr, indices, weights)
-            if is_still:
-                for i in range(rows):
-                    if cost[i * stride + i] > 0.0:
-                        is_still = False
-            lower, upper = 0.0, 0.0
-            if not is_still and free < 1.0 and (more == 0 or top > 0.0):
-                if more == 1:
-                    mass_p[rows], mass_q[cols] = free, free
-                    for i in range(rows):
-                        cost[i * stride + cols] = 0.0
-                    for j in range(cols):
-                        cost[rows * stride + j] = 0.0
-                    cost[rows * stride + cols] = 4.0 * top
-                lower, upper = couple_kernel(rows + more, stride, top, work)
-            is_capped = False  # whether it is the dearest cell that counts
-            if is_upper:
-                if free >= 1.0:
-                    upper = most
-                elif free > 0.0:
-                    upper = (upper * (1.0 - without) + free * most) * (1.0 + 8.0 * EPS) + TINY
-                    upper = min(upper, most)
-                is_capped = free > 0.0 and upper == most
-                value = (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY
-            else:
-                value = (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY
-            best = max(best, value)
+        if not is_lax and blocks.sets[s] != blocks.sets[t]:
+            out[at, 0] = apart
             if is_asked:
-                size = (out.shape[1] - 1) // n_actions
-                note = out[at, 1 + a * size : 1 + (a + 1) * size]
-                total = 0.0
-                if not is_capped and not is_still and free < 1.0 and top > 0.0:
-                    total = keep_kernel(
-                        rows + more,
-                        stride,
-                        place_p[:length_p],
-                        place_q[:length_q],
-                        positions[begin_cell : begin_cell + length_p * length_q],
+                out[at, 1] = apart
+            continue
+        if not is_lax or s == t:
+            for a in range(n_actions):
+                if not blocks.available[s, a]:
+                    continue
+                value = actions_backup_kernel(
+                    s,
+                    a,
+                    t,
+                    a,
+                    cell,
+                    positions,
+                    blocks,
+                    gamma,
+                    reach,
+                    is_upper,
+                    best,
+                    values,
+                    place_p,
+                    place_q,
+                    work,
+                    out[at, 1 + a * size : 1 + (a + 1) * size],
+                )
+                best = max(best, value)
+                p, q = s * n_actions + a, t * n_actions + a
+                cell += (blocks.indptr[p + 1] - blocks.indptr[p]) * (
+                    blocks.indptr[q + 1] - blocks.indptr[q]
+                )
+            out[at, 0] = best
+            continue
+        estimate_actions_kernel(
+            s,
+            t,
+            cell,
+            positions,
+            blocks,
+            gamma,
+            reach,
+            is_upper,
+            values,
+            begins,
+            known,
+            least,
+            most,
+        )
+        for line in range(lines):
+            is_first = line < n_actions
+            own = line if is_first else line - n_actions
+            one, two = (s, t) if is_first else (t, s)
+            if not blocks.available[one, own]:
+                continue
+            # The most promising one first: it lets others be passed over.
+            likely, bound = -1, np.inf
+            for other in range(n_actions):
+                if blocks.available[two, other]:
+                    high = most[own, other] if is_first else most[other, own]
+                    if likely < 0 or high < bound:
+                        likely, bound = other, high
+            if bound <= best and not is_asked:
+                continue
+            smallest, match = np.inf, likely
+            for k in range(-1, n_actions):
+                other = likely if k < 0 else k
+                if not blocks.available[two, other] or k == likely:
+                    continue
+                a, b = (own, other) if is_first else (other, own)
+                value = known[a, b]
+                if np.isnan(value):
+                    if least[a, b] >= smallest:
+                        continue
+                    value = actions_backup_kernel(
+                        s,
+                        a,
+                        t,
+                        b,
+                        begins[a, b],
+                        positions,
+                        blocks,
+                        gamma,
+                        reach,
+                        is_upper,
+                        -1.0,
+                        values,
+                        place_p,
+                        place_q,
                         work,
-                        note,
+                        out[at, 1:1],
                     )
-                note[0] = value - gamma * total
+                    known[a, b] = value
+                if value < smallest:
+                    smallest, match = value, other
+                if smallest <= best and not is_asked:
+                    break
+            best = max(best, smallest)
+            if is_asked:
+                a, b = (own, match) if is_first else (match, own)
+                actions_backup_kernel(
+                    s,
+                    a,
+                    t,
+                    b,
+                    begins[a, b],
+                    positions,
+                    blocks,
+                    gamma,
+                    reach,
+                    is_upper,
+                    -1.0,
+                    values,
+                    place_p,
+                    place_q,
+                    work,
+                    out[at, 1 + line * size : 1 + (line + 1) * size],
+                )
         out[at, 0] = best
 
 
@@ -959,21 +1194,21 @@ def respond_kernel(
     begin: int,
     end: int,
     couplings: FloatArray,
-    n_actions: int,
+    lines: int,
     gamma: float,
     values: FloatArray,
     action: IntArray,
     out: FloatArray,
 ) -> None:
-    """The best action of the pairs begin..end where couplings are given, and what it is worth.
+    """The best line of the pairs begin..end where couplings are given, and what it is worth.
 
-    In: couplings, as `arm_kernel` writes them; values, ground costs. Out: out (pairs).
-    In/out: action (pairs), which changes only for a better one.
+    In: couplings and lines, as `arm_kernel` writes them; values, ground costs. Out: out (pairs).
+    In/out: action (pairs), the line, which changes only for a better one.
     """
-    size = (couplings.shape[1] - 1) // n_actions
+    size = (couplings.shape[1] - 1) // lines
     for at in range(begin, end):
         best, chosen = -np.inf, action[at]
-        for k in range(n_actions):
+        for k in range(lines):
             a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
             line = 1 + a * size
             total = 0.0

@@ -158,10 +158,7 @@ class TabularMDP(Rows):
     @cached_property
     def action_sets(self) -> IntArray:
         """(n_states) equal numbers for states with the same actions, by first appearance."""
-        labels = np.zeros(self.n_states, np.int64)
-        if self.has_action_sets:
-            packed = np.packbits(self.available, axis=1)
-            labels = by_first_appearance(np.unique(packed, axis=0, return_inverse=True)[1])[0]
+        labels = action_sets(self.available)
         labels.setflags(write=False)
         return labels
 
@@ -561,6 +558,14 @@ class TabularMDP(Rows):
         from bisim_abstract._model.files import load_mdp
 
         return load_mdp(path)
+
+
+def action_sets(available: BoolArray) -> IntArray:
+    """(n) equal numbers for rows with the same actions, by first appearance."""
+    if available.all():
+        return np.zeros(available.shape[0], np.int64)
+    packed = np.packbits(available, axis=1)
+    return by_first_appearance(np.unique(packed, axis=0, return_inverse=True)[1])[0]
 
 
 def check_mdp(mdp: object, *, call: str = "") -> None:
