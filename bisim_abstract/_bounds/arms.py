@@ -419,7 +419,7 @@ def back_up_chunk(
     common: Data, part: Any, fresh: Data, begin: int, end: int, out: FloatArray
 ) -> None:
     """The backups of the pairs begin..end, from data of `_Lookup`."""
-    from bisim_abstract._kernels.transport import BlockArrays, arm_kernel
+    from bisim_abstract._kernels.transport import arm_kernel
 
     if part is None:
         part = _found(common, begin, end)
@@ -430,7 +430,7 @@ def back_up_chunk(
         common["second"],
         part[0],
         part[1],
-        BlockArrays(*(common[name] for name in BLOCKS)),
+        tuple(common[name] for name in BLOCKS),
         common["gamma"],
         common["max_support"],
         common["is_lax"],

@@ -64,6 +64,7 @@ def index_side_run(
     omit: float = 0.0,
     lower_start: str = "reward",
     upper_start: str = "constant",
+    relation: str = "plain",
     seed: int = 0,
     resources: Resources = HERE,
 ) -> IndexSideRun:
@@ -80,6 +81,7 @@ def index_side_run(
             least likely successors, up to half of it.
         lower_start: "reward" or "zero".
         upper_start: "constant" or "reward".
+        relation: Which actions are compared.
         seed: Seed of the embeddings.
         resources: Threads, workers and memory. Results do not depend on them.
     """
@@ -94,6 +96,7 @@ def index_side_run(
             gamma,
             lower_start=lower_start,
             upper_start=upper_start,
+            relation=relation,
             resources=resources,
         )
         arms.cover(first, second)

@@ -642,7 +642,9 @@ class Certificate:
         from bisim_abstract._abstract.value_proof import prove_value
 
         mdp = self._model(mdp)
-        value = prove_value(mdp, self.labels_upper, self.gamma) if self.is_certified else None
+        value = None
+        if self.is_certified:
+            value = prove_value(mdp, self.labels_upper, self.gamma, relation=self.relation)
         return self._changed(value=value, model=mdp)
 
     def with_proven(self, value: ProvenValue) -> Certificate:

@@ -24,6 +24,7 @@ from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import IntArray, ProgressCallback
 from bisim_abstract._linkage.thresholds import CertifiedInterval, middle
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._propose.renaming import match_actions
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
@@ -158,14 +159,17 @@ class ValueSearch:
     Args:
         mdp: The model.
         gamma: The discount.
+        relation: Which actions of states of a cluster correspond: by name, or renamed.
         by: See `prove_value`.
 
     Attributes:
         most: Partitions that one search may look at, so that it takes some seconds at most.
     """
 
-    def __init__(self, mdp: TabularMDP, gamma: float, *, by: str = "start") -> None:
-        self.mdp, self.gamma, self._by = mdp, gamma, by
+    def __init__(
+        self, mdp: TabularMDP, gamma: float, *, relation: str = "plain", by: str = "start"
+    ) -> None:
+        self.mdp, self.gamma, self._relation, self._by = mdp, gamma, relation, by
         self.most = int(np.clip(WORK // mdp.nnz, FEWEST, MOST))
         self._ground: GroundValues | None = None
         self._known: dict[bytes, Numbers] = {}
@@ -177,9 +181,14 @@ class ValueSearch:
         count = int(blocks.max()) + 1
         if self.mdp.n_states < LARGE or 4 * count > self.mdp.n_states:
             return
-        small = aggregate(self.mdp, blocks)
+        renaming = None
+        if self._relation == "lax":
+            clusters, _ = set_end_apart(blocks, self.mdp.terminal_state)
+            renaming = match_actions(self.mdp, clusters)
+        small = aggregate(self.mdp, blocks, renaming=renaming)
         first = np.unique(small.labels, return_index=True)[1]
-        self._small = small, first, ValueSearch(small.mdp, self.gamma, by=self._by)
+        search = ValueSearch(small.mdp, self.gamma, relation=self._relation, by=self._by)
+        self._small = small, first, search
 
     def prove(self, labels: IntArray) -> ProvenValue:
         """The whole proof."""
@@ -189,7 +198,13 @@ class ValueSearch:
             if self._ground is None:
                 self._ground = GroundValues(self.mdp, self.gamma, hint=hint)
             value = prove_value(
-                self.mdp, labels, self.gamma, by=self._by, ground=self._ground, hint=hint
+                self.mdp,
+                labels,
+                self.gamma,
+                relation=self._relation,
+                by=self._by,
+                ground=self._ground,
+                hint=hint,
             )
             self._last = key, value
             self._known[key] = Numbers(value.kept, value.loss, value.start_loss)
@@ -278,7 +293,7 @@ def trace_frontier(
     callback: ProgressCallback | None = None,
 ) -> Frontier:
     """See `Certificate.frontier`."""
-    search = ValueSearch(mdp, certificate.gamma)
+    search = ValueSearch(mdp, certificate.gamma, relation=certificate.relation)
     if most is not None:
         search.most = check_int("most", most, low=1)
     intervals = certificate.certified_thresholds()[::-1]

@@ -994,7 +994,19 @@ def arm_kernel(
     second: IntArray,
     offset: IntArray,
     positions: AnyIntArray,
-    blocks: BlockArrays,
+    arrays: tuple[
+        IntArray,
+        IntArray,
+        FloatArray,
+        FloatArray,
+        FloatArray,
+        FloatArray,
+        FloatArray,
+        FloatArray,
+        FloatArray,
+        BoolArray,
+        IntArray,
+    ],
     gamma: float,
     widest: int,
     is_lax: bool,
@@ -1008,7 +1020,9 @@ def arm_kernel(
 
     In: first and second (pairs), the blocks of each pair; positions: for every pair from
     `begin` on, every two actions that are compared, and cell of their supports, where in `values`
-    its ground cost stands; offset (end - begin + 1), where each pair's positions begin; widest, the
+    its ground cost stands; offset (end - begin + 1), where each pair's positions begin; arrays,
+    those of `BlockArrays` (a plain tuple: the cache of compiled code could not be read any more
+    where a class of arguments had another name since); widest, the
     longest row; is_lax: whether every action is compared with all of the other block, or with the
     one of its name; apart: the distance of blocks with different actions, if not; reach: no ground
     cost outside the supports is larger (0 if members reach nothing outside).
@@ -1027,6 +1041,19 @@ def arm_kernel(
     has one of its name in the other, which bounds the smallest above. A line is given up once it is
     at most what another has reached, as the maximum does not change then.
     """
+    blocks = BlockArrays(
+        arrays[0],
+        arrays[1],
+        arrays[2],
+        arrays[3],
+        arrays[4],
+        arrays[5],
+        arrays[6],
+        arrays[7],
+        arrays[8],
+        arrays[9],
+        arrays[10],
+    )
     n_actions = blocks.low.shape[1]
     work = scratch_kernel(widest + 1)
     place_p, place_q = np.empty(widest, np.int64), np.empty(widest, np.int64)

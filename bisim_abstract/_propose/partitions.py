@@ -46,17 +46,20 @@ CANDIDATES = 16  # blocks that a state is compared with
 STAYS = 0.9  # a state moves only to a block that it fits better by this factor
 
 
-def propose_classes(mdp: TabularMDP, *, resources: Resources = HERE) -> IntArray:
+def propose_classes(
+    mdp: TabularMDP, *, relation: str = "plain", resources: Resources = HERE
+) -> IntArray:
     """Bisimulation classes, with signatures rounded to twelve digits.
 
     Args:
         mdp: The model.
+        relation: Which actions are compared.
         resources: Threads; all cores by default.
 
     Returns:
         (n_states) labels.
     """
-    return bisimulation_classes(mdp, digits=DIGITS, resources=resources).labels
+    return bisimulation_classes(mdp, relation=relation, digits=DIGITS, resources=resources).labels
 
 
 def propose_components(

@@ -9,6 +9,7 @@ the pair that the most promising action leads to is covered in turn.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby, product
 
 import numpy as np
 
@@ -103,7 +104,13 @@ def _swept(
     swept: Callable[[int, float], None],
 ) -> PairTable:
     """Bounds of pairs, from what was found before and by a few sweeps of the lower arm."""
-    own = Arms(arms.mdp, arms.gamma, model=arms.model, resources=arms.resources)
+    own = Arms(
+        arms.mdp,
+        arms.gamma,
+        model=arms.model,
+        relation=arms.relation,
+        resources=arms.resources,
+    )
     own.cover(*np.divmod(keys, arms.n))
     if found.size:
         at, is_found = found.find(*own.pairs())
@@ -137,8 +144,8 @@ def pairs_ahead(arms: Arms, keys: IntArray) -> IntArray:
     model = arms.model
     first, second = np.divmod(keys, arms.n)
     found = [np.empty(0, np.int64)]
-    for a in range(model.n_actions):
-        row, other = first * model.n_actions + a, second * model.n_actions + a
+    for a, b in compared_actions(arms):
+        row, other = first * model.n_actions + a, second * model.n_actions + b
         width, height = (np.diff(model.indptr)[x] for x in (row, other))
         total = width * height
         place = np.arange(int(total.sum())) - np.repeat(np.cumsum(total) - total, total)
@@ -150,18 +157,31 @@ def pairs_ahead(arms: Arms, keys: IntArray) -> IntArray:
     return np.unique(np.concatenate(found))
 
 
+def compared_actions(arms: Arms) -> list[tuple[int, int]]:
+    """Actions of both blocks of a pair that backups compare: by name, or each with each."""
+    count = range(arms.model.n_actions)
+    return list(product(count, count)) if arms.relation == "lax" else [(a, a) for a in count]
+
+
 def _leads_to(arms: Arms, boxes: Boxes, heaviest: IntArray, keys: IntArray) -> IntArray:
     """Where pairs of blocks go most likely, by the action that promises the largest distance."""
     first, second = np.divmod(keys, arms.n)
     low, high = arms.model.low, arms.model.high
     best, one, two = np.full(first.size, -1.0), first.copy(), second.copy()
-    for a in range(arms.model.n_actions):
-        to, too = heaviest[first, a], heaviest[second, a]
-        gap = np.maximum(low[first, a] - high[second, a], low[second, a] - high[first, a])
-        value = np.maximum(gap, 0.0) + arms.gamma * np.where(to != too, boxes.pairs(to, too), 0.0)
-        is_better = value > best
-        best[is_better] = value[is_better]
-        one[is_better], two[is_better] = to[is_better], too[is_better]
+    for a, others in groupby(compared_actions(arms), key=lambda pair: pair[0]):
+        # Of what an action may be compared with, the nearest counts.
+        least, near, far = np.full(first.size, np.inf), first.copy(), second.copy()
+        for _, b in others:
+            to, too = heaviest[first, a], heaviest[second, b]
+            gap = np.maximum(low[first, a] - high[second, b], low[second, b] - high[first, a])
+            ahead = np.where(to != too, boxes.pairs(to, too), 0.0)
+            value = np.maximum(gap, 0.0) + arms.gamma * ahead
+            is_nearer = value < least
+            least[is_nearer] = value[is_nearer]
+            near[is_nearer], far[is_nearer] = to[is_nearer], too[is_nearer]
+        is_better = least > best
+        best[is_better] = least[is_better]
+        one[is_better], two[is_better] = near[is_better], far[is_better]
     return np.minimum(one, two) * arms.n + np.maximum(one, two)
 
 

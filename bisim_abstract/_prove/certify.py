@@ -24,6 +24,7 @@ def certify(
     mdp: TabularMDP,
     gamma: float,
     *,
+    relation: str = "plain",
     keep: float = KEEP,
     max_loss: float | None = None,
     tau: float | str | None = None,
@@ -56,6 +57,11 @@ def certify(
         mdp: The model. If it was estimated from samples, its confidence radii enter all bounds,
             which then hold for the true model with probability 1 - alpha.
         gamma: The discount, in [0, 1).
+        relation: "plain" compares states action by action; those with different actions are as
+            far apart as can be. "lax" compares every action with the one of the other state
+            that is most like it: states are alike if they are after renaming actions, as a
+            corridor and its mirror image. The certificate's `value.renaming` then says what
+            each action of a state is called in its cluster.
         keep: Share of the optimal start value, above that of random actions, that planning on
             the clusters must keep. Decides about the threshold unless one of the next four is
             given or the method is `Covering`; `verdict` holds the result against it in any case.
@@ -92,6 +98,7 @@ def certify(
         5
     """
     options = Options(
+        relation=relation,
         keep=keep,
         max_loss=max_loss,
         tau=tau,

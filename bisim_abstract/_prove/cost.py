@@ -16,6 +16,7 @@ CORES = 2
 SOLVING = 7  # backups of every pair until all of them are solved for, about, whatever gamma is
 MOST_SOLVING = 25  # the same, at most: where more are needed it goes in circles for long
 MOST_SWEEPS = 10_000
+MATCHES = 3  # actions that one is compared with where they have no names, about: most are ruled out
 SWEEPING = 60  # backups of both arms until covered pairs move no more, about
 MOST_COVERED = 10_000_000  # pairs, as each of them takes some memory as well
 
@@ -35,12 +36,14 @@ class Cost:
     is_given: bool
 
     @classmethod
-    def of(cls, mdp: TabularMDP, max_seconds: float | None) -> Cost:
-        """Of a model and a budget; None for none."""
+    def of(cls, mdp: TabularMDP, max_seconds: float | None, relation: str = "plain") -> Cost:
+        """Of a model, a budget, None for none, and which actions are compared."""
         cells = (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
         micros = 0.02 if mdp.is_deterministic else 0.02 + 0.045 * cells**1.15
         patience = PATIENCE if max_seconds is None else max_seconds
         backup = mdp.n_actions * micros * 1e-6 / CORES
+        if relation == "lax":
+            backup *= min(MATCHES, mdp.n_actions)
         return cls(backup, patience, max_seconds is not None)
 
     def most_pairs(self) -> int:

@@ -184,6 +184,7 @@ class Rounds:
             omit=method.omit,
             lower_start=method.lower_start,
             upper_start=method.upper_start,
+            relation=table.relation,
             seed=self._options.seed,
             resources=table.resources,
         )
@@ -277,7 +278,9 @@ class Rounds:
             scope=Covering.scope,
             keep=options.keep,
             forests=forests,
-            prove=lambda labels: prove_value(table.mdp, labels, table.gamma),
+            prove=lambda labels: prove_value(
+                table.mdp, labels, table.gamma, relation=table.relation
+            ),
         )
 
 

@@ -65,7 +65,9 @@ def prove(
         resources.started(callback) as ready,
     ):
         budget = Budget(options, compiled)
-        table = Arms(mdp, gamma, resources=ready, **options.method.starts())
+        table = Arms(
+            mdp, gamma, relation=options.relation, resources=ready, **options.method.starts()
+        )
         run = _Run(options.method.begin(table, options), options, budget, report)
         return run.to_the_end(checkpoint)
 
@@ -137,6 +139,7 @@ class _Run:
         settings = {
             "fingerprint": table.mdp.fingerprint,
             "gamma": table.gamma,
+            "relation": table.relation,
             "method": self.options.method.name,
             "seed": self.options.seed,
             **self.work.settings(),

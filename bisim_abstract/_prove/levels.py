@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
@@ -25,12 +26,14 @@ from bisim_abstract._linkage.thresholds import CertifiedInterval, certified_inte
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._propose.ahead import rewards_ahead
 from bisim_abstract._propose.embedding import scaled_points
+from bisim_abstract._propose.order import by_worth
 from bisim_abstract._propose.partitions import (
     propose_classes,
     propose_components,
     repair_labels,
     split_labels,
 )
+from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract._prove.apart import likely_limit, raise_lower
 from bisim_abstract._prove.standing import Standing
 from bisim_abstract._prove.sweeping import CHECK_EVERY, Sweeper, moved_outward, sweeps_needed
@@ -158,15 +161,18 @@ class Levels:
             yield "the partition given, repaired", self._repaired(self._labels)
         if "classes" in self._sources:
             self._standing.pause("looking for classes", "")
-            yield "bisimulation classes", propose_classes(mdp, resources=self._resources)
+            yield (
+                "bisimulation classes",
+                propose_classes(mdp, relation=self._table.relation, resources=self._resources),
+            )
         sources: dict[str, Callable[[], npt.ArrayLike]] = {}
         if self._points is not None and "embedding" in self._sources:
             given = self._points
             sources["the embedding"] = lambda: given
         if "rewards" in self._sources:
-            sources["rewards"] = lambda: mdp.rewards
+            sources["rewards"] = lambda: self._rewards
         if "ahead" in self._sources:
-            sources[AHEAD] = lambda: rewards_ahead(mdp, self._table.gamma, seed=self._seed)
+            sources[AHEAD] = lambda: rewards_ahead(self._sorted, self._table.gamma, seed=self._seed)
         if "features" in self._sources:
             sources["value features"] = self._short_features
         done: set[str] = set()
@@ -200,16 +206,30 @@ class Levels:
         """A partition, repaired; that of an embedding also in another way."""
         if found.max() + 1 > MOST_BLOCKS:
             return
+        if self._table.relation == "lax":
+            yield name, found  # what an order of actions has to do with it may mislead a repair
         yield name, self._repaired(found)
         if name == "the embedding":
             # What an embedding runs together, rewards may tell apart at a glance.
-            rewards = scaled_points(self._table.mdp.rewards)
+            rewards = scaled_points(self._rewards)
             finer = split_labels(rewards, found, seed=self._seed)
             yield f"{name}, split by rewards", self._repaired(finer)
 
     def _repaired(self, labels: IntArray) -> IntArray:
         table = self._table
-        return repair_labels(table.mdp, labels, table.gamma, resources=self._resources)
+        return repair_labels(self._sorted, labels, table.gamma, resources=self._resources)
+
+    @property
+    def _rewards(self) -> FloatArray:
+        """(n_states, k) rewards, or what tells sets of them apart where actions have no names."""
+        table = self._table
+        return table.mdp.rewards if table.relation == "plain" else table.starts.columns[0]
+
+    @cached_property
+    def _sorted(self) -> TabularMDP:
+        """The model; where actions have no names, each state's sorted by what they are worth."""
+        table = self._table
+        return table.mdp if table.relation == "plain" else by_worth(table.mdp, table.gamma)
 
     def _short_features(self) -> FloatArray:
         """Rewards and values a few steps ahead: a good embedding, and cheap."""
@@ -218,13 +238,16 @@ class Levels:
             self._table.gamma,
             count=8,
             max_iter=10,
+            relation=self._table.relation,
             resources=self._resources,
         )
-        return np.hstack([self._table.mdp.rewards, found.points()])
+        return np.hstack([self._rewards, found.points()])
 
     def _bounded(self, labels: IntArray, name: str) -> Arms | None:
         """Arms over the blocks of a partition, swept; None if it says nothing."""
         table = self._table
+        if table.starts.has_sets:  # states with different actions are far apart
+            labels = numbered(labels * (int(table.starts.sets.max()) + 1) + table.starts.sets)
         count = int(labels.max()) + 1
         if count == table.n or count > MOST_BLOCKS or (count == 1 and table.n > 1):
             return None
@@ -232,11 +255,15 @@ class Levels:
             self._standing.search.stand_in(labels)
             if not self._standing.is_worth(labels):
                 return None  # nor are clusters of these blocks, most likely
-        model = build_blocks(table.mdp, labels, resources=self._resources)
+        renaming = None
+        if table.relation == "lax":
+            renaming = match_actions(table.mdp, labels, resources=self._resources)
+        model = build_blocks(table.mdp, labels, renaming=renaming, resources=self._resources)
         arms = Arms(
             table.mdp,
             table.gamma,
             model=model,
+            relation=table.relation,
             resources=self._resources,
         )
         arms.start_diagonal()
@@ -349,9 +376,15 @@ class Levels:
         """
         model = arms.model
         quotient = TabularMDP(
-            indptr=model.indptr, indices=model.indices, probs=model.probs, rewards=model.low
+            indptr=model.indptr,
+            indices=model.indices,
+            probs=model.probs,
+            rewards=model.low,
+            available=model.available,
         )
-        found = bisimulation_metric(quotient, arms.gamma, resources=self._resources)
+        found = bisimulation_metric(
+            quotient, arms.gamma, relation=arms.relation, resources=self._resources
+        )
         first, second = arms.pairs()
         lower, upper = moved_outward(arms, *found.bounds(first, second))
         is_pair = first != second  # diameters are 0 already
@@ -473,7 +506,8 @@ def _close_blocks(arms: Arms, most: int) -> tuple[IntArray, IntArray]:
     """The pairs of blocks with the smallest lower starts, about `most` of them."""
     from scipy.spatial import cKDTree
 
-    middle_of = (arms.model.low + arms.model.high) / 2.0
+    low, high = arms.starts.columns
+    middle_of = (low + high) / 2.0
     k = min(arms.n, 2 + 2 * most // arms.n)
     near = np.asarray(cKDTree(middle_of).query(middle_of, k=k, p=np.inf)[1])
     return np.repeat(np.arange(arms.n), k), near.ravel()

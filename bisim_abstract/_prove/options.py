@@ -18,6 +18,7 @@ from bisim_abstract._base.checks import (
 )
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import KEEP, check_share
+from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract._prove.work import Work
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -50,6 +51,7 @@ class Options:
     """A goal, a method, budgets, and a seed; see `certify`, whose arguments these are.
 
     Attributes:
+        relation: "plain" or "lax": which actions are compared.
         keep: Share of the start value to keep.
         max_loss: What no state may lose.
         tau: Threshold, or "auto".
@@ -62,6 +64,7 @@ class Options:
         seed: Of everything random.
     """
 
+    relation: str = "plain"
     keep: float = KEEP
     max_loss: float | None = None
     tau: float | str | None = None
@@ -75,6 +78,7 @@ class Options:
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[Any], Any]] = {
+            "relation": lambda value: check_choice("relation", value, RELATIONS),
             "keep": lambda value: check_share("keep", value),
             "max_loss": check_loss,
             "tau": lambda value: value if check_tau(value) is None else check_tau(value),
@@ -85,7 +89,7 @@ class Options:
             "max_backups": lambda value: check_int("max_backups", value, low=1),
             "seed": lambda value: check_int("seed", value, low=0),
         }
-        needed = {"keep", "max_rounds", "seed"}
+        needed = {"relation", "keep", "max_rounds", "seed"}
         for name, check in checks.items():
             value = getattr(self, name)
             if value is not None or name in needed:

@@ -93,7 +93,10 @@ class Refinement:
         self._labels, self._points = method.read(table.n)
         self._resources = table.resources
         self.standing = Standing(
-            table, self.target, method.max_pairs, Cost.of(table.mdp, options.max_seconds)
+            table,
+            self.target,
+            method.max_pairs,
+            Cost.of(table.mdp, options.max_seconds, table.relation),
         )
         self._levels = Levels(
             self.standing,
@@ -202,6 +205,7 @@ class Refinement:
             table.mdp,
             table.gamma,
             count=FEATURES,
+            relation=table.relation,
             resources=self._resources,
         )
         table.set_features(found)
@@ -355,8 +359,8 @@ class Refinement:
         features = table.ground.features
         if tau is None or features is None or table.model.is_estimate or not table.ground.levels:
             return ""
-        if features.witnesses is not None:
-            return ""
+        if features.witnesses is not None or table.relation == "lax":
+            return ""  # functions of single actions say nothing where actions have no names
         model = max((level.model for level in table.ground.levels), key=lambda x: x.n_blocks)
         first, second, is_open = self._close_blocks(tau, model.labels)
         if not is_open:
@@ -425,6 +429,7 @@ class Refinement:
             found = bisimulation_metric(
                 table.mdp,
                 table.gamma,
+                relation=table.relation,
                 max_sweeps=self.standing.most_sweeps(),
                 resources=self._resources,
                 callback=lambda progress: pause("solving for all pairs", progress.detail),

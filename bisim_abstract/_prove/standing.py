@@ -55,7 +55,7 @@ class Standing:
         self.table, self.target, self._cost, self._max_pairs = table, target, cost, max_pairs
         self.max_pairs = cost.most_pairs() if max_pairs is None else max_pairs
         by = "start" if target.max_loss is None else "worst"
-        self.search = ValueSearch(table.mdp, table.gamma, by=by)
+        self.search = ValueSearch(table.mdp, table.gamma, relation=table.relation, by=by)
         self.pause: Pause = go_on
         self._features: ValueFeatures | None = None
         self.forget()
@@ -93,7 +93,12 @@ class Standing:
             table = self.table
             tol = FEATURE_TOL * table.starts.diameter
             self._features = value_features(
-                table.mdp, table.gamma, count=FEATURES, tol=tol, resources=table.resources
+                table.mdp,
+                table.gamma,
+                count=FEATURES,
+                tol=tol,
+                relation=table.relation,
+                resources=table.resources,
             )
         return self._features
 
@@ -337,7 +342,12 @@ class Standing:
     def pair_costs(self) -> float:
         """Ground costs that a sweep over all pairs reads: for each action, two rows' product."""
         mdp = self.table.mdp
-        return self.n_pairs * mdp.n_actions * (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
+        return self.n_pairs * self.n_compared * (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
+
+    @property
+    def n_compared(self) -> int:
+        """Pairs of actions that are compared in a pair of states: by name, or each with each."""
+        return self.table.mdp.n_actions ** (2 if self.table.relation == "lax" else 1)
 
     @property
     def n_pairs(self) -> int:

@@ -21,7 +21,7 @@ from bisim_abstract import (
 )
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks, exact_blocks
-from bisim_abstract._kernels.transport import BlockArrays, arm_kernel, normalise_rows_kernel
+from bisim_abstract._kernels.transport import arm_kernel, normalise_rows_kernel
 from bisim_abstract.errors import InvalidMDPError
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from tests.support.blocks import (
@@ -825,19 +825,9 @@ def test_partial_transport() -> None:
         radius = np.array([[free / 2.0], [free / 2.0]])
         indices = np.concatenate([np.arange(m), np.arange(n)])
         zero, out = np.zeros((2, 1)), np.empty((1, 1))
-        blocks = BlockArrays(
-            indptr,
-            indices,
-            weights,
-            probs,
-            low=zero,
-            high=zero,
-            radius=radius,
-            spare=zero,
-            short=zero,
-            available=np.ones((2, 1), bool),
-            sets=np.zeros(2, np.int64),
-        )
+        sets, available = np.zeros(2, np.int64), np.ones((2, 1), bool)
+        intervals, radii = (zero, zero), (radius, zero, zero)
+        blocks = (indptr, indices, weights, probs, *intervals, *radii, available, sets)
         arm_kernel(
             0,
             1,
