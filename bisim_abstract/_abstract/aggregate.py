@@ -4,6 +4,12 @@ An aggregated model averages rows and rewards of a cluster with weights that sum
 Its end state stands apart from all clusters: the terminal state is taken out of whatever
 cluster holds it, for leaving it inside would make live states end at random. What planning
 on it keeps and loses is proven elsewhere (`value_proof`), for any partition.
+
+Actions of a cluster are names. By themselves, actions are called what they are; a renaming says
+what each action of a state is called in its cluster, so that "left" here and "right" there can be
+one action of both. Row (C, ā) is then the mean, over members, of their actions that are called ā.
+Where a member has no action of that name, its first available one counts, and is what it does: as
+everywhere, actions that a state lacks do what its first one does.
 """
 
 from __future__ import annotations
@@ -22,11 +28,12 @@ from bisim_abstract._base.html import table_html
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import clusters_text, counted
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._exact.planning import Values, evaluate_policy, value_iteration
 from bisim_abstract._model.frames import model_graph
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.policies import policy_table
+from bisim_abstract._model.policies import lift_table, policy_table, uniform_policy
+from bisim_abstract._model.renaming import check_renaming, own_names, used_names
 from bisim_abstract.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -51,16 +58,21 @@ class Aggregation:
 
     Attributes:
         mdp: The aggregated model. If the other has a terminal state, it has one too, after all
-            clusters: its last state.
+            clusters: its last state. Its actions are names: a cluster has those that some of its
+            members have.
         labels: (n_states) state of `mdp` that each state of the other model belongs to.
         weights: (n_states) weight of each state within its cluster; they sum to one there.
         weighting: "uniform", "start", "visitation" or "given": where the weights come from.
+        renaming: (n_states, n_actions) what each action of a state is called in its cluster, -1
+            where the state lacks it; None where all states have all actions, and these are
+            called what they are.
     """
 
     mdp: TabularMDP
     labels: IntArray
     weights: FloatArray
     weighting: str
+    renaming: IntArray | None = None
 
     @property
     def n_clusters(self) -> int:
@@ -115,6 +127,7 @@ def aggregate(
     mdp: TabularMDP,
     labels: npt.ArrayLike,
     *,
+    renaming: npt.ArrayLike | None = None,
     weighting: str | npt.ArrayLike = "uniform",
     gamma: float | None = None,
 ) -> Aggregation:
@@ -128,6 +141,10 @@ def aggregate(
     Args:
         mdp: The model. Confidence radii of an estimate do not carry over.
         labels: (n_states) cluster of each state; any whole numbers.
+        renaming: (n_states, n_actions) what each action of a state is called in its cluster, -1
+            where the state lacks it, with the same names in all states of a cluster. The result
+            has as many actions as there are names; a cluster lacks those that it does not use.
+            By default actions are called what they are.
         weighting: How much each member counts in its cluster: "uniform" for all alike; "start"
             by the start distribution; "visitation" by the discounted visits of the policy that
             takes all actions with equal probability, from the start on; or (n_states) weights
@@ -144,6 +161,15 @@ def aggregate(
         TabularMDP(3 states, 1 action, 3 transitions, terminal state 2)
         >>> small.mdp.rewards.ravel()
         array([2., 5., 0.])
+
+        What pays in one state is another action than in the other, until they are renamed.
+
+        >>> P = np.eye(2)[[[0, 0], [1, 1]]]
+        >>> mirrored = TabularMDP.from_dense(P, [[1.0, 0.0], [0.0, 1.0]], order="sas")
+        >>> aggregate(mirrored, [0, 0]).mdp.rewards
+        array([[0.5, 0.5]])
+        >>> aggregate(mirrored, [0, 0], renaming=[[0, 1], [1, 0]]).mdp.rewards
+        array([[1., 0.]])
     """
     from scipy.sparse import csr_array
 
@@ -154,23 +180,27 @@ def aggregate(
     raw, name = _raw_weights(mdp, weighting, gamma)
     weights = _normalised(raw, cluster, count)
 
-    # Row (C, a) of the averaging matrix holds w(y) at column (y, a), in the order of y.
-    order = np.argsort(cluster, kind="stable")
-    sizes = np.bincount(cluster, minlength=count)
-    pairs = np.repeat(cluster[order], n_actions) * n_actions + np.tile(np.arange(n_actions), n)
-    columns = (order[:, None] * n_actions + np.arange(n_actions)).ravel()
+    names, slots, used = find_slots(mdp, cluster, count, renaming)
+    n_slots = used.shape[1]
+    # Row (C, ā) of the averaging matrix holds w(y) at columns (y, a) that count as ā, in the order
+    # of y, divided by their number.
+    pairs, columns = slot_rows(cluster, slots, n_slots)
+    states = columns // n_actions
+    own = states * n_slots + pairs % n_slots
     mixer = csr_array(
-        (np.repeat(weights[order], n_actions), (pairs, columns)),
-        shape=(count * n_actions, n * n_actions),
+        (weights[states] / np.bincount(own)[own], columns, row_begins(pairs, count * n_slots)),
+        shape=(count * n_slots, n * n_actions),
     )
     lifted = csr_array(
         (mdp.normalised_probs, cluster[mdp.indices], mdp.indptr), shape=(n * n_actions, count)
     )
     rows = csr_array(mixer @ lifted)
-    begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    rewards = np.add.reduceat((weights[:, None] * mdp.rewards)[order], begins)
-    low = np.minimum.reduceat(mdp.rewards[order], begins)
-    high = np.maximum.reduceat(mdp.rewards[order], begins)
+    paid = mdp.rewards.ravel()
+    begins = np.flatnonzero(np.append(True, pairs[1:] != pairs[:-1]))
+    low, high = np.zeros((2, count * n_slots))
+    low[pairs[begins]] = np.minimum.reduceat(paid[columns], begins)
+    high[pairs[begins]] = np.maximum.reduceat(paid[columns], begins)
+    rewards = np.clip(mixer @ paid, low, high)  # equal rewards stay what they are
     start = np.bincount(cluster, weights=mdp.start, minlength=count)
     end = None if mdp.terminal_state is None else count - 1
     kept = {key: mdp.metadata[key] for key in ("env", "gymnasium") if key in mdp.metadata}
@@ -178,7 +208,8 @@ def aggregate(
         rows.indptr,
         rows.indices,
         rows.data,
-        np.clip(rewards, low, high),  # equal rewards stay what they are
+        rewards.reshape(count, n_slots),
+        available=None if used.all() else used,
         start=start / start.sum(),
         terminal_state=end,
         metadata={**kept, "method": "aggregation", "weighting": name, "ground_states": n},
@@ -188,6 +219,7 @@ def aggregate(
         labels=frozen("labels", cluster, np.int64),
         weights=frozen("weights", weights, np.float64),
         weighting=name,
+        renaming=names,
     )
 
 
@@ -195,6 +227,9 @@ def lift_policy(
     aggregation: Aggregation, policy: object, *, deterministic: bool = True
 ) -> IntArray | FloatArray:
     """A policy over clusters as one over the states: each acts as its cluster does.
+
+    The policy tells names of actions; each state takes its own first action of that name, or,
+    where probabilities are told, those of that name with equal shares.
 
     Args:
         aggregation: The clusters.
@@ -216,7 +251,7 @@ def lift_policy(
             "lift_policy(aggregation, policy)"
         )
     table = policy_table(policy, aggregation.mdp, deterministic=deterministic)
-    return table[aggregation.labels]
+    return lift_table(table, aggregation.labels, aggregation.renaming)
 
 
 @dataclass(frozen=True)
@@ -307,13 +342,13 @@ def value_loss(
 
 
 def random_values(mdp: TabularMDP, gamma: float) -> Values:
-    """Values of acting at random, all actions alike, between certified bounds.
+    """Values of acting at random, all actions of a state alike, between certified bounds.
 
     Args:
         mdp: The model.
         gamma: The discount, in [0, 1).
     """
-    return evaluate_policy(mdp, gamma, np.full(mdp.rewards.shape, 1.0 / mdp.n_actions))
+    return evaluate_policy(mdp, gamma, uniform_policy(mdp))
 
 
 def set_end_apart(given: IntArray, terminal: int | None) -> tuple[IntArray, int]:
@@ -326,6 +361,53 @@ def set_end_apart(given: IntArray, terminal: int | None) -> tuple[IntArray, int]
     cluster[is_live] = live
     cluster[terminal] = int(live.max(initial=-1)) + 1
     return cluster, int(cluster[terminal]) + 1
+
+
+def find_slots(
+    mdp: TabularMDP, clusters: IntArray, count: int, renaming: npt.ArrayLike | None
+) -> tuple[IntArray | None, IntArray, BoolArray]:
+    """What actions are called in their clusters, and as which of these each row counts.
+
+    Args:
+        mdp: The model.
+        clusters: (n_states) cluster of each state, from 0 to count - 1.
+        count: Number of clusters.
+        renaming: (n_states, n_actions) names, the same in all states of a cluster; None, or the
+            actions' own names, for those that are called what they are, of which a member may
+            lack some.
+
+    Returns:
+        The renaming, None where all actions are available and called what they are;
+        (n_states, n_actions) the name that a row counts as, -1 for none; and (count, names)
+        the names that each cluster has.
+    """
+    own = own_names(mdp)
+    if renaming is None or np.array_equal(np.asarray(renaming), own):
+        if not mdp.has_action_sets:
+            return None, own, np.ones((count, mdp.n_actions), bool)
+        used = np.zeros((count, mdp.n_actions), bool)
+        for action, has_it in enumerate(mdp.available.T):
+            used[clusters[has_it], action] = True
+        # A member that lacks what others have counts by its padding.
+        slots = np.where(used[clusters], np.arange(mdp.n_actions), -1)
+        return frozen("renaming", own, np.int64), slots, used
+    names = check_renaming(renaming, clusters, count, mdp.available)
+    used = np.zeros((count, int(names.max()) + 1), bool)
+    used[clusters] = used_names(names)[:, : used.shape[1]]
+    return names, names, used
+
+
+def slot_rows(clusters: IntArray, slots: IntArray, n_slots: int) -> tuple[IntArray, IntArray]:
+    """Rows (C, name) and the rows (y, a) that count as them, sorted by the former, then by y."""
+    columns = np.flatnonzero(slots.ravel() >= 0)
+    pairs = clusters[columns // slots.shape[1]] * n_slots + slots.ravel()[columns]
+    order = np.argsort(pairs, kind="stable")
+    return pairs[order], columns[order]
+
+
+def row_begins(rows: IntArray, count: int) -> IntArray:
+    """(count + 1) where the entries of each row begin, if they are sorted by rows."""
+    return np.asarray(np.searchsorted(rows, np.arange(count + 1)))
 
 
 def _raw_weights(
@@ -354,10 +436,10 @@ def _visitation(mdp: TabularMDP, gamma: float) -> FloatArray:
     from scipy.sparse import csr_array
 
     n, n_actions = mdp.n_states, mdp.n_actions
-    # Row s of the walk is the mean of rows (s, a): its entries lie next to each other.
-    walk = csr_array(
-        (mdp.normalised_probs / n_actions, mdp.indices, mdp.indptr[::n_actions]), shape=(n, n)
-    ).T.tocsr()
+    # Row s of the walk is the mean of rows (s, a) that s has: its entries lie next to each other.
+    sizes = np.where(mdp.available, mdp.available.sum(axis=1, keepdims=True), np.inf)
+    share = mdp.normalised_probs / np.repeat(sizes.ravel(), np.diff(mdp.indptr))
+    walk = csr_array((share, mdp.indices, mdp.indptr[::n_actions]), shape=(n, n)).T.tocsr()
     mass = mdp.start / mdp.start.sum()
     visits = mass.copy()
     live = np.ones(n, bool)

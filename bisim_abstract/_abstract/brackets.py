@@ -11,6 +11,14 @@ Uv <= v implies T(v∘c) <= v∘c on all states, for each member's own reward an
 those that U maximises over; hence V* <= v∘c. Mirrored, v <= Lv implies that π, lifted, is worth
 at least v∘c in every state.
 
+Names of actions change nothing. Where a renaming says what each action of a state is called in its
+cluster, the interval and the box of (C, ā) run over all members x and all of their actions a that
+are called ā. Every action of every member has a name, so U still maximises over all of them; and
+the lifted policy takes, in each member, an action that is called π(C), whose reward and row are in
+the interval and the box of L. Names that a cluster does not have are left out of both, and a
+member that has no action of a name (actions called what they are, of which it lacks one) takes
+part with its first one, which is what it then does.
+
 No extreme distribution has to be found exactly: for p in the box and *any* λ, as p sums to one,
 
     p·v = λ + Σ p_i (v_i - λ) <= λ + Σ [most_i (v_i - λ)⁺ - least_i (λ - v_i)⁺],
@@ -32,13 +40,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.aggregate import set_end_apart
+from bisim_abstract._abstract.aggregate import find_slots, set_end_apart, slot_rows
 from bisim_abstract._abstract.value import ValueBracket
 from bisim_abstract._base.checks import check_gamma
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.linear import solve_sparse
 from bisim_abstract._base.rounding import EPS
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._exact.planning import DIRECT_LIMIT
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
@@ -53,22 +61,26 @@ TINY = 1e-304  # above all that underflow may lose in a backup
 
 @dataclass(frozen=True)
 class Boxes:
-    """Reward intervals and boxes of lifted rows; row C * n_actions + a is that of C and a.
+    """Reward intervals and boxes of lifted rows; row C * names + ā is that of C and ā.
+
+    What a cluster lacks is a copy of its first name's, so that every row has entries.
 
     Attributes:
-        low: (clusters, n_actions) lower ends of reward intervals.
-        high: (clusters, n_actions) upper ends.
+        available: (clusters, names) which names each cluster has.
+        low: (clusters, names) lower ends of reward intervals.
+        high: (clusters, names) upper ends.
         begins: (rows) where the entries of each row begin.
         rows: (entries) row of each entry.
         indices: (entries) clusters that members can reach.
         least: (entries) no member sends less there ...
         most: (entries) ... or more.
-        radius: (clusters, n_actions) share of mass that may be anywhere else.
+        radius: (clusters, names) share of mass that may be anywhere else.
         longest: Length of the longest row.
         terms: Length of the model's longest row, and its number of actions.
         top: No reward of the model, radius included, is larger.
     """
 
+    available: BoolArray
     low: FloatArray
     high: FloatArray
     begins: IntArray
@@ -82,7 +94,13 @@ class Boxes:
     top: float
 
 
-def value_bracket(mdp: TabularMDP, labels: npt.ArrayLike, gamma: float) -> ValueBracket:
+def value_bracket(
+    mdp: TabularMDP,
+    labels: npt.ArrayLike,
+    gamma: float,
+    *,
+    renaming: npt.ArrayLike | None = None,
+) -> ValueBracket:
     """Bounds on optimal values, and a policy with bounds of its own, proven by clusters alone.
 
     Args:
@@ -91,6 +109,8 @@ def value_bracket(mdp: TabularMDP, labels: npt.ArrayLike, gamma: float) -> Value
         labels: (n_states) cluster of each state; any whole numbers. The end of episodes is
             taken out of its cluster, as by `aggregate`, and comes last.
         gamma: The discount, in [0, 1).
+        renaming: (n_states, n_actions) what each action of a state is called in its cluster, as
+            for `aggregate`; the policy tells names. By default actions are called what they are.
 
     Example:
         >>> P = np.eye(3)[[2, 2, 2]][:, None, :]  # both states lead to the end
@@ -102,10 +122,16 @@ def value_bracket(mdp: TabularMDP, labels: npt.ArrayLike, gamma: float) -> Value
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     clusters, count = set_end_apart(as_labels(labels, mdp.n_states), mdp.terminal_state)
-    return bracket_of(make_boxes(mdp, clusters, count), gamma)
+    return bracket_of(make_boxes(mdp, clusters, count, renaming=renaming), gamma)
 
 
-def make_boxes(mdp: TabularMDP, clusters: IntArray, count: int) -> Boxes:
+def make_boxes(
+    mdp: TabularMDP,
+    clusters: IntArray,
+    count: int,
+    *,
+    renaming: npt.ArrayLike | None = None,
+) -> Boxes:
     """The boxes of a partition whose clusters are numbered from 0 to count - 1."""
     from scipy.sparse import csr_array
 
@@ -115,30 +141,32 @@ def make_boxes(mdp: TabularMDP, clusters: IntArray, count: int) -> Boxes:
         shape=(n * n_actions, count),
     )
     lifted.sum_duplicates()
-    lengths = np.diff(lifted.indptr)
-    row = (clusters[:, None] * n_actions + np.arange(n_actions)).ravel()
-    keys = np.repeat(row, lengths) * count + lifted.indices
+    _, slots, used = find_slots(mdp, clusters, count, renaming)
+    pairs, columns = _padded_rows(clusters, slots, used)
+    lifted = lifted[columns]
+    keys = np.repeat(pairs, np.diff(lifted.indptr)) * count + lifted.indices
     order = np.argsort(keys, kind="stable")
     keys, entries = keys[order], lifted.data[order]
     cut = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
     rows, indices = np.divmod(keys[cut], count)
-    sizes = np.bincount(clusters, minlength=count)
     # An entry is a sum of at most max_support numbers, each within two roundings.
     error = (mdp.max_support + 4) * EPS
     most = np.minimum(np.maximum.reduceat(entries, cut) * (1.0 + error), 1.0)
-    # What some member does not reach at all has least 0.
-    is_common = np.diff(np.append(cut, keys.size)) == sizes[rows // n_actions]
+    # What some member does not reach at all, by one of its actions of that name, has least 0.
+    sizes = np.bincount(pairs, minlength=used.size)
+    is_common = np.diff(np.append(cut, keys.size)) == sizes[rows]
     least = np.where(is_common, np.minimum.reduceat(entries, cut) * (1.0 - error), 0.0)
-    members = np.argsort(clusters, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    low, high = reward_intervals(mdp)
-    radius = np.zeros((count, n_actions))
+    starts = np.cumsum(sizes) - sizes
+    low, high = (side.ravel()[columns] for side in reward_intervals(mdp))
+    radius = np.zeros(used.shape)
     if mdp.estimate is not None:
-        radius = np.maximum.reduceat(mdp.estimate.row_radius[members], starts)
-    begins = np.searchsorted(rows, np.arange(count * n_actions))
+        away = mdp.estimate.row_radius.ravel()[columns]
+        radius = np.maximum.reduceat(away, starts).reshape(used.shape)
+    begins = np.searchsorted(rows, np.arange(used.size))
     return Boxes(
-        low=np.minimum.reduceat(low[members], starts),
-        high=np.maximum.reduceat(high[members], starts),
+        available=used,
+        low=np.minimum.reduceat(low, starts).reshape(used.shape),
+        high=np.maximum.reduceat(high, starts).reshape(used.shape),
         begins=begins,
         rows=rows,
         indices=indices,
@@ -149,6 +177,23 @@ def make_boxes(mdp: TabularMDP, clusters: IntArray, count: int) -> Boxes:
         terms=mdp.max_support + n_actions,
         top=largest_reward(mdp),
     )
+
+
+def _padded_rows(clusters: IntArray, slots: IntArray, used: BoolArray) -> tuple[IntArray, IntArray]:
+    """As `slot_rows`, with those of its first name for every name that a cluster lacks."""
+    n_slots = used.shape[1]
+    pairs, columns = slot_rows(clusters, slots, n_slots)
+    if used.all():
+        return pairs, columns
+    found = [(pairs, columns)]
+    where, called = np.divmod(pairs, n_slots)
+    is_first = called == used.argmax(axis=1)[where]
+    for name in range(n_slots):
+        more = is_first & ~used[where, name]
+        found.append((where[more] * n_slots + name, columns[more]))
+    pairs, columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    order = np.argsort(pairs, kind="stable")
+    return pairs[order], columns[order]
 
 
 def largest_reward(mdp: TabularMDP) -> float:
@@ -186,6 +231,9 @@ def bracket_of(boxes: Boxes, gamma: float, guess: FloatArray | None = None) -> V
     values = np.zeros(boxes.low.shape[0]) if guess is None else guess
     upper, _ = _solved(boxes, gamma, boxes.high, 1.0, values)
     lower, policy = _solved(boxes, gamma, boxes.low, -1.0, values)
+    # A name that a cluster lacks is a copy of its first one's.
+    is_there = boxes.available[np.arange(policy.size), policy]
+    policy = np.where(is_there, policy, boxes.available.argmax(axis=1))
     return ValueBracket(lower=lower, upper=upper, policy=policy)
 
 

@@ -12,6 +12,11 @@ backup of the bound in question (see `value`). With b >= Bv - v on all states,
 
 as a constant shift leaves spans as they are: v + s is an upper bound; mirrored below. Rounding
 of the backup enters b, four times over, so that another float backup can confirm the result.
+
+Names of actions change nothing of this. A policy over clusters tells names, and every state takes
+one of its own actions that is called so (`lifted_policy`): an ordinary policy of the model, whose
+values are bounded as those of any other. Optimal values and those of acting at random know no
+names at all. So any renaming gives a proof, and a better one a smaller loss.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.aggregate import Aggregation, aggregate
+from bisim_abstract._abstract.aggregate import Aggregation, aggregate, set_end_apart
 from bisim_abstract._abstract.brackets import bracket_of, largest_reward, make_boxes, safe_shift
 from bisim_abstract._abstract.value import (
     NOTHING,
@@ -33,10 +38,13 @@ from bisim_abstract._abstract.value import (
     start_size,
 )
 from bisim_abstract._base.checks import check_choice, check_gamma
+from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._exact.planning import find_optimal, follow_policy, value_iteration
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.policies import lift_table, uniform_policy
+from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["prove_value"]
@@ -132,7 +140,7 @@ class GroundValues:
 
     def _random(self, guess: FloatArray | None) -> FloatArray:
         mdp, gamma = self.mdp, self.gamma
-        policy = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
+        policy = uniform_policy(mdp)
         if mdp.estimate is not None:
             start = np.zeros(mdp.n_states)
             return _frozen(_with_radii(mdp, gamma, 1.0, policy, 0.0, start, 0))
@@ -146,6 +154,8 @@ def prove_value(
     labels: npt.ArrayLike,
     gamma: float,
     *,
+    renaming: npt.ArrayLike | None = None,
+    relation: str = "plain",
     by: str = "start",
     ground: GroundValues | None = None,
     hint: Hint | None = None,
@@ -158,6 +168,10 @@ def prove_value(
         labels: (n_states) cluster of each state; any whole numbers. The end of episodes is
             taken out of its cluster, as by `aggregate`.
         gamma: The discount, in [0, 1).
+        renaming: (n_states, n_actions) what each action of a state is called in its cluster, as
+            for `aggregate`. By default the relation decides.
+        relation: "plain": actions are called what they are. "lax": actions of a cluster's members
+            are matched by what they do.
         by: Which policy is the better one: "start" for the smaller proven start loss, "worst"
             for the smaller proven loss of any state.
         ground: What is known of the model already; it is tightened where that helps.
@@ -171,16 +185,19 @@ def prove_value(
         (True, True)
     """
     check_choice("by", by, CRITERIA)
+    check_choice("relation", relation, RELATIONS)
     gamma = check_gamma(gamma)
     if ground is None:
         ground = GroundValues(mdp, gamma, hint=hint)
     if ground.gamma != gamma or ground.mdp.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError("ground must be of this model at this discount")
-    small = aggregate(mdp, labels)
+    if renaming is None:
+        renaming = matched_actions(mdp, labels, relation)
+    small = aggregate(mdp, labels, renaming=renaming)
     planned = value_iteration(small.mdp, gamma)
     of_cluster = _middle(planned.lower, planned.upper)
     guess = of_cluster[small.labels]
-    boxes = make_boxes(mdp, small.labels, small.mdp.n_states)
+    boxes = make_boxes(mdp, small.labels, small.mdp.n_states, renaming=small.renaming)
     bracket = bracket_of(boxes, gamma, of_cluster)
     ground.tighten(FIRST_TOL * ground.size, guess)
     policies = [planned.policy.astype(np.int64)]
@@ -197,6 +214,24 @@ def prove_value(
     return min(found, key=rank)
 
 
+def matched_actions(mdp: TabularMDP, labels: npt.ArrayLike, relation: str) -> IntArray | None:
+    """What actions are called in their clusters; None for what they are called themselves.
+
+    Args:
+        mdp: The model.
+        labels: (n_states) cluster of each state. The end of episodes is taken out of its cluster
+            first: what it does is nothing to match with.
+        relation: "plain" or "lax".
+    """
+    check_choice("relation", relation, RELATIONS)
+    if relation == "plain":
+        return None
+    from bisim_abstract._propose.renaming import match_actions
+
+    clusters, _ = set_end_apart(as_labels(labels, mdp.n_states), mdp.terminal_state)
+    return match_actions(mdp, clusters)
+
+
 def _judged(
     ground: GroundValues,
     small: Aggregation,
@@ -205,7 +240,7 @@ def _judged(
     bracket: ValueBracket,
 ) -> ProvenValue:
     """One policy, with bounds as close as its loss asks for."""
-    lifted = policy[small.labels]
+    lifted = lift_table(policy, small.labels, small.renaming).astype(np.int64)
     lower, slack = _policy_lower(ground, lifted, 0.05 * FIRST_TOL * ground.size, guess)
     while True:
         loss = float((ground.optimal_upper - lower).max())
@@ -268,6 +303,7 @@ def _summed_up(
     return ProvenValue(
         policy=policy,
         labels=small.labels,
+        renaming=small.renaming,
         loss=max(loss, start_loss),
         start_loss=start_loss,
         kept=share,

@@ -557,7 +557,16 @@ class Certificate:
             NotCertifiedError: If nothing is certified.
             MissingDependency: If networkx is not installed.
         """
-        small = aggregate(self._model(mdp), self.labels, weighting=weighting, gamma=self.gamma)
+        from bisim_abstract._abstract.value_proof import matched_actions
+
+        mdp = self._model(mdp)
+        if self.value is not None:
+            renaming = self.value.renaming
+        else:
+            renaming = matched_actions(mdp, self.labels, self.relation)
+        small = aggregate(
+            mdp, self.labels, renaming=renaming, weighting=weighting, gamma=self.gamma
+        )
         return small.to_networkx()
 
     # -- pictures, which need the extra "plots" ----------------------------------------------

@@ -17,6 +17,7 @@ from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.policies import played_weights
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["Values", "evaluate_policy", "value_iteration"]
@@ -36,7 +37,8 @@ class Values:
         gamma: The discount.
         lower: (n_states) proven lower bounds.
         upper: (n_states) proven upper bounds.
-        policy: (n_states) greedy actions, or (n_states, n_actions) the evaluated policy.
+        policy: (n_states) greedy actions, or (n_states, n_actions) the evaluated policy; only
+            actions that states have.
         gap: Largest difference between an upper and a lower bound.
         tol: What the gap was asked to stay below.
         sweeps: Backups of all states that were made.
@@ -165,7 +167,7 @@ def find_optimal(
             break
         solved = policy
         values = _follow(mdp, gamma, policy, backup)
-    return values, low, high, policy, sweeps
+    return values, low, high, mdp.played(policy), sweeps
 
 
 def evaluate_policy(
@@ -184,7 +186,8 @@ def evaluate_policy(
     Args:
         mdp: The model.
         gamma: The discount, in [0, 1).
-        policy: (n_states) actions, or (n_states, n_actions) probabilities.
+        policy: (n_states) actions, or (n_states, n_actions) probabilities. Where a state lacks an
+            action that is named, its first available one is taken.
         tol: What the gap is compared with; 1e-9 of the largest possible value by default.
         guess: (n_states) values to begin sweeps with; rewards by default.
     """
@@ -212,7 +215,7 @@ def follow_policy(
     terms = int(np.diff(kernel.indptr).max()) + 2 * mdp.n_actions + 8
     low, high, _ = _residual_bounds(mdp, values, backup, terms)
     given = np.asarray(policy)
-    kept = given.astype(np.int64) if given.ndim == 1 else weights
+    kept = mdp.played(given.astype(np.int64)) if given.ndim == 1 else weights
     return _bounded(gamma, values, low, high, kept, goal, 1)
 
 
@@ -293,7 +296,7 @@ def _policy_matrix(mdp: TabularMDP, policy: npt.ArrayLike) -> FloatArray:
                 f"at state {bad[0]}"
             )
         weights = np.zeros((n, n_actions))
-        weights[np.arange(n), given] = 1.0
+        weights[np.arange(n), mdp.played(given.astype(np.int64))] = 1.0
         return weights
     if given.shape != (n, n_actions) or given.dtype.kind not in "iuf":
         raise InvalidArgumentError(
@@ -308,7 +311,7 @@ def _policy_matrix(mdp: TabularMDP, policy: npt.ArrayLike) -> FloatArray:
             f"policy must hold probabilities that sum to 1, got {weights[bad[0]].tolist()} "
             f"at state {bad[0]}"
         )
-    return np.asarray(weights / sums[:, None])
+    return played_weights(mdp, weights / sums[:, None])
 
 
 def _chain(mdp: TabularMDP, weights: FloatArray):  # type: ignore[no-untyped-def]

@@ -1,18 +1,21 @@
 """Agents of any kind as one table over clusters: what each of them does, asked once.
 
-The end of episodes is no cluster, and nobody acts there: its row says action 0, whatever the agent
-would say.
+The end of episodes is no cluster, and nobody acts there: its row says the first action, whatever
+the agent would say. A table names only actions that exist: whoever names one that a cluster lacks
+does what its first available action does, and is written down as taking that one.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.renaming import actions_called
 from bisim_abstract.errors import InvalidArgumentError
 
 SUM_TOL = 1e-9  # of probabilities; as `evaluate_policy` asks for
@@ -29,7 +32,7 @@ def policy_table(
 
     Args:
         policy: (n) actions or (n, n_actions) probabilities, with or without the end; or an
-            agent, as described in `lift_policy`.
+            agent, as described in `lift_policy`. Actions are those of the model, by their names.
         mdp: The aggregated model; its terminal state, if it has one, is the last.
         deterministic: What agents with `predict` are asked for: their deterministic actions, or
             else their probabilities.
@@ -41,12 +44,69 @@ def policy_table(
     if callable(getattr(policy, "predict", None)):
         _check_space(policy, mdp)
         ask = _predicted if deterministic else _probabilities
-        return _checked(ask(policy, count, mdp.n_actions), mdp)
+        return _checked(ask(policy, count, mdp), mdp)
     if callable(own):
         return _checked(own(), mdp)
     if callable(policy):
         return _checked(_actions(policy, count, mdp.n_actions), mdp)
     return _checked(policy, mdp)
+
+
+def uniform_policy(mdp: TabularMDP) -> FloatArray:
+    """(n_states, n_actions) acting at random: all actions that a state has alike."""
+    return np.asarray(mdp.available / mdp.available.sum(axis=1, keepdims=True))
+
+
+def played_weights(mdp: TabularMDP, weights: FloatArray) -> FloatArray:
+    """(n_states, n_actions) probabilities, those of actions that states lack given to the first."""
+    if not mdp.has_action_sets:
+        return np.asarray(weights)
+    played = np.where(mdp.available, weights, 0.0)
+    lost = np.where(mdp.available, 0.0, weights).sum(axis=1)
+    played[np.arange(mdp.n_states), mdp.first_actions] += lost
+    return played
+
+
+def lift_table(
+    table: IntArray | FloatArray, labels: IntArray, renaming: IntArray | None
+) -> IntArray | FloatArray:
+    """A table over clusters as one over states, whose actions have names of their own.
+
+    What a cluster does is the first of a state's actions that is called so; probabilities of a
+    name are spread evenly over all that are. Where a state has none of that name, it is its first
+    action, as for all that states lack.
+
+    Args:
+        table: (n_clusters) names or (n_clusters, names) probabilities.
+        labels: (n_states) the cluster of each state.
+        renaming: (n_states, n_actions) names of actions; None if these are called what they are.
+    """
+    if renaming is None:
+        return table[labels]
+    if table.ndim == 1:
+        return actions_called(renaming, table[labels].astype(np.int64))
+    masses = table[labels].astype(np.float64)
+    weights = np.zeros(renaming.shape)
+    first = (renaming >= 0).argmax(axis=1)
+    for name in range(masses.shape[1]):
+        is_called = renaming == name
+        has_none = ~is_called.any(axis=1)
+        is_called[has_none, first[has_none]] = True
+        weights += _spread(masses[:, name], is_called)
+    return weights
+
+
+def _spread(mass: FloatArray, is_called: BoolArray) -> FloatArray:
+    """Mass over the actions that are marked, in parts that add up to it exactly.
+
+    All parts are multiples of the spacing of floats at the mass: no sum of some of them rounds.
+    """
+    count = is_called.sum(axis=1)
+    unit = np.spacing(mass)
+    part = np.floor(mass / count / unit) * unit
+    weights = np.where(is_called, part[:, None], 0.0)
+    weights[np.arange(mass.size), is_called.argmax(axis=1)] = mass - (count - 1) * part
+    return np.asarray(weights)
 
 
 def check_table(table: IntArray | FloatArray, n_actions: int) -> None:
@@ -89,11 +149,11 @@ def _checked(given: Any, mdp: TabularMDP) -> IntArray | FloatArray:
     if is_actions:
         actions = np.zeros(n, np.int64)
         actions[: table.size] = table
-        return actions
+        return mdp.played(actions)
     weights = np.zeros((n, n_actions))
     weights[:, 0] = 1.0
     weights[: table.shape[0]] = table
-    return weights
+    return played_weights(mdp, weights)
 
 
 def _check_space(agent: Any, mdp: TabularMDP) -> None:
@@ -110,11 +170,13 @@ def _check_space(agent: Any, mdp: TabularMDP) -> None:
         )
 
 
-def _predicted(agent: Any, count: int, n_actions: int) -> IntArray:
+def _predicted(agent: Any, count: int, mdp: TabularMDP) -> IntArray:
     """What an agent does in each cluster, asked as an environment would ask."""
+    is_masked = _takes_masks(agent.predict, mdp)
 
     def ask(cluster: int) -> Any:
-        answer = agent.predict(np.int64(cluster), deterministic=True)
+        masks = {"action_masks": mdp.available[cluster]} if is_masked else {}
+        answer = agent.predict(np.int64(cluster), deterministic=True, **masks)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise InvalidArgumentError(
                 "policy.predict must return (action, state), got "
@@ -128,7 +190,12 @@ def _predicted(agent: Any, count: int, n_actions: int) -> IntArray:
             )
         return action
 
-    return _actions(ask, count, n_actions)
+    return _actions(ask, count, mdp.n_actions)
+
+
+def _takes_masks(asked: Callable[..., Any], mdp: TabularMDP) -> bool:
+    """Whether an agent is to be told which actions there are, as MaskablePPO is."""
+    return mdp.has_action_sets and "action_masks" in inspect.signature(asked).parameters
 
 
 def _actions(ask: Callable[[int], Any], count: int, n_actions: int) -> IntArray:
@@ -154,7 +221,7 @@ def _actions(ask: Callable[[int], Any], count: int, n_actions: int) -> IntArray:
     return actions
 
 
-def _probabilities(agent: Any, count: int, n_actions: int) -> FloatArray:
+def _probabilities(agent: Any, count: int, mdp: TabularMDP) -> FloatArray:
     """(count, n_actions) the probabilities that a model of Stable-Baselines3 acts with."""
     inner = getattr(agent, "policy", agent)
     if not hasattr(inner, "get_distribution") or not hasattr(inner, "obs_to_tensor"):
@@ -165,10 +232,13 @@ def _probabilities(agent: Any, count: int, n_actions: int) -> FloatArray:
         )
     inner.set_training_mode(False)
     seen, _ = inner.obs_to_tensor(np.arange(count))
-    told = inner.get_distribution(seen).distribution.probs.detach().cpu().numpy()
+    masks = {}
+    if _takes_masks(inner.get_distribution, mdp):
+        masks["action_masks"] = mdp.available[:count]
+    told = inner.get_distribution(seen, **masks).distribution.probs.detach().cpu().numpy()
     probs = np.asarray(told, np.float64)  # of float32: they sum to 1 up to their own rounding
-    if probs.shape != (count, n_actions):
+    if probs.shape != (count, mdp.n_actions):
         raise InvalidArgumentError(
-            f"policy must have probabilities of shape {(count, n_actions)}, got {probs.shape}"
+            f"policy must have probabilities of shape {(count, mdp.n_actions)}, got {probs.shape}"
         )
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))

@@ -20,8 +20,12 @@ from bisim_abstract import (
     value_iteration,
     value_loss,
 )
+from bisim_abstract._abstract.aggregate import random_values
+from bisim_abstract._model.policies import policy_table
+from bisim_abstract._model.renaming import own_names
 from bisim_abstract.parts import random_mdp, sparse_mdp
-from tests.support.oracles import optimal_values_exact, policy_values_exact
+from tests.support.oracles import lifted_exact, optimal_values_exact, policy_values_exact
+from tests.support.renaming import random_renaming, taken, with_random_actions
 from tests.support.worlds import dense
 
 
@@ -280,3 +284,186 @@ def test_values_of_another_model_are_refused() -> None:
     mdp = random_mdp(4, seed=0)
     with pytest.raises(InvalidArgumentError, match="optimal must be the values"):
         value_loss(mdp, 0.9, [0] * 4, optimal=value_iteration(mdp, 0.8))
+
+
+# -- names of actions ----------------------------------------------------------------------------
+
+
+def matched(
+    mdp: TabularMDP, labels: Any, weights: Any, renaming: Any, cluster: int, name: int
+) -> tuple[Fraction, list[Fraction]]:
+    """Reward and row of a cluster and a name by definition, in exact numbers."""
+    count = int(np.max(labels)) + 1
+    members = [s for s in range(mdp.n_states) if labels[s] == cluster]
+    total = sum(Fraction(float(weights[s])) for s in members)
+    paid, row = Fraction(0), [Fraction(0)] * count
+    for s in members:
+        share = Fraction(float(weights[s])) / total
+        own = [a for a in range(mdp.n_actions) if mdp.available[s, a]]
+        called = [a for a in own if renaming[s, a] == name] or own[:1]
+        for a in called:
+            paid += share / len(called) * Fraction(float(mdp.rewards[s, a]))
+            for t, mass in lifted_exact(mdp, list(labels), s, a).items():
+                row[t] += share / len(called) * mass
+    return paid, row
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_and_rewards_are_averages_over_matched_actions(seed: int, by_name: bool) -> None:
+    rng = np.random.default_rng(seed)
+    mdp = random_mdp(9, 4, seed=seed)
+    if seed % 2:
+        mdp, _ = ending(seed, terminal=4)
+    if by_name or seed % 4:
+        mdp = with_random_actions(mdp, rng)
+    given = rng.integers(3, size=mdp.n_states)
+    renaming = None if by_name else random_renaming(mdp, given, rng)
+    raw = rng.random(mdp.n_states)
+    found = aggregate(mdp, given, renaming=renaming, weighting=raw)
+    names = own_names(mdp) if renaming is None else renaming
+    np.testing.assert_array_equal(found.renaming, names)
+    small = found.mdp
+    assert small.n_actions == (mdp.n_actions if by_name else names.max() + 1)
+    P = dense(small)
+    for cluster in range(small.n_states):
+        members = found.members(cluster)
+        has = {int(name) for name in names[members].ravel() if name >= 0}
+        assert set(np.flatnonzero(small.available[cluster]).tolist()) == has
+        for name in has:
+            paid, row = matched(mdp, found.labels, raw, names, cluster, name)
+            assert small.rewards[cluster, name] == pytest.approx(float(paid), abs=1e-14)
+            np.testing.assert_allclose(P[cluster, name], np.array(row, float), atol=1e-14)
+
+
+def test_a_renaming_by_name_is_none() -> None:
+    mdp = random_mdp(6, 3, seed=0)
+    found = aggregate(mdp, [0, 0, 1, 1, 2, 2], renaming=own_names(mdp))
+    assert found.renaming is None
+    assert found.mdp == aggregate(mdp, [0, 0, 1, 1, 2, 2]).mdp
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lifted_policies_name_actions_that_states_have(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mdp = with_random_actions(random_mdp(12, 5, seed=seed), rng)
+    given = rng.integers(4, size=12)
+    for renaming in (None, random_renaming(mdp, given, rng)):
+        found = aggregate(mdp, given, renaming=renaming)
+        small = found.mdp
+        names = rng.integers(small.n_actions, size=small.n_states)  # some that clusters lack
+        lifted = lift_policy(found, names)
+        played = small.played(names)
+        expected = [
+            taken(mdp, found.renaming, s, int(played[c])) for s, c in enumerate(found.labels)
+        ]
+        assert lifted.tolist() == expected
+        assert mdp.available[np.arange(12), lifted].all()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lifted_probabilities_are_spread_evenly_and_exactly(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mdp = with_random_actions(random_mdp(12, 6, seed=seed), rng, share=0.9)
+    given = rng.integers(3, size=12)
+    found = aggregate(mdp, given, renaming=random_renaming(mdp, given, rng))
+    names = found.renaming
+    assert names is not None
+    told = rng.dirichlet(np.ones(found.mdp.n_actions), size=found.mdp.n_states)
+    told = np.where(found.mdp.available, told, 0.0)
+    told /= told.sum(axis=1, keepdims=True)
+    lifted = lift_policy(found, told)
+    assert (lifted[~mdp.available] == 0.0).all()
+    for s, cluster in enumerate(found.labels):
+        for name in np.flatnonzero(found.mdp.available[cluster]).tolist():
+            parts = lifted[s, names[s] == name]
+            assert sum(map(Fraction, parts.tolist())) == Fraction(float(told[cluster, name]))
+            np.testing.assert_allclose(parts, told[cluster, name] / parts.size, rtol=1e-14)
+
+
+def test_clusters_of_single_states_with_renamed_actions_plan_as_the_model_does() -> None:
+    rng = np.random.default_rng(3)
+    mdp = random_mdp(8, 4, seed=3)
+    renaming = np.stack([rng.permutation(4) for _ in range(8)])
+    found = aggregate(mdp, np.arange(8), renaming=renaming)
+    best = value_iteration(found.mdp, 0.9)
+    np.testing.assert_allclose(best.upper, value_iteration(mdp, 0.9).upper, atol=1e-7)
+    assert value_loss(mdp, 0.9, lift_policy(found, best)).sup < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("renaming", "message"),
+    [
+        ([[0, 1], [0, 0], [0, 1]], "same names in all states of a cluster"),
+        ([[0, 2], [0, 2], [0, 1]], "must give a name in"),
+        ([[0, -1], [0, -1], [0, 1]], "must give a name in"),
+        ([[0, 1]], "renaming must have shape"),
+    ],
+)
+def test_bad_renamings_are_refused(renaming: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        aggregate(random_mdp(3, 2, seed=0), [0, 0, 1], renaming=renaming)
+
+
+def test_the_end_is_taken_out_before_names_are_compared() -> None:
+    P = np.eye(3)[[[2, 2], [2, 2], [2, 2]]]
+    mdp = TabularMDP.from_dense(P, np.zeros((3, 2)), order="sas", terminal_state=2)
+    found = aggregate(mdp, [0, 0, 0], renaming=[[0, 1], [1, 0], [0, 0]])
+    assert found.mdp.available.tolist() == [[True, True], [True, False]]
+
+
+# -- action sets ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_visitation_acts_at_random_among_the_actions_of_a_state(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mdp = with_random_actions(random_mdp(7, 3, seed=seed), rng)
+    walk = np.array([dense(mdp)[s, mdp.available[s]].mean(axis=0) for s in range(7)])
+    visits = np.linalg.solve(np.eye(7) - 0.9 * walk.T, mdp.start)
+    found = aggregate(mdp, np.zeros(7, int), weighting="visitation", gamma=0.9)
+    np.testing.assert_allclose(found.weights, visits / visits.sum(), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_state_lacks_is_never_planned(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mdp = with_random_actions(random_mdp(7, 4, seed=seed), rng)
+    states = np.arange(7)
+    best = value_iteration(mdp, 0.9)
+    assert mdp.available[states, best.policy].all()
+    told = rng.integers(4, size=7)
+    own = evaluate_policy(mdp, 0.9, told)
+    assert own.policy.tolist() == mdp.played(told).tolist()
+    weights = rng.dirichlet(np.ones(4), size=7)
+    mixed = evaluate_policy(mdp, 0.9, weights)
+    assert (mixed.policy[~mdp.available] == 0.0).all()
+    np.testing.assert_allclose(mixed.policy.sum(axis=1), 1.0)
+    exact = policy_values_exact(mdp, weights.tolist(), 0.9)  # the padding does what it should
+    np.testing.assert_allclose(np.array(exact, float), mixed.upper, atol=1e-7)
+    uniform = np.where(mdp.available, 1.0, 0.0)
+    truth = policy_values_exact(mdp, uniform.tolist(), 0.9)
+    found = random_values(mdp, 0.9)
+    assert all(
+        low <= x <= high for low, x, high in zip(found.lower, truth, found.upper, strict=True)
+    )
+
+
+class Masked:
+    """Asks for masks, as MaskablePPO does, and would do what is not there without."""
+
+    def predict(
+        self, observation: Any, deterministic: bool = False, action_masks: Any = None
+    ) -> tuple[Any, None]:
+        wanted = np.array([1.0, 2.0, 3.0])
+        if action_masks is not None:
+            wanted = np.where(action_masks, wanted, 0.0)
+        return wanted.argmax(), None
+
+
+def test_agents_are_told_which_actions_there_are() -> None:
+    mask = np.array([[True, True, False], [True, False, True], [False, True, False]])
+    mdp = random_mdp(3, 3, seed=0).with_available(mask)
+    assert policy_table(Masked(), mdp).tolist() == [1, 2, 1]
+    assert policy_table(lambda cluster: 2, mdp).tolist() == [0, 2, 1]
+    assert policy_table(Masked(), random_mdp(3, 3, seed=0)).tolist() == [2, 2, 2]

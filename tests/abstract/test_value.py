@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from bisim_abstract import InvalidArgumentError, ProvenValue, TabularMDP, estimate_mdp, prove_value
+from bisim_abstract._abstract.aggregate import random_values
+from bisim_abstract._abstract.brackets import make_boxes
 from bisim_abstract._abstract.value import amount_text, share_text, start_means
 from bisim_abstract._abstract.value_proof import GroundValues, backup, bounded
 from bisim_abstract._model.estimation import Estimate
+from bisim_abstract._model.renaming import own_names
 from bisim_abstract.parts import ValueBracket, grouped_mdp, random_mdp, value_bracket
 from tests.support.oracles import fractions, lifted_exact
+from tests.support.renaming import (
+    end_apart,
+    match_by_reward,
+    random_renaming,
+    taken,
+    with_random_actions,
+)
 from tests.support.values import (
     NOTHING_TO_LOSE,
     Case,
@@ -36,30 +48,45 @@ pytestmark = pytest.mark.usefixtures("_no_endless_loop")
 # -- exact truth -------------------------------------------------------------------------------
 
 
+def own_actions(mdp: TabularMDP, labels: Ints, renaming: Ints | None, policy: Ints) -> list[int]:
+    """What each state does where its cluster is told a name."""
+    return [taken(mdp, renaming, s, int(policy[c])) for s, c in enumerate(labels.tolist())]
+
+
 def check_inequalities(mdp: TabularMDP, gamma: float, value: ProvenValue) -> None:
     model, labels = Exact.of(mdp, gamma), value.labels
+    own = own_actions(mdp, labels, value.renaming, value.policy)
+    assert own == value.lifted_policy.tolist()
     check_inequality(mdp, model, value.optimal_upper, 1, "best")
     check_inequality(mdp, model, value.optimal_lower, -1, "best")
-    check_inequality(mdp, model, value.policy_lower, -1, value.policy[labels].tolist())
+    check_inequality(mdp, model, value.policy_lower, -1, own)
     check_inequality(mdp, model, value.random_upper, 1, "mean")
-    check_bracket_inequalities(mdp, gamma, labels, value.bracket)
+    check_bracket_inequalities(mdp, gamma, labels, value.bracket, value.renaming)
 
 
 def check_bracket_inequalities(
-    mdp: TabularMDP, gamma: float, labels: Ints, bracket: ValueBracket
+    mdp: TabularMDP,
+    gamma: float,
+    labels: Ints,
+    bracket: ValueBracket,
+    renaming: Ints | None = None,
 ) -> None:
     model = Exact.of(mdp, gamma)
+    own = own_actions(mdp, labels, renaming, bracket.policy)
     check_inequality(mdp, model, bracket.upper[labels], 1, "best")
-    check_inequality(mdp, model, bracket.lower[labels], -1, bracket.policy[labels].tolist())
+    check_inequality(mdp, model, bracket.lower[labels], -1, own)
 
 
 def check_true_model(mdp: TabularMDP, model: Exact, value: ProvenValue) -> Truth:
     """All bounds against the exact values of a model, which may be the stored one or a true one."""
     labels = value.labels.tolist()
     best = model.optimal(model.greedy(fractions(value.optimal_lower)))
-    own = model.of_actions(value.policy[labels].tolist())
-    random = model.at_random()
-    robust = model.of_actions(value.bracket.policy[labels].tolist())
+    lifted = (
+        own_actions(mdp, value.labels, value.renaming, policy)
+        for policy in (value.policy, value.bracket.policy)
+    )
+    own, robust = (model.of_actions(actions) for actions in lifted)
+    random = model.at_random(mdp.available)
     for s, cluster in enumerate(labels):
         assert value.optimal_lower[s] <= best[s] <= value.optimal_upper[s]
         assert value.policy_lower[s] <= own[s]
@@ -98,14 +125,17 @@ def check_share(mdp: TabularMDP, model: Exact, value: ProvenValue, truth: Truth)
 # -- bounds of known models ----------------------------------------------------------------------
 
 
-def check_stored_model(case: Case, *, by: str = "start") -> None:
-    value = prove_value(case.mdp, case.labels, case.gamma, by=by)
+def check_stored_model(
+    case: Case, *, by: str = "start", renaming: Ints | None = None
+) -> ProvenValue:
+    value = prove_value(case.mdp, case.labels, case.gamma, by=by, renaming=renaming)
     check_inequalities(case.mdp, case.gamma, value)
     truth = check_true_model(case.mdp, Exact.of(case.mdp, case.gamma), value)
     if case.is_plain:
         size = float(np.abs(case.mdp.rewards).max()) / (1.0 - case.gamma)
         assert value.loss <= 1.1 * float(truth.loss) + 1e-9 * size
         assert value.start_loss <= value.loss
+    return value
 
 
 @pytest.mark.parametrize("first", range(0, 1_000, 50))
@@ -119,6 +149,139 @@ def test_random_models(first: int) -> None:
 def test_many_random_models(first: int) -> None:
     for seed in range(first, first + 1_000):
         check_stored_model(random_case(seed), by="worst" if seed % 4 == 0 else "start")
+
+
+# -- actions of states and names of clusters -----------------------------------------------------
+
+
+def lacking(seed: int) -> Case:
+    """A random case in which states lack actions."""
+    case = random_case(seed)
+    rng = np.random.default_rng([78, seed])
+    return replace(case, mdp=with_random_actions(case.mdp, rng))
+
+
+def check_names(case: Case, value: ProvenValue) -> None:
+    """Policies tell names that clusters have."""
+    for policy in (value.policy, value.bracket.policy):
+        for cluster, name in enumerate(policy.tolist()):
+            names = own_names(case.mdp) if value.renaming is None else value.renaming
+            assert (names[value.labels == cluster] == name).any()
+
+
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_states_that_lack_actions(first: int) -> None:
+    for seed in range(first, first + 50):
+        case = lacking(seed)
+        value = check_stored_model(case, by="worst" if seed % 4 == 0 else "start")
+        check_names(case, value)
+        assert (value.renaming is None) != case.mdp.has_action_sets
+
+
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_any_renaming_gives_a_proof(first: int) -> None:
+    for seed in range(first, first + 50):
+        case = lacking(seed) if seed % 2 else random_case(seed)
+        rng = np.random.default_rng([79, seed])
+        renaming = random_renaming(case.mdp, case.labels, rng)
+        value = check_stored_model(case, renaming=renaming)
+        check_names(case, value)
+        assert np.array_equal(
+            own_names(case.mdp) if value.renaming is None else value.renaming, renaming
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1_000, 6_000, 500))
+def test_any_renaming_of_many_models_gives_a_proof(first: int) -> None:
+    for seed in range(first, first + 500):
+        case = lacking(seed) if seed % 2 else random_case(seed)
+        rng = np.random.default_rng([79, seed])
+        check_stored_model(case, renaming=random_renaming(case.mdp, case.labels, rng))
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_boxes_run_over_all_actions_of_a_name(first: int) -> None:
+    for seed in range(first, first + 50):
+        case = lacking(seed) if seed % 2 else random_case(seed)
+        rng = np.random.default_rng([80, seed])
+        names = random_renaming(case.mdp, case.labels, rng) if seed % 3 else None
+        clusters = np.array(end_apart(case.mdp, case.labels))
+        count = int(clusters.max()) + 1
+        boxes = make_boxes(case.mdp, clusters, count, renaming=names)
+        held = zip(boxes.rows.tolist(), boxes.indices.tolist(), strict=True)
+        place = {key: k for k, key in enumerate(held)}
+        width = boxes.low.shape[1]
+        for cluster, name in np.argwhere(boxes.available).tolist():
+            pairs = [
+                (x, a)
+                for x in np.flatnonzero(clusters == cluster).tolist()
+                for a in range(case.mdp.n_actions)
+                if (names[x, a] == name if names is not None else a == name)
+            ]
+            paid = [case.mdp.rewards[x, a] for x, a in pairs]
+            assert boxes.low[cluster, name] == min(paid)
+            assert boxes.high[cluster, name] == max(paid)
+            rows = [lifted_exact(case.mdp, clusters.tolist(), x, a) for x, a in pairs]
+            for t in range(count):
+                masses = [row.get(t, Fraction(0)) for row in rows]
+                k = place.get((cluster * width + name, t))
+                assert (k is None) == (max(masses) == 0)
+                if k is not None:
+                    assert boxes.least[k] <= min(masses) <= max(masses) <= boxes.most[k]
+                    assert boxes.least[k] >= float(min(masses)) * (1.0 - 1e-12)
+                    assert boxes.most[k] <= float(max(masses)) * (1.0 + 1e-12)
+
+
+def test_what_mirror_images_lose_without_a_renaming() -> None:
+    # One pays for the first action, the other for the second: alike once these are renamed.
+    P = np.eye(3)[[[2, 2], [2, 2], [2, 2]]]
+    mdp = TabularMDP.from_dense(
+        P, [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], order="sas", terminal_state=2
+    )
+    plain = prove_value(mdp, [0, 0, 0], 0.9)
+    assert plain.loss == pytest.approx(1.0)
+    assert plain.renaming is None
+    named = prove_value(mdp, [0, 0, 0], 0.9, renaming=[[0, 1], [1, 0], [0, 0]])
+    assert named.loss < 1e-9
+    assert named.kept == 1.0
+    assert named.lifted_policy[:2].tolist() == [0, 1]
+    np.testing.assert_allclose(named.bracket.lower, [1.0, 0.0], atol=1e-9)
+    np.testing.assert_allclose(named.bracket.upper, [1.0, 0.0], atol=1e-9)
+
+
+def test_the_lax_relation_matches_actions_with_the_end_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def match(mdp: TabularMDP, labels: Ints) -> Ints:
+        asked.append(labels.tolist())
+        return match_by_reward(mdp, labels)
+
+    module = ModuleType("bisim_abstract._propose.renaming")
+    module.match_actions = match  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    P = np.eye(3)[[[0, 0], [0, 0], [0, 0]]]
+    mdp = TabularMDP.from_dense(
+        P, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], order="sas", terminal_state=0
+    )
+    value = prove_value(mdp, [5, 5, 5], 0.9, relation="lax")
+    assert asked == [[1, 0, 0]]
+    assert value.loss < 1e-9
+    assert value.lifted_policy[1:].tolist() == [0, 1]
+    with pytest.raises(InvalidArgumentError, match="relation must be"):
+        prove_value(mdp, [5, 5, 5], 0.9, relation="loose")
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_values_of_acting_at_random(first: int) -> None:
+    for seed in range(first, first + 50):
+        case = lacking(seed)
+        truth = Exact.of(case.mdp, case.gamma).at_random(case.mdp.available)
+        found = random_values(case.mdp, case.gamma)
+        for low, exact, high in zip(found.lower, truth, found.upper, strict=True):
+            assert low <= exact <= high
 
 
 @pytest.mark.parametrize("known", BY_HAND, ids=lambda k: f"{k.name}-{k.gamma}")
@@ -402,8 +565,10 @@ def random_model(mdp: TabularMDP, gamma: float, seed: int) -> Exact:
     return Exact(rewards, rows, Fraction(gamma))
 
 
-def check_estimate(mdp: TabularMDP, gamma: float, labels: Ints, seed: int) -> ProvenValue:
-    value = prove_value(mdp, labels, gamma)
+def check_estimate(
+    mdp: TabularMDP, gamma: float, labels: Ints, seed: int, *, renaming: Ints | None = None
+) -> ProvenValue:
+    value = prove_value(mdp, labels, gamma, renaming=renaming)
     check_inequalities(mdp, gamma, value)
     check_true_model(mdp, Exact.of(mdp, gamma), value)
     check_true_model(mdp, random_model(mdp, gamma, seed), value)
@@ -418,6 +583,17 @@ def test_estimates_hold_for_the_worst_true_model(first: int) -> None:
     for seed in range(first, first + 10):
         case = random_case(4_000 + seed, max_states=4)
         check_estimate(with_radii(case.mdp, seed), case.gamma, case.labels, seed)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_estimates_of_renamed_actions_hold_for_the_worst_true_model(first: int) -> None:
+    for seed in range(first, first + 10):
+        case, rng = random_case(5_000 + seed, max_states=4), np.random.default_rng([81, seed])
+        mdp = with_radii(case.mdp, seed)
+        if seed % 2:
+            mdp = with_random_actions(mdp, rng)
+        names = random_renaming(mdp, case.labels, rng)
+        check_estimate(mdp, case.gamma, case.labels, seed, renaming=names)
 
 
 @pytest.mark.slow

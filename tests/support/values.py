@@ -79,9 +79,10 @@ class Exact:
         count = len(self.rewards[0])
         return self.values_of([[Fraction(int(a == b)) for b in range(count)] for a in actions])
 
-    def at_random(self) -> list[Fraction]:
-        count = len(self.rewards[0])
-        return self.values_of([[Fraction(1, count)] * count] * len(self.rewards))
+    def at_random(self, available: npt.NDArray[np.bool_]) -> list[Fraction]:
+        return self.values_of(
+            [[Fraction(int(has_it), sum(line)) for has_it in line] for line in available.tolist()]
+        )
 
     def optimal(self, first: Sequence[int]) -> list[Fraction]:
         """By policy iteration; it ends where no action is better, exactly."""
@@ -154,7 +155,8 @@ def check_inequality(
         if policy == "best":
             whole = max(found)
         elif policy == "mean":
-            whole = sum(found, Fraction(0)) / len(found)
+            own = [q for q, has_it in zip(found, mdp.available[s], strict=True) if has_it]
+            whole = sum(own, Fraction(0)) / len(own)
         else:
             whole = found[int(policy[s])]
         assert side * (v[s] - whole) >= 0, (s, float(v[s]), float(whole))
