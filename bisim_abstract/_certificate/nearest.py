@@ -33,28 +33,43 @@ class NearPair:
         second: The other.
         lower: Lower bound on their distance.
         upper: Upper bound on it.
-        action: The action under which they differ most.
+        action: The action of the first under which they differ most; None where they have different
+            actions, and are therefore as far apart as can be.
+        match: The action of the second that it is compared with: the same, unless actions may be
+            renamed.
         reward: How much of it is the difference of rewards.
         future: How much is the discounted distance of what follows.
         successors: (state, state, share) pairs of successors that the future part comes from:
             the largest first, each with its share of that part.
+        renaming: Where actions may be renamed, which action of the first is most like which of the
+            second, (action, action) pairs with every action of both.
     """
 
     first: int
     second: int
     lower: float
     upper: float
-    action: int
+    action: int | None
+    match: int | None
     reward: float
     future: float
     successors: tuple[tuple[int, int, float], ...]
+    renaming: tuple[tuple[int, int], ...]
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether some action is most like one of another name."""
+        return any(a != b for a, b in self.renaming)
 
     def __str__(self) -> str:
         total = self.reward + self.future
-        text = (
-            f"states {self.first} and {self.second}, {self.lower:.4g} to {self.upper:.4g} apart, "
-            f"by action {self.action}"
-        )
+        text = f"states {self.first} and {self.second}, {self.lower:.4g} to {self.upper:.4g} apart"
+        if self.action is None:
+            return f"{text}, as they have different actions"
+        text += f", by action {self.action}"
+        if self.is_renamed:
+            changed = (f"{a} as {b}" for a, b in self.renaming if a != b)
+            text += f" against {self.match}, taking {', '.join(changed)}"
         if total <= 0.0:
             return text
         text += f": {self.reward / total:.0%} reward, {self.future / total:.0%} future"
@@ -100,29 +115,75 @@ def _coupling(costs: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
     return np.asarray(solve_transport(costs, p, q).coupling)
 
 
+@dataclass(frozen=True)
+class _Difference:
+    """What an action of one state and one of the other differ by."""
+
+    reward: float
+    future: float
+    states: IntArray
+    others: IntArray
+    parts: FloatArray  # of the future, by pair of successors
+
+    @property
+    def total(self) -> float:
+        return self.reward + self.future
+
+
+def _difference(
+    certificate: Certificate, mdp: TabularMDP, s: int, a: int, t: int, b: int
+) -> _Difference:
+    reward = abs(float(mdp.rewards[s, a] - mdp.rewards[t, b]))
+    (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, b)
+    costs = certificate.bounds(x[:, None], y[None, :])[1]
+    parts = certificate.gamma * _coupling(costs, p, q) * costs
+    future = float(parts.sum())
+    if mdp.estimate is not None:
+        # True rewards may be that far off, and so much mass anywhere, at D a unit.
+        radius = mdp.estimate.reward_radius
+        reward += float(radius[s, a] + radius[t, b])
+        away = float(mdp.estimate.row_radius[s, a] + mdp.estimate.row_radius[t, b])
+        most = certificate.gamma * certificate.ground.starts.diameter
+        future = min(most, future + away * most)
+    return _Difference(reward, future, x, y, parts)
+
+
 def _explained(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> NearPair:
     s, t = min(s, t), max(s, t)
-    lower, upper = certificate.bounds(s, t)
-    best: tuple[float, int, float, float, IntArray, IntArray, FloatArray] | None = None
-    for action in range(mdp.n_actions):
-        reward = abs(float(mdp.rewards[s, action] - mdp.rewards[t, action]))
-        (x, p), (y, q) = mdp.successors(s, action), mdp.successors(t, action)
-        costs = certificate.bounds(x[:, None], y[None, :])[1]
-        parts = certificate.gamma * _coupling(costs, p, q) * costs
-        future = float(parts.sum())
-        if mdp.estimate is not None:
-            # True rewards may be that far off, and so much mass anywhere, at D a unit.
-            reward += float(mdp.estimate.reward_radius[[s, t], action].sum())
-            away = float(mdp.estimate.row_radius[[s, t], action].sum())
-            most = certificate.gamma * certificate.ground.starts.diameter
-            future = min(most, future + away * most)
-        if best is None or reward + future > best[0]:
-            best = (reward + future, action, reward, future, x, y, parts)
-    assert best is not None
-    _, action, reward, future, x, y, parts = best
-    order = np.argsort(-parts, axis=None, kind="stable")[:SOURCES]
+    lower, upper = (float(bound) for bound in certificate.bounds(s, t))
+    one, two = (np.flatnonzero(mdp.available[x]).tolist() for x in (s, t))
+    is_lax = certificate.relation == "lax"
+    if not is_lax and one != two:
+        return NearPair(s, t, lower, upper, None, None, 0.0, 0.0, (), ())
+    found = {
+        (a, b): _difference(certificate, mdp, s, a, t, b)
+        for a in one
+        for b in (two if is_lax else [a])
+    }
+    # Each action of either state with the one of the other that is most like it.
+    lines = [
+        min(((a, b) for b in two if (a, b) in found), key=lambda k: found[k].total) for a in one
+    ]
+    if is_lax:
+        lines += [min(((a, b) for a in one), key=lambda k: found[k].total) for b in two]
+    action, match = max(lines, key=lambda k: found[k].total)
+    worst = found[action, match]
+    order = np.argsort(-worst.parts, axis=None, kind="stable")[:SOURCES]
     successors = []
-    for i, j in zip(*np.unravel_index(order, parts.shape), strict=True):
-        if future > 0.0 and parts[i, j] > 0.0:
-            successors.append((int(x[i]), int(y[j]), float(parts[i, j] / future)))
-    return NearPair(s, t, float(lower), float(upper), action, reward, future, tuple(successors))
+    for i, j in zip(*np.unravel_index(order, worst.parts.shape), strict=True):
+        if worst.future > 0.0 and worst.parts[i, j] > 0.0:
+            share = float(worst.parts[i, j] / worst.future)
+            successors.append((int(worst.states[i]), int(worst.others[j]), share))
+    renaming = tuple(sorted(set(lines))) if is_lax else ()
+    return NearPair(
+        s,
+        t,
+        lower,
+        upper,
+        action,
+        match,
+        worst.reward,
+        worst.future,
+        tuple(successors),
+        renaming,
+    )
