@@ -24,11 +24,13 @@ def abstract_env(
     env: str | gym.Env[Any, Any],
     *,
     gamma: float,
+    relation: str = "plain",
     keep: float = KEEP,
     max_loss: float | None = None,
     n_clusters: int | None = None,
     tau: float | None = None,
     env_args: Mapping[str, Any] | None = None,
+    action_masks: bool = False,
     dynamics: str = "aggregated",
     weighting: str | list[float] = "uniform",
     max_seconds: float | None = None,
@@ -45,12 +47,15 @@ def abstract_env(
     Args:
         env: An environment, or the id of one.
         gamma: The discount, in [0, 1).
+        relation: "plain" or "lax": whether states are alike action by action, or after renaming
+            actions; see `certify`. Actions of the result are then those of clusters.
         keep: Share of the optimal start value, above that of random actions, that planning on
             the clusters must keep.
         max_loss: Instead: what no state may lose.
         n_clusters: Instead: the number of clusters.
         tau: Instead: the threshold.
         env_args: Arguments of the environment, if it is given by its id.
+        action_masks: Whether states have the actions alone that the environment's masks allow.
         dynamics: "aggregated" or "ground"; see `AbstractedEnv`.
         weighting: Of members within a cluster; see `AbstractedEnv`.
         max_seconds: Budget of time for `certify`.
@@ -75,10 +80,17 @@ def abstract_env(
     ground = make_env(env, **(env_args or {})) if isinstance(env, str) else env
     try:
         with shown(callback, progress) as report:
-            mdp = extract_mdp(ground, seed=seed, max_states=max_states, callback=report)
+            mdp = extract_mdp(
+                ground,
+                action_masks=action_masks,
+                seed=seed,
+                max_states=max_states,
+                callback=report,
+            )
             certificate = certify(
                 mdp,
                 gamma,
+                relation=relation,
                 keep=keep,
                 max_loss=max_loss,
                 n_clusters=n_clusters,

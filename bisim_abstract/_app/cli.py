@@ -624,6 +624,7 @@ def _described(certificate: Certificate) -> dict[str, Any]:
         "states": certificate.n_live,
         "gamma": certificate.gamma,
         "scope": certificate.scope,
+        "relation": certificate.relation,
         "tau": certificate.tau,
         "certified_thresholds": best,
         "coverage": certificate.coverage,
@@ -691,6 +692,7 @@ def _source(options: argparse.Namespace) -> Source:
         backgrounds=options.backgrounds,
         terminal=options.terminal,
         reachable_only=options.reachable_only,
+        action_masks=options.action_masks,
         max_states=options.max_states,
         seed=options.seed,
     )
@@ -747,6 +749,7 @@ def _goal(options: argparse.Namespace) -> dict[str, Any]:
     tau = options.tau
     propose = None if options.propose is None else options.propose.split(",")
     given = {
+        "relation": options.relation,
         "keep": options.keep,
         "max_loss": options.max_loss,
         "tau": tau if tau in (None, "auto") else check_real("tau", tau),
@@ -977,6 +980,11 @@ def _add_source(command: Any, *, is_optional: bool = False) -> None:
         "--reachable-only", action="store_true", help="leave out states that cannot be reached"
     )
     group.add_argument(
+        "--action-masks",
+        action="store_true",
+        help="states have the actions alone that the environment's masks allow",
+    )
+    group.add_argument(
         "--max-states", metavar="N", type=int, default=100_000, help="limit for enumeration"
     )
     group.add_argument(
@@ -1004,6 +1012,11 @@ def _add_gamma(command: Any) -> None:
 
 def _add_goal(command: Any) -> None:
     group = command.add_argument_group("the certificate")
+    group.add_argument(
+        "--relation",
+        choices=("plain", "lax"),
+        help="states are alike action by action (plain), or after renaming actions (lax)",
+    )
     group.add_argument(
         "--keep",
         metavar="SHARE",

@@ -260,6 +260,8 @@ class _Page:
             parts.append(f"covered pairs only, {share} of all: others may still link clusters")
         else:
             parts.append("all pairs of states")
+        if certificate.relation == "lax":
+            parts.append("alike after renaming actions")
         if certificate.alpha is not None:
             parts.append(f"with probability at least {1.0 - certificate.alpha:.6g}")
         text = "; ".join(parts)
@@ -402,7 +404,7 @@ class _Page:
             if share >= 0.005
         )
         distance = low if low == high else f"{low} to {high}"
-        cells = (distance, f"{pair.action}", *shares, successors or "–")
+        cells = (distance, pair.action_text(), *shares, successors or "–")
         name = f"{self.state(pair.first)} and {self.state(pair.second)}"
         return _text(name), [(cell, None) for cell in cells], False
 
@@ -494,6 +496,17 @@ class _Page:
                 f"{1.0 - certificate.alpha:.6g} over the samples, all bounds hold for the "
                 "true model."
             )
+        if certificate.relation == "lax":
+            yield (
+                "States are alike after renaming actions: an action of a cluster is, in each of "
+                "its states, the action that is called so there."
+            )
+        elif certificate.apart is not None:
+            yield (
+                "Not all states have the same actions. Those with different ones are as far apart "
+                f"as can be, {_number(certificate.apart)}; after renaming actions they need not be "
+                "(relation lax)."
+            )
         if certificate.terminal_state is not None:
             yield "The end of episodes is no cluster and is not counted as one."
 
@@ -541,6 +554,7 @@ class _Page:
         entries["certificate"] = {
             "tau": certificate.tau,
             "scope": certificate.scope,
+            "relation": certificate.relation,
             "alpha": certificate.alpha,
             "stop": certificate.stop,
             "fingerprint of the model": certificate.fingerprint,

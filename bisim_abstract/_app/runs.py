@@ -154,6 +154,7 @@ class Config:
             "--backgrounds": source.backgrounds,
             "--terminal": source.terminal,
             "--reachable-only": source.reachable_only,
+            "--action-masks": source.action_masks,
             "--max-states": source.max_states,
             "--gamma": self.gamma,
             "--train": "never" if training is None else training.when,
@@ -419,6 +420,7 @@ def learning_curves(
             source.env(),
             terminal=source.terminal,
             reachable_only=source.reachable_only,
+            action_masks=source.action_masks,
             **common,
         )
         label = counted(certificate.n_live, "raw state")

@@ -33,6 +33,7 @@ class Source:
         backgrounds: If given, the environment is seen against so many background states.
         terminal: "absorb" or "table", as for `extract_mdp`.
         reachable_only: Keep only states that can be reached.
+        action_masks: Whether states have the actions alone that the environment's masks allow.
         max_states: Limit for enumeration.
         seed: Of enumeration and of checking steps.
     """
@@ -42,6 +43,7 @@ class Source:
     backgrounds: int | None = None
     terminal: str = "absorb"
     reachable_only: bool = False
+    action_masks: bool = False
     max_states: int = 100_000
     seed: int = 0
 
@@ -54,18 +56,18 @@ class Source:
         taken = sorted(RESERVED & {str(name) for name in self.env_args})
         if taken:
             raise InvalidArgumentError(f"env_args may not set {', '.join(taken)}")
-        if type(self.reachable_only) is not bool:
-            raise InvalidArgumentError(
-                f"reachable_only must be true or false, got {self.reachable_only!r}"
-            )
+        for name in ("reachable_only", "action_masks"):
+            value = getattr(self, name)
+            if type(value) is not bool:
+                raise InvalidArgumentError(f"{name} must be true or false, got {value!r}")
         check_choice("terminal", self.terminal, ("absorb", "table"))
         check_int("max_states", self.max_states, low=1)
         check_int("seed", self.seed, low=0)
         if self.backgrounds is not None:
             check_int("backgrounds", self.backgrounds, low=1)
-        if self.is_file and (self.env_args or self.backgrounds is not None):
+        if self.is_file and (self.env_args or self.backgrounds is not None or self.action_masks):
             raise InvalidArgumentError(
-                f"{self.name} is a file: arguments and backgrounds go with environments"
+                f"{self.name} is a file: arguments, backgrounds and masks go with environments"
             )
 
     @property
@@ -95,6 +97,7 @@ class Source:
                 env,
                 terminal=self.terminal,
                 reachable_only=self.reachable_only,
+                action_masks=self.action_masks,
                 seed=self.seed,
                 max_states=self.max_states,
                 callback=callback,

@@ -16,7 +16,12 @@ import numpy as np
 
 from bisim_abstract._abstract.aggregate import Aggregation, aggregate, set_end_apart
 from bisim_abstract._abstract.value import ProvenValue, amount_text, share_text
-from bisim_abstract._abstract.value_proof import GroundValues, Hint, prove_value
+from bisim_abstract._abstract.value_proof import (
+    GroundValues,
+    Hint,
+    matched_actions,
+    prove_value,
+)
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.progress import tell
@@ -24,7 +29,6 @@ from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import IntArray, ProgressCallback
 from bisim_abstract._linkage.thresholds import CertifiedInterval, middle
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._propose.renaming import match_actions
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
@@ -181,10 +185,7 @@ class ValueSearch:
         count = int(blocks.max()) + 1
         if self.mdp.n_states < LARGE or 4 * count > self.mdp.n_states:
             return
-        renaming = None
-        if self._relation == "lax":
-            clusters, _ = set_end_apart(blocks, self.mdp.terminal_state)
-            renaming = match_actions(self.mdp, clusters)
+        renaming = matched_actions(self.mdp, blocks, self._relation)
         small = aggregate(self.mdp, blocks, renaming=renaming)
         first = np.unique(small.labels, return_index=True)[1]
         search = ValueSearch(small.mdp, self.gamma, relation=self._relation, by=self._by)

@@ -61,15 +61,21 @@ class NearPair:
         """Whether some action is most like one of another name."""
         return any(a != b for a, b in self.renaming)
 
+    def action_text(self) -> str:
+        """The action under which they differ most; where actions are renamed, how."""
+        if self.action is None:
+            return "not the same ones"
+        if not self.is_renamed:
+            return f"{self.action}"
+        changed = ", ".join(f"{a} as {b}" for a, b in self.renaming if a != b)
+        return f"{self.action} against {self.match}, taking {changed}"
+
     def __str__(self) -> str:
         total = self.reward + self.future
         text = f"states {self.first} and {self.second}, {self.lower:.4g} to {self.upper:.4g} apart"
         if self.action is None:
             return f"{text}, as they have different actions"
-        text += f", by action {self.action}"
-        if self.is_renamed:
-            changed = (f"{a} as {b}" for a, b in self.renaming if a != b)
-            text += f" against {self.match}, taking {', '.join(changed)}"
+        text += f", by action {self.action_text()}"
         if total <= 0.0:
             return text
         text += f": {self.reward / total:.0%} reward, {self.future / total:.0%} future"

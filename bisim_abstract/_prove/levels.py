@@ -221,9 +221,10 @@ class Levels:
 
     @property
     def _rewards(self) -> FloatArray:
-        """(n_states, k) rewards, or what tells sets of them apart where actions have no names."""
+        """(n_states, n_actions) rewards, in rising order where actions have no names."""
         table = self._table
-        return table.mdp.rewards if table.relation == "plain" else table.starts.columns[0]
+        rewards = table.mdp.rewards
+        return rewards if table.relation == "plain" else np.sort(rewards, axis=1)
 
     @cached_property
     def _sorted(self) -> TabularMDP:
@@ -362,12 +363,16 @@ class Levels:
             return
         for sweep, moved in self._sweeps(arms, name):
             # Looked at ever more rarely: it takes longer than sweeping.
-            if sweep in VALUE_CHECKS:
+            if sweep in VALUE_CHECKS and self._has_clusters(arms):
                 found = self._block_prospect(arms)
                 if found.best is not None and (found.target is None or arms.n > MANY_BLOCKS):
                     break
             if moved <= 1e-7 * arms.starts.diameter:
                 break
+
+    def _has_clusters(self, arms: Arms) -> bool:
+        """Whether anything is certified but a single cluster: else there is no value to look at."""
+        return any(interval.n_clusters > 1 for interval in self._block_intervals(arms)[0])
 
     def _solve_quotient(self, arms: Arms) -> None:
         """The exact metric of blocks whose members are exactly alike.

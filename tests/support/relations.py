@@ -56,4 +56,5 @@ def backup_of_pair(
             return Fraction(apart)
         return max(compared_exact(mdp, gamma, table, s, a, t, a) for a in one)
     found = [[compared_exact(mdp, gamma, table, s, a, t, b) for b in two] for a in one]
-    return max(max(map(min, found)), max(map(min, zip(*found, strict=True))))
+    best: Fraction = max(max(map(min, found)), max(map(min, zip(*found, strict=True))))
+    return best
