@@ -15,7 +15,7 @@ from bisim_abstract._abstract.aggregate import (
     random_values,
     value_loss,
 )
-from bisim_abstract._abstract.value_proof import prove_value
+from bisim_abstract._abstract.value_proof import matched_actions, prove_value
 from bisim_abstract._base.checks import check_gamma, check_int, check_real
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._certificate.certificate import Certificate
@@ -54,6 +54,7 @@ def compare_clusterings(
     clusterings: Mapping[str, npt.ArrayLike],
     gamma: float,
     *,
+    relation: str = "plain",
     optimal: Values | None = None,
 ) -> list[AbstractionLoss]:
     """What planning on each of several clusterings loses, evaluated on the model.
@@ -62,6 +63,8 @@ def compare_clusterings(
         mdp: The model.
         clusterings: (n_states) labels by name.
         gamma: The discount, in [0, 1).
+        relation: Whether actions of a cluster's members correspond by their names ("plain") or are
+            matched by what they do ("lax"), for each clustering.
         optimal: `value_iteration(mdp, gamma)`, if known already.
     """
     check_mdp(mdp, call="compare_clusterings(mdp, clusterings, gamma)")
@@ -70,7 +73,7 @@ def compare_clusterings(
     random = random_values(mdp, gamma)
     rows = []
     for name, labels in clusterings.items():
-        small = aggregate(mdp, labels)
+        small = aggregate(mdp, labels, renaming=matched_actions(mdp, labels, relation))
         policy = value_iteration(small.mdp, gamma).policy
         lifted = lift_policy(small, policy)
         loss = value_loss(mdp, gamma, lifted, optimal=best, random=random)
@@ -123,10 +126,11 @@ def compare_abstractions(
     # Every cluster gets a state, so that there are k of them.
     chance = np.concatenate([np.arange(k), rng.integers(k, size=n - k)])
     others["chance"] = rng.permutation(chance)
-    rows = compare_clusterings(mdp, own | others, gamma)
+    relation = certificate.relation
+    rows = compare_clusterings(mdp, own | others, gamma, relation=relation)
     if is_certified:
         value = certificate.value if tau == certificate.tau else None
-        proven = prove_value(mdp, upper, gamma) if value is None else value
+        proven = prove_value(mdp, upper, gamma, relation=relation) if value is None else value
         loss = value_loss(mdp, gamma, proven.lifted_policy)
         rows[0] = replace(rows[0], loss=loss, is_certified=True, bound=proven.loss)
     return rows
