@@ -258,7 +258,7 @@ def collect_transitions(
 def sample_transitions(
     mdp: TabularMDP, n: int, *, seed: SeedLike = 0, states: str = "uniform"
 ) -> Transitions:
-    """Draw transitions from a model, with uniformly random actions.
+    """Draw transitions from a model, with uniformly random actions among those of a state.
 
     Args:
         mdp: The model.
@@ -274,11 +274,13 @@ def sample_transitions(
     n = check_int("n", n, low=1)
     _check_room(n, STEP_BYTES)
     rng = as_generator(seed)
-    actions = rng.integers(mdp.n_actions, size=n)
+    actions = np.empty(n, np.int64)
+    draws = rng.random(n) if mdp.has_action_sets else rng.integers(mdp.n_actions, size=n)
     terminal = mdp.terminal_state if mdp.n_states > 1 else None
     if check_choice("states", states, ("uniform", "rollout")) == "uniform":
         live = np.delete(np.arange(mdp.n_states), [] if terminal is None else terminal)
         now = live[rng.integers(live.size, size=n)]
+        actions[:] = _own_actions(mdp, now, draws)
         after = _successors(mdp, now, actions, rng)
     else:
         now, after = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -287,6 +289,7 @@ def sample_transitions(
         for begin in range(0, n, chains):
             span = slice(begin, min(begin + chains, n))
             now[span] = place[: span.stop - begin]
+            actions[span] = _own_actions(mdp, now[span], draws[span])
             after[span] = _successors(mdp, now[span], actions[span], rng)
             place[: span.stop - begin] = after[span]
             if terminal is not None:
@@ -310,6 +313,17 @@ def _check_room(n: int, each: int) -> None:
         what=f"{n:,} transitions",
         instead="ask for fewer, and fit or estimate with those",
     )
+
+
+def _own_actions(
+    mdp: TabularMDP, states: IntArray, draws: FloatArray | IntArray
+) -> FloatArray | IntArray:
+    """One action of each state: the draws, or where states lack some, what they fall on."""
+    if not mdp.has_action_sets:
+        return draws
+    own = mdp.available[states]
+    rank = np.floor(draws * own.sum(axis=1))
+    return np.asarray((own.cumsum(axis=1) <= rank[:, None]).sum(axis=1))
 
 
 def _successors(

@@ -35,14 +35,21 @@ INSTEAD = (
 
 
 def observe_states(
-    env: gym.Env[Any, Any], mdp: TabularMDP, labels: IntArray, *, seed: int
+    env: gym.Env[Any, Any],
+    mdp: TabularMDP,
+    labels: IntArray,
+    *,
+    kinds: IntArray | None = None,
+    seed: int,
 ) -> Observations:
-    """The cluster of every observation that an episode can show.
+    """The cluster, or the kind, of every observation that an episode can show.
 
     Args:
         env: The environment; it is not touched.
         mdp: Its model.
         labels: (n_states) cluster of each state, the end of episodes among them.
+        kinds: (n_states) what observations are to tell instead, where that is more: kinds of
+            states within clusters, which call their actions differently.
         seed: Of resets: that of the model, if it is one seed's.
 
     Raises:
@@ -58,25 +65,29 @@ def observe_states(
             f"{env_name(env)} cannot be copied, so that its observations cannot be looked at "
             f"without changing it; {INSTEAD}"
         )
+    kinds = labels if kinds is None else kinds
     if layout["kind"] == "number" and _shows_ids(trial, mdp, seed):
-        return Observations.of(layout, _numbered(trial, mdp, labels, seed))
+        return Observations.of(layout, _numbered(trial, mdp, kinds, seed))
     walk = _Walk(trial, mdp, layout, seed)
     walk.run()
-    clusters: dict[Any, int] = {}
+    found: dict[Any, int] = {}
     first: dict[Any, int] = {}
     for state, key in sorted(walk.keys.items()):
-        cluster = int(labels[state])
+        kind = int(kinds[state])
         other = first.setdefault(key, state)
-        if clusters.setdefault(key, cluster) != cluster:
+        if found.setdefault(key, kind) != kind:
+            what = "the cluster"
+            if labels[other] == labels[state]:
+                what = "what actions are called in their cluster"
             raise ExtractionError(
-                f"observations of {env_name(env)} do not tell the cluster: states {other} (in "
-                f"cluster {clusters[key]}) and {state} (in cluster {cluster}) look the same; "
+                f"observations of {env_name(env)} do not tell {what}: states {other} (in "
+                f"cluster {labels[other]}) and {state} (in cluster {labels[state]}) look the same; "
                 f"{INSTEAD}, or wrap the environment so that it shows all of its state"
             )
     if mdp.terminal_state is not None:  # whoever is asked there need not know better
         for key in walk.ends:
-            clusters.setdefault(key, int(labels[mdp.terminal_state]))
-    return Observations.of(layout, clusters)
+            found.setdefault(key, int(kinds[mdp.terminal_state]))
+    return Observations.of(layout, found)
 
 
 def _shows_ids(trial: gym.Env[Any, Any], mdp: TabularMDP, seed: int) -> bool:
@@ -84,6 +95,8 @@ def _shows_ids(trial: gym.Env[Any, Any], mdp: TabularMDP, seed: int) -> bool:
     if mdp.metadata.get("method") == "enumeration":  # ids are digests there
         return False
     read = state_reader(trial)
+    place = {ident: k for k, ident in enumerate(mdp.state_ids.tolist()) if ident >= 0}
+    everything = np.ones(mdp.n_actions, bool)
     rng = np.random.default_rng(seed)
     is_over = True
     for k in range(STEPS):
@@ -91,7 +104,9 @@ def _shows_ids(trial: gym.Env[Any, Any], mdp: TabularMDP, seed: int) -> bool:
             observation, _ = trial.reset(seed=seed + k)
             if int(observation) != read():
                 return False
-        observation, _, terminated, truncated, _ = trial.step(int(rng.integers(mdp.n_actions)))
+        state = place.get(read())
+        own = np.flatnonzero(everything if state is None else mdp.available[state])
+        observation, _, terminated, truncated, _ = trial.step(int(own[rng.integers(own.size)]))
         if int(observation) != read():
             return False
         is_over = bool(terminated or truncated)
@@ -158,7 +173,7 @@ class _Walk:
     def _expand(self, state: int) -> None:
         packed = self._snapshots.pop(state, None)
         snapshot = b"" if packed is None else zlib.decompress(packed)
-        for action in range(self._mdp.n_actions):
+        for action in np.flatnonzero(self._mdp.available[state]).tolist():
             successors = set(self._mdp.successors(state, action)[0].tolist())
             successors.discard(self._mdp.terminal_state)
             for _ in range(TRIES):  # chance leads to others

@@ -3,16 +3,20 @@
 An environment or wrapper that can describe itself offers two methods, `to_mdp(terminal=...)`
 and `state_id()`; `RoomsGridEnv` and `Distractor` do. All others are read through their `P`
 table and `s`, or enumerated.
+
+Which actions a state has, those tell that have a method `action_mask(state)`, the state being one
+of their own ids, as Gymnasium's Taxi does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 
+from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError
 
@@ -47,6 +51,34 @@ def find_source(env: gym.Env[Any, Any]) -> TableSource | None:
 def has_table(env: gym.Env[Any, Any]) -> bool:
     """Whether the environment has a `P` table (the present state is then its `s`)."""
     return hasattr(env.unwrapped, "P")
+
+
+def mask_reader(env: gym.Env[Any, Any]) -> Callable[[int], Any] | None:
+    """What tells the actions of a state by its id: the outermost `action_mask`, if there is one."""
+    for layer in layers(env):
+        tell: Any = getattr(layer, "action_mask", None)
+        if callable(tell):
+            return cast(Callable[[int], Any], tell)
+    return None
+
+
+def as_mask(given: Any, n_actions: int, where: str) -> BoolArray:
+    """(n_actions) an action mask as an environment tells it, checked.
+
+    Args:
+        given: The mask.
+        n_actions: Number of actions.
+        where: The state that it is told for.
+    """
+    mask = np.asarray(given)
+    if mask.shape != (n_actions,) or mask.dtype.kind not in "biu":
+        raise ExtractionError(
+            f"an action mask must be {n_actions} numbers, 1 for the actions that there are, got "
+            f"{given!r} for {where}"
+        )
+    if not mask.any():
+        raise ExtractionError(f"the action mask of {where} allows nothing; allow one action")
+    return np.asarray(mask != 0)
 
 
 def state_reader(env: gym.Env[Any, Any]) -> Callable[[], int]:

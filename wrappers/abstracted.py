@@ -22,12 +22,13 @@ from bisim_abstract._base.checks import check_choice, check_int, check_real
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.text import clusters_text, counted
-from bisim_abstract._base.types import IntArray, SeedLike
+from bisim_abstract._base.types import BoolArray, IntArray, SeedLike
 from bisim_abstract._bounds.spanning import undecided
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.observations import Observations
 from bisim_abstract._model.policies import policy_table
+from bisim_abstract._model.renaming import actions_called
 from bisim_abstract._verify.verify import verify_rest
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCertifiedError
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
@@ -81,8 +82,15 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     the wrapped environment hold with either dynamics; other wrappers inside have no effect on
     aggregated steps.
 
+    Actions are those of clusters. In the plain relation these are the environment's own. In the
+    lax one they are names: action 0 may be "left" in one state of a cluster and "right" in another
+    (`aggregation.renaming`), and every state does what is its own; there can be fewer of them than
+    the environment has. An action that a cluster lacks does what its first one does.
+
     `info` has "cluster" and "scope", and with "ground" also "state", the present state's index
-    in the model, and "env_state", the environment's own id of it.
+    in the model, and "env_state", the environment's own id of it. Where clusters lack actions,
+    "action_mask" tells which there are (int8, as Gymnasium's Taxi does), and so does
+    `action_masks()`, as MaskablePPO of sb3-contrib asks for them.
 
     Where the model was enumerated it is that of one seed: the wrapped environment is then
     always reset with this seed, whatever seed `reset` is given. Aggregated steps follow the
@@ -182,7 +190,11 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             if certificate.verdict.level != "useful":
                 logger.warning("%s", certificate.verdict.sentence)
             self.aggregation: Aggregation = aggregate(
-                self.mdp, certificate.labels_upper, weighting=weighting, gamma=certificate.gamma
+                self.mdp,
+                certificate.labels_upper,
+                renaming=self.value.renaming,
+                weighting=weighting,
+                gamma=certificate.gamma,
             )
         except BaseException:
             if made is not env:
@@ -190,13 +202,17 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             raise
         small = self.aggregation.mdp
         self.observation_space = spaces.Discrete(small.n_states)
+        if self.aggregation.renaming is not None:
+            self.action_space = spaces.Discrete(small.n_actions)
 
+        self._own_actions = _own_actions(self.aggregation)
         self._sums, self._start_sums = _row_sums(small), np.cumsum(small.start)
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
         self._one_seed = seed if self.mdp.metadata.get("method") == "enumeration" else None
         self._limit = _time_limit(made)
         self._source = find_source(made)  # looking for it takes longer than a step
         self._cluster: int | None = None
+        self._state: int | None = None  # of the environment, with ground steps
         self._steps = 0
         self._rng: np.random.Generator | None = None
         self._rng_seed: int | None = None
@@ -245,7 +261,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     def P(self) -> Table:  # noqa: N802
         """The aggregated model as a Gymnasium table, made anew at each access.
 
-        P[cluster][action] = [(probability, next cluster, expected reward, terminated), ...].
+        P[cluster][action] = [(probability, next cluster, expected reward, terminated), ...];
+        actions that a cluster lacks are there, and do what its first one does.
         """
         small = self.abstract_mdp
         table: Table = {}
@@ -270,7 +287,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     ) -> GroundAgent:
         """What was learned on the clusters as an agent of the environment itself.
 
-        The result acts on the environment's own observations, single ones or batches of vector
+        The result acts on the environment's own observations by the environment's own actions,
+        whatever these are called in clusters. It takes single ones or batches of vector
         environments, is saved to a file, and needs neither this environment nor the library that
         trained it.
 
@@ -296,9 +314,15 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             (np.int64(1), None)
         """
         policy = policy_table(agent, self.abstract_mdp, deterministic=deterministic)
+        renaming, names = self.aggregation.renaming, {}
+        kinds = None
+        if renaming is not None:
+            told = np.column_stack([self.labels, renaming])
+            rows, kinds = np.unique(told, axis=0, return_inverse=True)
+            names = {"kinds": rows[:, 0], "renaming": rows[:, 1:]}
         if self._observations is None:
             self._observations = observe_states(
-                self.env, self.mdp, self.labels, seed=self._one_seed or 0
+                self.env, self.mdp, self.labels, kinds=kinds, seed=self._one_seed or 0
             )
         about: dict[str, Any] = {
             "env": env_name(self.env),
@@ -312,10 +336,11 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         return GroundAgent(
             policy,
             self._observations,
-            n_actions=self.abstract_mdp.n_actions,
+            n_actions=self.mdp.n_actions,
             has_end=self.mdp.terminal_state is not None,
             seed=seed,
             metadata=about,
+            **names,
         )
 
     def summary(self) -> str:
@@ -394,6 +419,12 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         _ = self.np_random
         return self._rng_seed
 
+    def action_masks(self) -> BoolArray:
+        """(n_actions) which actions the present cluster has."""
+        if self._cluster is None:
+            raise ResetNeeded("call reset() before action_masks()")
+        return np.array(self.abstract_mdp.available[self._cluster])
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.int64, dict[str, Any]]:
@@ -412,6 +443,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         """Take an action; a step that terminates returns the number of the end."""
         action = plain_action(action)
         if self.dynamics == "ground":
+            if self._own_actions is not None:
+                action = self._translated(action, self._own_actions)
             _, reward, terminated, truncated, info = self.env.step(action)
             observation, info = self._seen(info, terminated=bool(terminated))
             return observation, reward, bool(terminated), bool(truncated), info
@@ -430,11 +463,20 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         observation, info = self._seen({}, terminated=terminated)
         return observation, paid, terminated, truncated, info
 
+    def _translated(self, action: Any, own_actions: IntArray) -> int:
+        """What the present state calls an action of its cluster."""
+        name = check_int("action", action, low=0, high=own_actions.shape[1] - 1)
+        if self._state is None:
+            raise ResetNeeded("call reset() before step()")
+        return int(own_actions[self._state, name])
+
     def _seen(
         self, info: Mapping[str, Any], *, terminated: bool
     ) -> tuple[np.int64, dict[str, Any]]:
         """The present cluster, and `info` with what it gains."""
         gained: dict[str, Any] = {}
+        if self._own_actions is not None:  # the environment's own mask is of its own actions
+            info = {key: entry for key, entry in info.items() if key != "action_mask"}
         if self.dynamics == "ground":
             source = self._source
             ident = state_reader(self.env)() if source is None else source.state_id()
@@ -444,9 +486,11 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
                     f"the environment is in state {ident}, which its model does not have; was "
                     "it changed, or reset to another layout, after the model was extracted?"
                 )
-            self._cluster = int(self.labels[state])
+            self._cluster, self._state = int(self.labels[state]), state
             gained = {"state": state, "env_state": ident}
         assert self._cluster is not None
+        if self.abstract_mdp.has_action_sets:
+            gained["action_mask"] = self.abstract_mdp.available[self._cluster].astype(np.int8)
         gained |= {"cluster": self._cluster, "scope": self.certificate.scope}
         return np.int64(self._cluster), {**info, **gained}
 
@@ -546,7 +590,16 @@ def _model_of(
         is_literal = candidate.metadata["terminal"] == "table"
         if candidate.fingerprint == certificate.fingerprint and not is_literal:
             return candidate
-    mdp = extract_again(env, seed=seed, max_states=max_states)
+    # A model whose states lack actions: the environment is asked for these too.
+    is_masked = not bool(certificate.available.all())
+    try:
+        mdp = extract_again(env, seed=seed, max_states=max_states, action_masks=is_masked)
+    except ExtractionError as error:
+        if not is_masked:
+            raise
+        raise NotCertifiedError(
+            f"the certificate is of a model in which states lack actions, but {error}"
+        ) from error
     if mdp.fingerprint == certificate.fingerprint:
         return mdp
     part = mdp.restrict(mdp.reachable())
@@ -555,7 +608,7 @@ def _model_of(
     shape = (certificate.n_states, certificate.rewards.shape[1])
     hint = ""
     if mdp.metadata["method"] != "enumeration":  # beyond the end, that may never stop
-        literal = extract_mdp(env, terminal="table", seed=seed, checks=0)
+        literal = extract_mdp(env, terminal="table", seed=seed, checks=0, action_masks=is_masked)
         part_of_it = literal.restrict(literal.reachable())
         if certificate.fingerprint in (literal.fingerprint, part_of_it.fingerprint):
             hint = (
@@ -658,6 +711,21 @@ def _advice(certificate: Certificate, tau: float | None) -> str:
         if tau is not None:
             more = f"tau={tau:g}, so that work goes where it matters, or with {more}"
     return f"Thresholds that are certified: {near or 'none'}. Or certify with {more}"
+
+
+def _own_actions(aggregation: Aggregation) -> IntArray | None:
+    """(n_states, names) which action of a state each name of its cluster is; None if it is itself.
+
+    What a cluster lacks does what its first action does, in the model and in every state.
+    """
+    renaming, small = aggregation.renaming, aggregation.mdp
+    if renaming is None:
+        return None
+    own = np.empty((renaming.shape[0], small.n_actions), np.int64)
+    for name in range(small.n_actions):
+        played = small.played(np.full(small.n_states, name))
+        own[:, name] = actions_called(renaming, played[aggregation.labels])
+    return own
 
 
 def _time_limit(env: gym.Env[Any, Any]) -> int | None:

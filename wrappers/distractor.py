@@ -119,14 +119,18 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """The id of the present pair of environment state and background."""
         return _pair_id(state_reader(self.env)(), self.background, self.n_background)
 
-    def to_mdp(self, *, terminal: str = "absorb") -> TabularMDP:
+    def to_mdp(self, *, terminal: str = "absorb", action_masks: bool = False) -> TabularMDP:
         """The product model; the absorbing state, if there is one, is shared.
 
-        State (s, b) has index s * n_background + b.
+        State (s, b) has index s * n_background + b, and the actions of s.
+
+        Args:
+            terminal: As for `extract_mdp`.
+            action_masks: Whether to ask the environment which actions its states have.
         """
         from scipy.sparse import csr_array, hstack, kron, vstack
 
-        base = extract_mdp(self.env, terminal=terminal, checks=0)
+        base = extract_mdp(self.env, terminal=terminal, action_masks=action_masks, checks=0)
         n_actions, size = base.n_actions, self.n_background
         live = base.n_states if base.terminal_state is None else base.n_states - 1
         if base.terminal_state not in (None, live):
@@ -148,6 +152,7 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         order = triples.swapaxes(1, 2).ravel()
         product = product[order]
         rewards = np.repeat(base.rewards[:live], size, axis=0)
+        available = np.repeat(base.available[:live], size, axis=0)
         start = np.repeat(base.start[:live] / size, size)
         ids = [_pair_id(i, b, size) for i in base.state_ids[:live].tolist() for b in range(size)]
         absorbing = None
@@ -160,6 +165,7 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             )
             product = vstack([hstack([product, ends], format="csr"), stay], format="csr")
             rewards = np.vstack([rewards, np.zeros((1, n_actions))])
+            available = np.vstack([available, base.available[live:]])
             start, ids = np.append(start, 0.0), [*ids, -1]
         product.sort_indices()
         metadata: dict[str, Any] = {**base.metadata, "n_background": size}
@@ -170,6 +176,7 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             indices=product.indices.astype(np.int64),
             probs=np.asarray(product.data, dtype=np.float64),
             rewards=rewards,
+            available=available,
             start=start,
             state_ids=np.array(ids, dtype=np.int64),
             terminal_state=absorbing,

@@ -38,6 +38,7 @@ from bisim_abstract.wrappers._snapshot import (
     reseed,
     rewind,
 )
+from bisim_abstract.wrappers._source import as_mask
 
 __all__ = ["StateReader", "enumerate_mdp"]
 
@@ -58,6 +59,7 @@ def enumerate_mdp(
     freeze: Sequence[str] = ("step_count",),
     checks: int = 256,
     terminal: str = "absorb",
+    action_masks: bool = False,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> TabularMDP:
@@ -94,6 +96,8 @@ def enumerate_mdp(
         terminal: "absorb" sends every step that terminates to one absorbing state which pays
             nothing, has the id -1 and is numbered last (added if some step terminates);
             "table" ignores the mark and goes on from where such a step leads.
+        action_masks: Read which actions a state has from `info["action_mask"]` of `reset` and
+            `step`, and take no others. The absorbing state has all actions.
         callback: Called after every 64 states, and at the end.
         progress: Show a line of progress, on a terminal, in a notebook or in a log.
 
@@ -117,7 +121,14 @@ def enumerate_mdp(
     codec = Codec(_home(env), _names(freeze))
     n_actions = _action_count(env)
     with borrowed(codec, seed), shown(callback, progress, on_terminal=False) as report:
-        search = _Search(codec, n_actions, seed, absorb=terminal == "absorb", limit=max_states)
+        search = _Search(
+            codec,
+            n_actions,
+            seed,
+            absorb=terminal == "absorb",
+            limit=max_states,
+            has_masks=action_masks,
+        )
         search.run(report)
         search.check(checks)
         spec = codec.home.spec
@@ -221,21 +232,33 @@ def _short_id(digest: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a step did; `snapshot` and `digest` are empty where the episode ends."""
+    """What a step did; `snapshot` and `digest` are empty where the episode ends.
+
+    `mask` tells the actions that there are then, one byte each; it is empty if nobody asked.
+    """
 
     reward: float
     is_end: bool
     snapshot: bytes
     digest: bytes
+    mask: bytes
 
 
 class _Search:
     """Breadth-first search from the state after reset, and the checks of what it found."""
 
     def __init__(
-        self, codec: Codec, n_actions: int, seed: int | None, *, absorb: bool, limit: int
+        self,
+        codec: Codec,
+        n_actions: int,
+        seed: int | None,
+        *,
+        absorb: bool,
+        limit: int,
+        has_masks: bool,
     ) -> None:
         self._codec = codec
+        self._has_masks = has_masks
         self._n_actions = n_actions
         self._seed = seed
         self._absorb = absorb
@@ -245,6 +268,7 @@ class _Search:
         self._hashes: list[int] = []  # of the snapshot as it was first taken
         self._digests: list[bytes] = []
         self._parents: list[int] = []
+        self._masks: list[bytes] = []
         self._numbers: dict[bytes, int] = {}
         self._by_id: dict[int, int] = {}
         self._variants: dict[int, bytes] = {}  # another form in which a state was reached
@@ -256,7 +280,7 @@ class _Search:
 
     def run(self, callback: ProgressCallback | None) -> None:
         codec = self._codec
-        self._reset()
+        info = self._reset()
         codec.hold()
         missing = codec.freeze - set(codec.held) - {"step_count"}
         if missing:
@@ -265,7 +289,8 @@ class _Search:
                 f"no such attribute after reset; it has {listed(sorted(vars(codec.home)))}"
             )
         snapshot = codec.snapshot()
-        self._number(snapshot, codec.digest(snapshot), parent=0)
+        mask = self._mask(info, "the state after reset")
+        self._number(snapshot, codec.digest(snapshot), mask, parent=0)
         state = 0
         while state < len(self._snapshots):
             self._expand(state)
@@ -288,10 +313,12 @@ class _Search:
         """Repeat steps that are already in the table."""
         if checks == 0:
             return
-        for state, action in self._sample(range(len(self._snapshots)), checks):
+        for state, drawn in self._sample(range(len(self._snapshots)), checks):
+            action = self._played(state, drawn)
             self._compare(state, action, self._snapshots[state], StochasticEnvError)
         variants = min(checks, len(self._variants) * self._n_actions)  # once each is enough
-        for state, action in self._sample(sorted(self._variants), variants):
+        for state, drawn in self._sample(sorted(self._variants), variants):
+            action = self._played(state, drawn)
             self._compare(state, action, self._variants[state], ExtractionError)
         self._walk(checks)
 
@@ -306,11 +333,16 @@ class _Search:
             ids.append(-1)
         start = np.zeros(len(ids))
         start[0] = 1.0
+        available = np.ones((len(ids), n_actions), bool)
+        if self._has_masks:
+            told = np.frombuffer(b"".join(self._masks), np.uint8)
+            available[:n] = told.reshape(n, n_actions) != 0
         return TabularMDP(
             indptr=np.arange(successors.size + 1),
             indices=successors,
             probs=np.ones(successors.size),
             rewards=rewards.reshape(-1, n_actions),
+            available=available,
             start=start,
             state_ids=np.array(ids),
             terminal_state=terminal,
@@ -319,18 +351,38 @@ class _Search:
 
     # -- searching -------------------------------------------------------------------------
 
-    def _reset(self) -> None:
+    def _reset(self) -> dict[str, Any]:
         if self._seed is None:
             for stream, mark in self._codec.marks:
                 rewind(stream, mark)
-        self._codec.home.reset(seed=self._seed)
+        return self._codec.home.reset(seed=self._seed)[1]
+
+    def _mask(self, info: Mapping[str, Any], where: str) -> bytes:
+        if not self._has_masks:
+            return b""
+        name = type(self._codec.home).__name__
+        if "action_mask" not in info:
+            raise ExtractionError(
+                f"{name} does not tell which actions a state has: let reset and step put "
+                '"action_mask" into info, or extract it without action_masks'
+            )
+        return as_mask(info["action_mask"], self._n_actions, f"{where} of {name}").tobytes()
+
+    def _played(self, state: int, action: int) -> int:
+        """The action itself, or the first that the state has."""
+        if not self._has_masks or self._masks[state][action]:
+            return action
+        return self._masks[state].index(1)
 
     def _expand(self, state: int) -> None:
         codec = self._codec
         snapshot = zlib.decompress(self._snapshots[state])
         is_there = False
+        found: dict[int, tuple[int, float, bool]] = {}
         before = self._marks()
         for action in range(self._n_actions):
+            if self._played(state, action) != action:
+                continue
             if is_there:  # many actions change nothing, and loading is half of the work
                 codec.refreeze()
             else:
@@ -345,15 +397,21 @@ class _Search:
             before = after
             successor = -1
             if outcome.digest:
-                successor = self._number(outcome.snapshot, outcome.digest, parent=state)
+                successor = self._number(
+                    outcome.snapshot, outcome.digest, outcome.mask, parent=state
+                )
+            found[action] = successor, outcome.reward, outcome.is_end
+        for action in range(self._n_actions):
+            # What a state lacks does what its first action does.
+            successor, reward, is_end = found[self._played(state, action)]
             self._successors.append(successor)
-            self._rewards.append(outcome.reward)
-            self._ends.append(outcome.is_end)
+            self._rewards.append(reward)
+            self._ends.append(is_end)
 
     def _step(self, state: int, action: int) -> _Outcome:
         codec = self._codec
         try:
-            _, reward, terminated, truncated, _ = codec.home.step(action)
+            _, reward, terminated, truncated, info = codec.home.step(action)
             reward = float(reward)
         except Exception as error:
             error.add_note(f"raised while enumerating, at state {state}, action {action}")
@@ -365,11 +423,12 @@ class _Search:
                 f"rewards must be finite, got {reward} at state {state}, action {action}"
             )
         if terminated and self._absorb:
-            return _Outcome(reward, True, b"", b"")
+            return _Outcome(reward, True, b"", b"", b"")
         snapshot = codec.snapshot()
-        return _Outcome(reward, bool(terminated), snapshot, codec.digest(snapshot))
+        mask = self._mask(info, f"the state after state {state}, action {action}")
+        return _Outcome(reward, bool(terminated), snapshot, codec.digest(snapshot), mask)
 
-    def _number(self, snapshot: bytes, digest: bytes, *, parent: int) -> int:
+    def _number(self, snapshot: bytes, digest: bytes, mask: bytes, *, parent: int) -> int:
         number = self._numbers.get(digest)
         if number is None:
             number = len(self._snapshots)
@@ -388,6 +447,12 @@ class _Search:
             self._hashes.append(hash(snapshot))
             self._digests.append(digest)
             self._parents.append(parent)
+            self._masks.append(mask)
+        elif mask != self._masks[number]:
+            raise ExtractionError(
+                f"state {number} was met with two action masks, {list(self._masks[number])} and "
+                f"{list(mask)}; let the mask depend on the state alone"
+            )
         elif number not in self._variants and hash(snapshot) != self._hashes[number]:
             self._variants[number] = zlib.compress(snapshot, 1)
         return number
@@ -457,7 +522,7 @@ class _Search:
             if state < 0:
                 state = self._return_to_start()
             codec.refreeze()
-            action = int(self._rng.integers(self._n_actions))
+            action = self._played(state, int(self._rng.integers(self._n_actions)))
             expected, found = self._entry(state, action), self._step(state, action)
             difference = self._difference(expected, found)
             if difference:
@@ -486,11 +551,11 @@ class _Search:
     def _entry(self, state: int, action: int) -> _Outcome:
         row = state * self._n_actions + action
         successor = self._successors[row]
-        snapshot, digest = b"", b""
+        snapshot, digest, mask = b"", b"", b""
         if successor >= 0:
             snapshot = zlib.decompress(self._snapshots[successor])
-            digest = self._digests[successor]
-        return _Outcome(self._rewards[row], self._ends[row], snapshot, digest)
+            digest, mask = self._digests[successor], self._masks[successor]
+        return _Outcome(self._rewards[row], self._ends[row], snapshot, digest, mask)
 
     def _difference(self, one: _Outcome, other: _Outcome) -> str:
         """What differs between two outcomes, in words; empty if nothing does."""
@@ -501,6 +566,8 @@ class _Search:
         if one.digest != other.digest:
             names = self._codec.differing(one.snapshot, other.snapshot)
             return f"the next state differs {_in_attributes(names)}"
+        if one.mask != other.mask:
+            return f"the action mask was {list(one.mask)} and then {list(other.mask)}"
         return ""
 
     # -- refusing --------------------------------------------------------------------------

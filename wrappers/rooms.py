@@ -33,6 +33,15 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
 
     The planted rooms of the paper's 2500-state gridworld are the defaults: 25 rooms of 10 x 10.
 
+    With `mirror`, the grid looks the same from all sides: it is turned and reflected into itself,
+    rooms and directions alike. Base rewards are drawn once for all images of a room and a
+    direction, and noise is drawn for each cell as before. What "up" does in a room is then what
+    "left", or "down", does in its images. Action by action all rooms differ; once actions are
+    renamed (`relation="lax"`), a room is like its images, of which there are up to eight: 25 rooms
+    fall into 6 kinds, `twins`, and an agent that knows how actions correspond has a quarter of
+    the work. Symmetries of games, arenas and buildings are of this sort: nobody planted the same
+    room twice, and whoever comes from another side sees it turned.
+
     Args:
         side: Cells along a side of the grid; a multiple of `room_size`.
         room_size: Cells along a side of a room.
@@ -40,10 +49,13 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
         noise: How much the cells of a room differ.
         seed: Seed of rewards and noise: part of the model, unlike the seed of `reset`.
         render_mode: "ansi", "rgb_array" or None.
+        mirror: Whether rooms are images of each other.
 
     Attributes:
         s: The present state, row * side + column.
         rooms: (n_states) the planted room of each state.
+        twins: (n_states) the first of the rooms that are images of a state's own; that itself,
+            unless `mirror`.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -56,7 +68,11 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
         noise: float = 0.02,
         seed: int = 0,
         render_mode: str | None = None,
+        mirror: bool = False,
     ) -> None:
+        if not isinstance(mirror, bool):
+            raise InvalidArgumentError(f"mirror must be True or False, got {mirror!r}")
+        self.mirror = mirror
         self.side = check_int("side", side, low=1)
         self.room_size = check_int("room_size", room_size, low=1)
         if self.side % self.room_size:
@@ -83,6 +99,11 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
         row, col = np.divmod(np.arange(n), self.side)
         self.rooms: IntArray = row // self.room_size * per_side + col // self.room_size
         base = rng.random((per_side**2, len(ACTIONS)))
+        self.twins: IntArray = self.rooms
+        if mirror:
+            first = _first_images(per_side)
+            base = base.ravel()[first]
+            self.twins = (first.min(axis=1) // len(ACTIONS))[self.rooms]
         self._rewards: FloatArray = base[self.rooms] + self.noise * rng.random((n, len(ACTIONS)))
         self._slips: FloatArray = self.slip * (1.0 + self.noise * rng.uniform(-1.0, 1.0, n))
         if self.room_size == 1:
@@ -171,6 +192,7 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
                 "method": "self",
                 "side": side,
                 "room_size": size,
+                **({"mirror": True} if self.mirror else {}),
                 "digits": [["row", side], ["column", side]],
             },
         )
@@ -248,6 +270,25 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
             20,
         )
         return image
+
+
+def _first_images(per_side: int) -> IntArray:
+    """(rooms, actions) the first room and action, as one number, that each is an image of.
+
+    The eight symmetries of a square move rooms about the centre of the grid, and directions
+    likewise.
+    """
+    rooms = np.arange(per_side**2)
+    place = np.stack(np.divmod(rooms, per_side), axis=1) * 2 - (per_side - 1)  # from the centre
+    found = []
+    for flip in (np.array([[1, 0], [0, 1]]), np.array([[1, 0], [0, -1]])):
+        for turns in range(4):
+            symmetry = np.linalg.matrix_power(np.array([[0, -1], [1, 0]]), turns) @ flip
+            row, col = ((place @ symmetry.T + per_side - 1) // 2).T
+            moved = STEPS @ symmetry.T
+            action = (moved[:, None] == STEPS).all(axis=2).argmax(axis=1)
+            found.append((row * per_side + col)[:, None] * len(ACTIONS) + action)
+    return np.asarray(np.min(found, axis=0))
 
 
 def room_colours(count: int) -> np.ndarray[Any, Any]:

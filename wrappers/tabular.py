@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import math
 import weakref
@@ -14,21 +15,25 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.error import ResetNeeded
 from gymnasium.utils import RecordConstructorArgs
 
 from bisim_abstract._base.arrays import frozen
 from bisim_abstract._base.checks import check_choice, check_int
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.types import ProgressCallback
+from bisim_abstract._base.types import BoolArray, ProgressCallback
 from bisim_abstract._model.checks import check_distribution
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidMDPError
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
+    TableSource,
+    as_mask,
     find_source,
     has_table,
     layers,
+    mask_reader,
     plain_action,
     state_reader,
 )
@@ -43,6 +48,7 @@ def extract_mdp(
     *,
     terminal: str = "absorb",
     reachable_only: bool = False,
+    action_masks: bool = False,
     env_args: Mapping[str, Any] | None = None,
     start: npt.ArrayLike | None = None,
     seed: int = 0,
@@ -65,6 +71,11 @@ def extract_mdp(
         terminal: "absorb" sends every transition that ends an episode to one added absorbing
             state that pays nothing; "table" follows the table literally, beyond the end.
         reachable_only: Keep only states that can be reached from the start distribution.
+        action_masks: Ask the environment which actions each state has, and leave out the others.
+            Environments with a table, or that describe themselves, tell by a method
+            `action_mask(state)`, the state being one of their own ids, as Taxi does; those that
+            are enumerated tell in `info["action_mask"]` of `reset` and `step`. The added absorbing
+            state has all actions.
         env_args: Arguments for `gymnasium.make`, where `env` is an id.
         start: (number of the environment's states) start distribution, where the environment
             does not tell it.
@@ -98,6 +109,7 @@ def extract_mdp(
                 made,
                 terminal=terminal,
                 reachable_only=reachable_only,
+                action_masks=action_masks,
                 start=start,
                 seed=seed,
                 checks=checks,
@@ -116,22 +128,26 @@ def extract_mdp(
             f"start goes with environments that have a P table; {env_name(env)} tells its own"
         )
     if source is not None:
-        mdp = source.to_mdp(terminal=terminal)
+        mdp = _described(env, source, terminal, action_masks)
         mdp = mdp.with_metadata(method=mdp.metadata.get("method", "self"))
     elif has_table(env):
-        mdp = _from_table(env, terminal, start, seed)
+        mdp = _from_table(env, terminal, start, seed, action_masks)
     else:
         with shown(callback, progress) as report:
-            mdp = _enumerated(env, terminal, seed, max_states, checks, report)
+            mdp = _enumerated(env, terminal, seed, max_states, checks, action_masks, report)
         if terminal == "absorb" and checks >= CHECKS:
-            _remember(env, seed, mdp)
+            _remember(env, seed, mdp, action_masks)
+    if action_masks:
+        mdp = mdp.with_metadata(action_masks=True)
     compare_with_steps(env, mdp, terminal=terminal, seed=seed, checks=checks)
     if reachable_only:
         mdp = mdp.restrict(mdp.reachable())
     return _named(mdp, env, terminal=terminal, reachable_only=reachable_only)
 
 
-def extract_again(env: gym.Env[Any, Any], *, seed: int, max_states: int) -> TabularMDP:
+def extract_again(
+    env: gym.Env[Any, Any], *, seed: int, max_states: int, action_masks: bool = False
+) -> TabularMDP:
     """`extract_mdp` by default, without enumerating what this very environment was found to be.
 
     That a certificate fits what is remembered does not show that the environment still does: it
@@ -140,7 +156,7 @@ def extract_again(env: gym.Env[Any, Any], *, seed: int, max_states: int) -> Tabu
     and a change to any of them shows at the first reset. (Globals of its module are not looked at.)
     Tables are not remembered: reading one is quick, and steps would follow a changed one.
     """
-    mdp = _remembered(env, seed, max_states)
+    mdp = _remembered(env, seed, max_states, action_masks)
     if mdp is not None:
         _refuse_unfaithful(env)
         try:
@@ -150,7 +166,7 @@ def extract_again(env: gym.Env[Any, Any], *, seed: int, max_states: int) -> Tabu
             is_true = False
         if is_true:
             return _named(mdp, env, terminal="absorb", reachable_only=False)
-    return extract_mdp(env, seed=seed, max_states=max_states)
+    return extract_mdp(env, seed=seed, max_states=max_states, action_masks=action_masks)
 
 
 @dataclass(frozen=True)
@@ -161,12 +177,14 @@ class _Enumeration:
         env: Itself, so that an address which is used again is not mistaken for it.
         shared: Digest of what its class has.
         seed: The seed.
+        action_masks: Whether it was asked for the actions of its states.
         mdp: The model.
     """
 
     env: weakref.ref[gym.Env[Any, Any]]
     shared: bytes
     seed: int
+    action_masks: bool
     mdp: TabularMDP
 
 
@@ -174,7 +192,7 @@ class _Enumeration:
 _enumerations: dict[int, _Enumeration] = {}
 
 
-def _remember(env: gym.Env[Any, Any], seed: int, mdp: TabularMDP) -> None:
+def _remember(env: gym.Env[Any, Any], seed: int, mdp: TabularMDP, action_masks: bool) -> None:
     inner = env.unwrapped
     address = id(inner)
 
@@ -183,17 +201,20 @@ def _remember(env: gym.Env[Any, Any], seed: int, mdp: TabularMDP) -> None:
 
     shared = class_digest(inner)
     if shared is not None:
-        _enumerations[address] = _Enumeration(weakref.ref(inner, forget), shared, seed, mdp)
+        found = _Enumeration(weakref.ref(inner, forget), shared, seed, action_masks, mdp)
+        _enumerations[address] = found
 
 
-def _remembered(env: gym.Env[Any, Any], seed: int, max_states: int) -> TabularMDP | None:
+def _remembered(
+    env: gym.Env[Any, Any], seed: int, max_states: int, action_masks: bool
+) -> TabularMDP | None:
     if find_source(env) is not None:  # a wrapper around what was enumerated
         return None
     inner = env.unwrapped
     known = _enumerations.get(id(inner))
     if known is None or known.env() is not inner or known.seed != seed:
         return None
-    if class_digest(inner) != known.shared:
+    if class_digest(inner) != known.shared or known.action_masks != action_masks:
         return None
     mdp = known.mdp
     is_allowed = mdp.n_states - (mdp.terminal_state is not None) <= max_states
@@ -216,7 +237,9 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     Observations, rewards and actions are untouched. `info` gains "state", the index of the
     present state in `mdp`, and "env_state", the environment's own id of it. After a step that
-    ended the episode, "state" is the absorbing state (with terminal="absorb").
+    ended the episode, "state" is the absorbing state (with terminal="absorb"). Where states lack
+    actions (`action_masks`), `info["action_mask"]` and `action_masks()` tell which there are; one
+    that is taken all the same goes to the environment as it is.
 
     Where the model was enumerated it is that of one seed: every reset then uses this seed,
     whatever seed it is given.
@@ -237,6 +260,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         *,
         terminal: str = "absorb",
         reachable_only: bool = False,
+        action_masks: bool = False,
         seed: int = 0,
         max_states: int = 100_000,
     ) -> None:
@@ -244,6 +268,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             self,
             terminal=terminal,
             reachable_only=reachable_only,
+            action_masks=action_masks,
             seed=seed,
             max_states=max_states,
         )
@@ -252,9 +277,11 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             env,
             terminal=terminal,
             reachable_only=reachable_only,
+            action_masks=action_masks,
             seed=seed,
             max_states=max_states,
         )
+        self._state: int | None = None
         self._absorbs = terminal == "absorb"
         self._one_seed = seed if self.mdp.metadata["method"] == "enumeration" else None
         ids = self.mdp.state_ids.tolist()
@@ -274,18 +301,26 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(plain_action(action))
         return observation, reward, terminated, truncated, self._with_state(info, terminated)
 
+    def action_masks(self) -> BoolArray:
+        """(n_actions) which actions the present state has, as MaskablePPO asks for them."""
+        if self._state is None:
+            raise ResetNeeded("call reset() before action_masks()")
+        return np.array(self.mdp.available[self._state])
+
     def _with_state(self, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
         ident = state_reader(self.env)()
-        if terminated and self._absorbs:
-            state = self.mdp.terminal_state
-        else:
-            state = self._place.get(ident)
-            if state is None:
-                raise ExtractionError(
-                    f"the environment is in state {ident}, which its model does not have; was "
-                    "it changed, or reset to another layout, after the model was extracted?"
-                )
-        return {**info, "state": state, "env_state": ident}
+        is_end = terminated and self._absorbs
+        state = self.mdp.terminal_state if is_end else self._place.get(ident)
+        if state is None:
+            raise ExtractionError(
+                f"the environment is in state {ident}, which its model does not have; was "
+                "it changed, or reset to another layout, after the model was extracted?"
+            )
+        self._state = state
+        gained = {"state": state, "env_state": ident}
+        if self.mdp.has_action_sets:
+            gained["action_mask"] = self.mdp.available[state].astype(np.int8)
+        return {**info, **gained}
 
 
 def env_name(env: gym.Env[Any, Any]) -> str:
@@ -345,8 +380,43 @@ def _is_continuous(space: spaces.Space[Any]) -> bool:
     return False
 
 
+def _described(
+    env: gym.Env[Any, Any], source: TableSource, terminal: str, action_masks: bool
+) -> TabularMDP:
+    """What an environment says of itself, with the actions of its states if it is asked."""
+    tell: Any = source.to_mdp
+    if not action_masks:
+        mdp: TabularMDP = tell(terminal=terminal)
+    elif "action_masks" in inspect.signature(tell).parameters:
+        mdp = tell(terminal=terminal, action_masks=True)
+    else:
+        mdp = tell(terminal=terminal)
+        if not mdp.has_action_sets:  # else it has told already
+            mdp = mdp.with_available(_told_masks(env, mdp))
+    return mdp
+
+
+def _told_masks(env: gym.Env[Any, Any], mdp: TabularMDP) -> BoolArray:
+    """(n_states, n_actions) what an environment tells of the actions of each state."""
+    tell = mask_reader(env)
+    if tell is None:
+        raise ExtractionError(
+            f"{env_name(env)} does not tell which actions a state has: give it a method "
+            "action_mask(state), or extract it without action_masks"
+        )
+    masks = np.ones(mdp.rewards.shape, bool)
+    for k, ident in enumerate(mdp.state_ids.tolist()):
+        if ident >= 0:
+            masks[k] = as_mask(tell(ident), mdp.n_actions, f"state {ident} of {env_name(env)}")
+    return masks
+
+
 def _from_table(
-    env: gym.Env[Any, Any], terminal: str, start: npt.ArrayLike | None, seed: int
+    env: gym.Env[Any, Any],
+    terminal: str,
+    start: npt.ArrayLike | None,
+    seed: int,
+    action_masks: bool,
 ) -> TabularMDP:
     inner: Any = env.unwrapped
     table = inner.P
@@ -364,6 +434,8 @@ def _from_table(
             f"the P table of {env_name(env)} has {mdp.n_actions} actions, its action space is "
             f"{env.action_space}"
         )
+    if action_masks:
+        mdp = mdp.with_available(_told_masks(env, mdp))
     entries: dict[str, Any] = {"method": "table", **_reachable_counts(mdp, table, terminal)}
     digits = _digits(inner, len(table))
     if digits:
@@ -395,7 +467,7 @@ def _reachable_counts(mdp: TabularMDP, table: Any, terminal: str) -> dict[str, i
     ends = {
         int(successor)
         for s in live
-        for a in range(mdp.n_actions)
+        for a in np.flatnonzero(mdp.available[s]).tolist()
         for prob, successor, _, done in table[s][a]
         if done and prob > 0.0
     }
@@ -431,6 +503,7 @@ def _enumerated(
     seed: int,
     max_states: int,
     checks: int,
+    action_masks: bool,
     callback: ProgressCallback | None,
 ) -> TabularMDP:
     from bisim_abstract.wrappers.enumerate import enumerate_mdp
@@ -441,6 +514,7 @@ def _enumerated(
         max_states=max_states,
         checks=checks,
         terminal=terminal,
+        action_masks=action_masks,
         callback=callback,
     )
 
@@ -464,6 +538,8 @@ def compare_with_steps(
     is_given: bool = False,
 ) -> bool:
     """Raise if real steps, through all wrappers, contradict the table.
+
+    Only actions that states have are taken. What the others do, the model does not know.
 
     Args:
         env: The environment; a copy of it is stepped.
@@ -495,7 +571,7 @@ def compare_with_steps(
     needs_reset = True
     for k in range(checks):
         if needs_reset:
-            trial.reset(seed=seed if one_seed else seed + k)
+            _, info = trial.reset(seed=seed if one_seed else seed + k)
             before = read()
             if place.get(before) is None or mdp.start[place[before]] <= 0.0:
                 raise ExtractionError(
@@ -503,9 +579,11 @@ def compare_with_steps(
                     "distribution excludes; a wrapper may change how episodes start"
                 )
         before = read()
-        action = int(rng.integers(mdp.n_actions))
-        _, reward, terminated, truncated, _ = trial.step(action)
-        problem = check(before, action, read(), float(reward), bool(terminated))
+        own = np.flatnonzero(mdp.available[place[before]])
+        problem = _mask_problem(mdp, place[before], info)
+        action = int(own[rng.integers(own.size)])
+        _, reward, terminated, truncated, info = trial.step(action)
+        problem = problem or check(before, action, read(), float(reward), bool(terminated))
         if problem:
             stack = " > ".join(type(layer).__name__ for layer in layers(env))
             raise ExtractionError(
@@ -515,6 +593,16 @@ def compare_with_steps(
             )
         needs_reset = bool(terminated or truncated)
     return True
+
+
+def _mask_problem(mdp: TabularMDP, state: int, info: dict[str, Any]) -> str:
+    """What is wrong with the action mask that comes with a state ("" if nothing is)."""
+    if not mdp.metadata.get("action_masks") or "action_mask" not in info:
+        return ""
+    told = np.asarray(info["action_mask"]) != 0
+    if np.array_equal(told, mdp.available[state]):
+        return ""
+    return f"info has the action mask {told.tolist()}, not {mdp.available[state].tolist()}"
 
 
 def _outcome_check(

@@ -16,14 +16,16 @@ from bisim_abstract._base.npz import read_record, write_record
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract._model.observations import Observations
-from bisim_abstract._model.policies import check_table
+from bisim_abstract._model.policies import check_table, lift_table
+from bisim_abstract._model.renaming import actions_called
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
 __all__ = ["GroundAgent"]
 
 FORMAT = "bisim_abstract.GroundAgent"
-VERSION = 1
+VERSION = 2
 ARRAYS = ("policy", "keys", "clusters")
+NAMES = ("kinds", "renaming")  # both, where actions are not called what they are
 SETTINGS = ("n_actions", "has_end", "layout", "metadata")
 
 
@@ -33,20 +35,25 @@ class GroundAgent:
     `AbstractedEnv.deploy` makes one of whatever was learned on the clusters, and `load` reads one
     from a file. It holds a table of actions over clusters, and which observation belongs to which
     cluster: neither the abstraction, nor its certificate, nor the library that trained the agent
-    is needed any more.
+    is needed any more. Where clusters have names for actions, it also holds what each action of
+    the environment is called, and `predict` tells the environment's own.
 
     Args:
-        policy: (n_clusters) actions, or (n_clusters, n_actions) probabilities; where episodes
-            end, one more for the end, in which nobody acts.
-        observations: The cluster of each observation.
-        n_actions: Number of actions.
+        policy: (n_clusters) actions, or (n_clusters, n_actions) probabilities, by their names
+            there; where episodes end, one more for the end, in which nobody acts.
+        observations: The cluster of each observation; with `kinds`, its kind.
+        n_actions: Number of the environment's actions.
         has_end: Whether the last row is that of the end.
+        kinds: (n_kinds) clusters: a kind are those states of a cluster that call their actions
+            the same. Needed with `renaming`.
+        renaming: (n_kinds, n_actions) what each action is called by states of a kind, -1 where
+            they lack it. By default, actions are called what they are, and kinds are clusters.
         seed: Seed or generator of actions that are drawn.
         metadata: Where it comes from; JSON values.
 
     Attributes:
         policy: The table, read-only.
-        n_actions: Number of actions.
+        n_actions: Number of the environment's actions.
         has_end: Whether its last row is that of the end of episodes.
         metadata: Where it comes from: environment, model, and what is proven of the clusters.
 
@@ -73,27 +80,32 @@ class GroundAgent:
         *,
         n_actions: int,
         has_end: bool = False,
+        kinds: npt.ArrayLike | None = None,
+        renaming: npt.ArrayLike | None = None,
         seed: SeedLike = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self.n_actions = check_int("n_actions", n_actions, low=1)
-        self.policy = _checked(policy, self.n_actions)
+        self.policy = _checked(policy, self.n_actions, is_renamed=renaming is not None)
+        self._kinds, self._renaming = _checked_names(kinds, renaming, self.policy, self.n_actions)
         if not isinstance(has_end, bool):
             raise InvalidArgumentError(f"has_end must be True or False, got {has_end!r}")
         self.has_end = has_end
-        top = int(observations.clusters.max())
-        if observations.clusters.min() < 0 or top >= self.policy.shape[0]:
+        top, count = int(observations.clusters.max()), self._kinds.size
+        if observations.clusters.min() < 0 or top >= count:
+            what = "clusters" if self._renaming is None else "kinds"
             raise InvalidArgumentError(
-                f"observations must belong to clusters in [0, {self.policy.shape[0]}), got {top}"
+                f"observations must belong to {what} in [0, {count}), got {top}"
             )
         self.metadata: dict[str, Any] = checked_metadata(metadata or {})
         self._observations = observations
         self._rng = as_generator(seed)
         self._sums: FloatArray | None = None
-        self._best = np.asarray(self.policy, np.int64)
+        best = self.policy if self.policy.ndim == 1 else self.policy.argmax(axis=1)
+        names = np.asarray(best[self._kinds], np.int64)
+        self._best = names if self._renaming is None else actions_called(self._renaming, names)
         if self.policy.ndim == 2:
-            self._best = np.asarray(self.policy.argmax(axis=1), np.int64)
-            sums = np.cumsum(self.policy, axis=1)
+            sums = np.cumsum(lift_table(self.policy, self._kinds, self._renaming), axis=1)
             self._sums = np.asarray(sums / sums[:, -1:])  # ends in exactly 1: no draw is beyond
 
     @property
@@ -121,7 +133,8 @@ class GroundAgent:
         Raises:
             InvalidArgumentError: If no state of the model gives such an observation.
         """
-        return self._observations.find(observation)
+        found = self._kinds[self._observations.find(observation)]
+        return found if found.ndim else np.int64(found)
 
     def predict(
         self,
@@ -141,15 +154,16 @@ class GroundAgent:
                 is drawn.
 
         Returns:
-            The action, a number for one observation and an array for a batch; and `state`.
+            The environment's own action, a number for one observation and an array for a batch;
+            and `state`.
 
         Raises:
             InvalidArgumentError: If no state of the model gives such an observation.
         """
-        clusters = self.cluster(observation)
+        kinds = self._observations.find(observation)
         if deterministic or self._sums is None:
-            return self._best[clusters], state
-        rows = self._sums[clusters]
+            return self._best[kinds], state
+        rows = self._sums[kinds]
         drawn = self._rng.random(rows.shape[:-1])
         actions = (rows <= np.asarray(drawn)[..., None]).sum(axis=-1)
         return (actions if actions.ndim else np.int64(actions)), state
@@ -165,6 +179,8 @@ class GroundAgent:
             "keys": self._observations.keys,
             "clusters": self._observations.clusters,
         }
+        if self._renaming is not None:
+            arrays |= {"kinds": self._kinds, "renaming": self._renaming}
         header = {
             "n_actions": self.n_actions,
             "has_end": self.has_end,
@@ -187,7 +203,9 @@ class GroundAgent:
         rng = as_generator(seed)
         header, arrays = read_record(path, kind=FORMAT, version=VERSION, what="agent")
         try:
-            if set(arrays) != set(ARRAYS) or set(header) != set(SETTINGS):
+            names = set(NAMES) & set(arrays)
+            is_whole = set(arrays) - names == set(ARRAYS) and len(names) in (0, len(NAMES))
+            if not is_whole or set(header) != set(SETTINGS):
                 raise FileFormatError(f"{path} has parts missing or too many")
             known = Observations(header["layout"], arrays["keys"], arrays["clusters"])
             return cls(
@@ -195,6 +213,8 @@ class GroundAgent:
                 known,
                 n_actions=header["n_actions"],
                 has_end=header["has_end"],
+                kinds=arrays.get("kinds"),
+                renaming=arrays.get("renaming"),
                 seed=rng,
                 metadata=header["metadata"],
             )
@@ -228,10 +248,12 @@ class GroundAgent:
         return table_html("Agent of the environment itself", rows)
 
 
-def _checked(policy: npt.ArrayLike, n_actions: int) -> IntArray | FloatArray:
-    """The table, read-only, if it is one."""
+def _checked(policy: npt.ArrayLike, n_actions: int, *, is_renamed: bool) -> IntArray | FloatArray:
+    """The table, read-only, if it is one; there may be fewer names than actions."""
     given = np.asarray(policy)
-    if given.size == 0 or given.ndim not in (1, 2) or given.shape[1:] not in ((), (n_actions,)):
+    widths = range(1, n_actions + 1) if is_renamed else (n_actions,)
+    is_table = given.ndim == 1 or (given.ndim == 2 and given.shape[1] in widths)
+    if given.size == 0 or not is_table:
         raise InvalidArgumentError(
             f"policy must be actions, or probabilities of {n_actions} actions, by cluster, got "
             f"shape {given.shape}"
@@ -239,3 +261,36 @@ def _checked(policy: npt.ArrayLike, n_actions: int) -> IntArray | FloatArray:
     table = frozen("policy", given, np.int64 if given.ndim == 1 else np.float64)
     check_table(table, n_actions)
     return table
+
+
+def _checked_names(
+    kinds: npt.ArrayLike | None,
+    renaming: npt.ArrayLike | None,
+    policy: IntArray | FloatArray,
+    n_actions: int,
+) -> tuple[IntArray, IntArray | None]:
+    """The cluster of each kind, and what it calls its actions, read-only, if they fit the table."""
+    if (kinds is None) != (renaming is None):
+        raise InvalidArgumentError("kinds and renaming must be given together, or neither")
+    count = policy.shape[0]
+    if kinds is None or renaming is None:
+        return frozen("kinds", np.arange(count), np.int64), None
+    clusters = frozen("kinds", kinds, np.int64)
+    if (
+        clusters.ndim != 1
+        or clusters.size == 0
+        or not 0 <= clusters.min() <= clusters.max() < count
+    ):
+        raise InvalidArgumentError(f"kinds must belong to clusters in [0, {count})")
+    names = frozen("renaming", renaming, np.int64)
+    top = n_actions if policy.ndim == 1 else policy.shape[1]
+    if (
+        names.shape != (clusters.size, n_actions)
+        or not -1 <= names.min() <= names.max() < top
+        or not (names >= 0).any(axis=1).all()
+    ):
+        raise InvalidArgumentError(
+            f"renaming must have shape {(clusters.size, n_actions)} and hold names in [0, {top}), "
+            "-1 for what is lacking, and one name at least in each row"
+        )
+    return clusters, names

@@ -22,7 +22,7 @@ names at all. So any renaming gives a proof, and a better one a smaller loss.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ from bisim_abstract._exact.planning import find_optimal, follow_policy, value_it
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.policies import lift_table, uniform_policy
-from bisim_abstract._model.renaming import RELATIONS
+from bisim_abstract._model.renaming import RELATIONS, own_names
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["prove_value"]
@@ -211,7 +211,10 @@ def prove_value(
         if by == "start"
         else (lambda value: (value.loss, value.start_loss))
     )
-    return min(found, key=rank)
+    best = min(found, key=rank)
+    if relation == "lax" and best.renaming is None:
+        return replace(best, renaming=own_names(mdp))  # matched, and called what they are
+    return best
 
 
 def matched_actions(mdp: TabularMDP, labels: npt.ArrayLike, relation: str) -> IntArray | None:
@@ -389,8 +392,6 @@ def _with_radii(
     With the span fixed, the radii are additions to the rewards, and the model is an ordinary
     one. A constant has span 0: the first bound to compare with.
     """
-    from dataclasses import replace
-
     estimate = mdp.estimate
     assert estimate is not None
     n = mdp.n_states

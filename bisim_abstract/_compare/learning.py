@@ -21,6 +21,7 @@ from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._exact.planning import Values, value_iteration
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.policies import uniform_policy
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["Curve", "QLearning", "learning_curve", "score_above_random"]
@@ -54,6 +55,9 @@ class Curve:
 
 class QLearning:
     """Tabular Q-learning, epsilon-greedy, with a step size that falls with the visits of a pair.
+
+    Where the environment has `action_masks()`, as `AbstractedEnv` and `TabularEnv` do, only
+    actions that a state has are tried, learned of, and chosen.
 
     Args:
         env: An environment with Discrete observations (unless `n_states` is given) and actions.
@@ -105,12 +109,28 @@ class QLearning:
         )
         self.table = np.full((size, self.n_actions), check_real("start", start))
         self.visits = np.zeros(self.table.shape, np.int64)
+        self.available = np.ones(self.table.shape, bool)
+        self._has_asked = np.zeros(size, bool)
+        try:
+            self._masks: Callable[[], Any] | None = env.get_wrapper_attr("action_masks")
+        except AttributeError:
+            self._masks = None
         self.rng = np.random.default_rng(check_int("seed", seed, low=0))
         self.steps = 0
         self._state = self._seen(*env.reset(seed=seed))
 
     def _seen(self, observation: Any, info: dict[str, Any]) -> int:
-        return int(info["state"] if self._by_info else observation)
+        state = int(info["state"] if self._by_info else observation)
+        if self._masks is not None and not self._has_asked[state]:
+            self.available[state] = self._masks()
+            self._has_asked[state] = True
+        return state
+
+    def _values(self, state: int) -> FloatArray:
+        """(n_actions) what actions are worth, -inf where there are none."""
+        if self._masks is None:
+            return np.asarray(self.table[state])
+        return np.where(self.available[state], self.table[state], -np.inf)
 
     def learn(self, steps: int) -> None:
         """Take so many steps."""
@@ -123,15 +143,24 @@ class QLearning:
         first, last = self.epsilon
         done = np.minimum((self.steps + np.arange(steps)) / self.decay, 1.0)
         explore = self.rng.random(steps) < first + (last - first) * done
-        random = self.rng.integers(self.n_actions, size=steps)
+        is_free = self._masks is None
+        random = self.rng.integers(self.n_actions, size=steps) if is_free else None
+        draws = None if is_free else self.rng.random(steps)
         table, visits = self.table, self.visits
         for k in range(steps):
             state = self._state
             row = table[state]
-            action = int(random[k]) if explore[k] else int(row.argmax())
+            if not explore[k]:
+                action = int(self._values(state).argmax())
+            elif random is not None:
+                action = int(random[k])
+            else:
+                assert draws is not None
+                own = np.flatnonzero(self.available[state])
+                action = int(own[int(draws[k] * own.size)])
             observation, reward, terminated, truncated, info = self.env.step(action)
             after = self._seen(observation, info)
-            ahead = 0.0 if terminated else float(table[after].max())
+            ahead = 0.0 if terminated else float(self._values(after).max())
             visits[state, action] += 1
             rate = 10.0 / (9.0 + visits[state, action])
             row[action] += rate * (float(reward) + self.gamma * ahead - row[action])
@@ -142,7 +171,8 @@ class QLearning:
 
     def policy(self) -> IntArray:
         """(n_states) greedy actions."""
-        return np.asarray(self.table.argmax(axis=1), np.int64)
+        values = np.where(self.available, self.table, -np.inf)
+        return np.asarray(values.argmax(axis=1), np.int64)
 
 
 def learning_curve(
@@ -202,9 +232,8 @@ def score_above_random(
         optimal: `value_iteration(mdp, gamma)`, if known already.
     """
     best = value_iteration(mdp, gamma) if optimal is None else optimal
-    uniform = np.full(mdp.rewards.shape, 1.0 / mdp.n_actions)
     random = random_values(mdp, gamma)
-    span = value_loss(mdp, gamma, uniform, optimal=best, random=random)
+    span = value_loss(mdp, gamma, uniform_policy(mdp), optimal=best, random=random)
     is_flat = span.start_lower <= 0.0  # random actions are not proven worse than the best
 
     def score(policy: Any) -> float:

@@ -63,8 +63,8 @@ def compare_clusterings(
         mdp: The model.
         clusterings: (n_states) labels by name.
         gamma: The discount, in [0, 1).
-        relation: Whether actions of a cluster's states correspond by name ("plain") or are
-            matched ("lax").
+        relation: Whether actions of a cluster's members correspond by their names ("plain") or are
+            matched by what they do ("lax"), for each clustering.
         optimal: `value_iteration(mdp, gamma)`, if known already.
     """
     check_mdp(mdp, call="compare_clusterings(mdp, clusterings, gamma)")
@@ -126,12 +126,11 @@ def compare_abstractions(
     # Every cluster gets a state, so that there are k of them.
     chance = np.concatenate([np.arange(k), rng.integers(k, size=n - k)])
     others["chance"] = rng.permutation(chance)
-    rows = compare_clusterings(mdp, own | others, gamma, relation=certificate.relation)
+    relation = certificate.relation
+    rows = compare_clusterings(mdp, own | others, gamma, relation=relation)
     if is_certified:
         value = certificate.value if tau == certificate.tau else None
-        proven = value
-        if proven is None:
-            proven = prove_value(mdp, upper, gamma, relation=certificate.relation)
+        proven = prove_value(mdp, upper, gamma, relation=relation) if value is None else value
         loss = value_loss(mdp, gamma, proven.lifted_policy)
         rows[0] = replace(rows[0], loss=loss, is_certified=True, bound=proven.loss)
     return rows

@@ -532,7 +532,7 @@ def rewrite(path: Path, *, header: dict[str, Any] | None = None, **arrays: Any) 
     ("change", "message"),
     [
         ({"header": {"format": "bisim_abstract.Certificate"}}, "holds a bisim_abstract.Cert"),
-        ({"header": {"version": 2}}, "format version 2; this release reads 1"),
+        ({"header": {"version": 1}}, "format version 1; this release reads 2"),
         ({"header": {"more": 1}}, "parts missing or too many"),
         ({"more": [1]}, "parts missing or too many"),
         ({"header": {"n_actions": 0}}, "n_actions must be at least 1"),

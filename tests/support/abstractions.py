@@ -9,7 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from bisim_abstract import Certificate, certify, prove_value
 from bisim_abstract._verify import remembered
+from bisim_abstract.wrappers import extract_mdp
 
 ROOMS = "bisim_abstract/RoomsGrid-v0"
 
@@ -92,6 +94,60 @@ class Leaves(gym.Env[np.int64, np.int64]):
             return np.int64(0), 0.0, True, False, {}
         self.s = 1 - self.s
         return np.int64(self.s), 0.0, False, False, {}
+
+
+# -- names of actions --------------------------------------------------------------------------
+
+
+class Fork(gym.Env[Any, Any]):
+    """A hall from which chance leads left or right, to rooms that are mirror images.
+
+    In the left room (0) action 1 finds the way out, in the right one (1) action 0 does, and pays
+    1; all others stay. Whatever is done in the hall (2) pays 10. So rooms are alike once actions
+    are renamed: "stay" (0) and "go" (1) in both, of three actions each. The hall has one name.
+
+    Args:
+        is_dark: Whether both rooms look the same.
+    """
+
+    action_space = gym.spaces.Discrete(3)
+    initial_state_distrib = np.array([0.0, 0.0, 1.0])
+    renaming = np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]])  # the last is the end
+    clusters = (0, 0, 1, 2)
+
+    def __init__(self, *, is_dark: bool = False) -> None:
+        self.is_dark = is_dark
+        self.observation_space = gym.spaces.Discrete(3)
+        self.P = {
+            2: {a: [(0.5, 0, 10.0, False), (0.5, 1, 10.0, False)] for a in range(3)},
+        }
+        for room in (0, 1):
+            self.P[room] = {
+                a: [(1.0, room, 1.0, True)] if a == 1 - room else [(1.0, room, 0.0, False)]
+                for a in range(3)
+            }
+        self.s = 2
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.s = 2
+        return self._seen(), {"action_mask": np.ones(3, np.int8)}
+
+    def step(self, action: Any) -> Any:
+        outcomes = self.P[self.s][int(action)]
+        _, self.s, reward, is_over = outcomes[int(self.np_random.integers(len(outcomes)))]
+        return self._seen(), reward, is_over, False, {"action_mask": np.ones(3, np.int8)}
+
+    def _seen(self) -> np.int64:
+        return np.int64(0 if self.is_dark and self.s < 2 else self.s)
+
+
+def of_fork(**options: Any) -> Certificate:
+    """A certificate of its two clusters, whose value renames actions."""
+    mdp = extract_mdp(Fork(**options), checks=0)
+    found = certify(mdp, GAMMA, tau=6.0)
+    value = prove_value(mdp, found.labels_upper, GAMMA, renaming=Fork.renaming)
+    return found.with_proven(value)
 
 
 # -- conventions -------------------------------------------------------------------------------
