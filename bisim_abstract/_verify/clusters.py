@@ -150,7 +150,7 @@ def _check_apart(
     clusters = claims.labels_lower
     if claims.n_states == 1 or clusters.max() == 0:
         return
-    cells, used = _find_cells(claims)
+    cells, used = _find_cells(claims, limit_float)
     count = int(cells.max()) + 1
     if count > CELL_LIMIT:
         raise VerificationError(
@@ -183,13 +183,23 @@ def _check_apart(
             )
 
 
-def _find_cells(claims: Claims) -> tuple[IntArray, list[Table]]:
+def _keeps_sets_apart(claims: Claims, limit: float) -> bool:
+    """Whether states with different actions are."""
+    return claims.states.apart is not None and claims.states.apart > limit
+
+
+def _find_cells(claims: Claims, limit: float) -> tuple[IntArray, list[Table]]:
     """States that neither claimed clusters nor levels tell apart, and the levels that count.
 
-    A level that would make too many cells is left for single pairs.
+    A level that would make too many cells is left for single pairs, and so are action sets.
     """
     cells = claims.labels_lower
     used: list[Table] = []
+    if _keeps_sets_apart(claims, limit):
+        sets = claims.states.sets
+        finer = np.unique(cells * (sets.max() + 1) + sets, return_inverse=True)[1]
+        if finer.max() < CELL_LIMIT:
+            cells = finer.reshape(-1).astype(np.int64)
     for level in claims.levels:
         keys = cells * level.n + level.labels
         finer = np.unique(keys, return_inverse=True)[1]
@@ -212,8 +222,17 @@ def _open_cells(
     some = order[cut]
     cluster = claims.labels_lower[some]
     states = claims.states
-    low = np.minimum.reduceat(states.low[order], cut)
-    high = np.maximum.reduceat(states.high[order], cut)
+    ends = states.low, states.high
+    if states.is_lax:
+        # A reward of one action says nothing where actions are matched: the best and the worst do,
+        # which Hausdorff distances are not below. Actions that a state lacks pay what another does.
+        low, high = ends
+        ends = (
+            np.stack([low.min(axis=1), low.max(axis=1)], axis=1),
+            np.stack([high.min(axis=1), high.max(axis=1)], axis=1),
+        )
+    low = np.minimum.reduceat(ends[0][order], cut)
+    high = np.maximum.reduceat(ends[1][order], cut)
     boxes: list[tuple[FloatArray, FloatArray, float]] = []
     for a in range(low.shape[1]):
         boxes.append((low[:, a].copy(), high[:, a].copy(), 0.0))
@@ -229,9 +248,18 @@ def _open_cells(
                 )
             )
     tables = [(level.labels[some], _neighbours(level)) for level in used]
+    # Cells of one action set, if that keeps them apart from others.
+    sets, is_pure = states.sets[some], np.zeros(count, bool)
+    if _keeps_sets_apart(claims, limit):
+        is_pure = np.minimum.reduceat(states.sets[order], cut) == np.maximum.reduceat(
+            states.sets[order], cut
+        )
     found: list[tuple[IntArray, IntArray]] = []
     for cell in range(count - 1):
-        rest = cell + 1 + np.flatnonzero(cluster[cell + 1 :] != cluster[cell])
+        is_other = cluster[cell + 1 :] != cluster[cell]
+        if is_pure[cell]:
+            is_other &= ~is_pure[cell + 1 :] | (sets[cell + 1 :] == sets[cell])
+        rest = cell + 1 + np.flatnonzero(is_other)
         for blocks, line_of in tables:
             if rest.size:
                 line = line_of(int(blocks[cell]))

@@ -20,6 +20,7 @@ from bisim_abstract._verify.floats import (
 from bisim_abstract._verify.read import Claims, FeatureClaims, Table
 
 Costs = tuple[Fraction, Fraction]
+Match = tuple[int, int]  # an action of the first block, and one of the second
 
 
 class ExactTable:
@@ -34,7 +35,8 @@ class ExactTable:
             intervals are read from it; the table has them rounded outward.
 
     Attributes:
-        limit: The diameter D that the rewards allow.
+        limit: The diameter D that the rewards allow, and that of different action sets.
+        whole_limit: What it would be if any two rewards were compared.
     """
 
     def __init__(
@@ -54,27 +56,32 @@ class ExactTable:
         self._ends: dict[tuple[int, int], Costs] = {}
         self._costs: dict[tuple[int, int], Costs] = {}
         self._others: dict[tuple[int, int], Costs] = {}
-        span = Fraction(0)
-        for action in range(table.low.shape[1]):
-            tops, bottoms = self._extremes(action)
-            span = max(span, tops - bottoms)
+        ends = [self._extremes(action) for action in range(table.low.shape[1])]
+        whole = max(high for high, _ in ends) - min(low for _, low in ends)
+        # Where actions are matched, any two rewards may be compared.
+        span = whole if table.is_lax else max(high - low for high, low in ends)
+        self.whole_limit = whole / (1 - self._gamma)
         self.limit = span / (1 - self._gamma)
+        if table.apart is not None:
+            self.limit = max(self.limit, Fraction(table.apart))
 
     def _extremes(self, action: int) -> Costs:
         """The highest and the lowest reward of an action, exactly."""
         table = self.table
+        blocks = np.arange(table.n)
+        if table.is_lax:  # unused actions of blocks say nothing; any that is used stands for them
+            blocks = np.flatnonzero(table.available[:, action])
+            if blocks.size == 0:
+                return self._interval(0, int(table.available[0].argmax()))[::-1]
+        low, high = table.low[blocks, action], table.high[blocks, action]
         if self._mdp is None or self._mdp.estimate is None:
-            return (
-                Fraction(float(table.high[:, action].max())),
-                Fraction(float(table.low[:, action].min())),
-            )
+            return Fraction(float(high.max())), Fraction(float(low.min()))
         # Rounded ends first; all states whose rounded end may be the exact extreme.
-        low, high = table.low[:, action], table.high[:, action]
         top = np.nextafter(np.nextafter(high.max(), -np.inf), -np.inf)
         bottom = np.nextafter(np.nextafter(low.min(), np.inf), np.inf)
         return (
-            max(self._interval(int(s), action)[1] for s in np.flatnonzero(high >= top)),
-            min(self._interval(int(s), action)[0] for s in np.flatnonzero(low <= bottom)),
+            max(self._interval(int(s), action)[1] for s in blocks[high >= top]),
+            min(self._interval(int(s), action)[0] for s in blocks[low <= bottom]),
         )
 
     def _interval(self, block: int, action: int) -> Costs:
@@ -91,11 +98,39 @@ class ExactTable:
             self._ends[key] = ends
         return self._ends[key]
 
-    def _apart(self, first: int, second: int, action: int) -> Costs:
+    def _apart(self, first: int, second: int, action: int, other: int) -> Costs:
         """Gap and span of two reward intervals."""
-        (low, high), (low_, high_) = self._interval(first, action), self._interval(second, action)
+        (low, high), (low_, high_) = self._interval(first, action), self._interval(second, other)
         one, two = high - low_, high_ - low
         return max(Fraction(0), -one, -two), max(one, two)
+
+    def _matches(self, first: int, second: int) -> list[list[Match]]:
+        """For each action that counts, the pairs of actions that may stand for it.
+
+        A backup is the largest, over these lists, of the least that such actions differ by: lists
+        of one where actions go by name.
+        """
+        table = self.table
+        one, two = (np.flatnonzero(table.available[block]).tolist() for block in (first, second))
+        if not table.is_lax:
+            return [[(a, a)] for a in one]
+        return [[(a, b) for b in two] for a in one] + [[(a, b) for a in one] for b in two]
+
+    def _start(self, first: int, second: int) -> Costs:
+        """What the rewards say of a pair."""
+        table = self.table
+        if table.apart is not None and table.sets[first] != table.sets[second]:
+            return Fraction(table.apart), Fraction(table.apart)
+        apart = [
+            [self._apart(first, second, *match) for match in matches]
+            for matches in self._matches(first, second)
+        ]
+        below, above = Fraction(0), self.limit
+        if table.lower_start == "reward":
+            below = max(min(x[0] for x in costs) for costs in apart)
+        if table.upper_start == "reward":
+            above = max(min(x[1] for x in costs) for costs in apart) + self._gamma * self.limit
+        return below, above
 
     def entry(self, first: int, second: int) -> Costs | None:
         """The stored bounds of a pair of blocks, if there are any."""
@@ -114,11 +149,7 @@ class ExactTable:
         if first > second:
             first, second = second, first
         if (first, second) not in self._others:
-            apart = [self._apart(first, second, a) for a in range(table.low.shape[1])]
-            below = max(x[0] for x in apart) if table.lower_start == "reward" else Fraction(0)
-            above = self.limit
-            if table.upper_start == "reward":
-                above = max(x[1] for x in apart) + self._gamma * self.limit
+            below, above = self._start(first, second)
             for level in self._levels:
                 labels = level.table.labels
                 found = level.entry(int(labels[first]), int(labels[second]))
@@ -150,66 +181,130 @@ class ExactTable:
 
     def check(self, index: int) -> None:
         """Both inequalities of one covered pair."""
-        table, gamma = self.table, self._gamma
+        table = self.table
         first, second = table.pair(index)
         claim = Fraction(float(table.lower[index])), Fraction(float(table.upper[index]))
         below, above = self.others(first, second)
         is_high_done = claim[1] >= above
         if claim[0] <= below and is_high_done:
             return
-        backup = Fraction(0) if claim[0] > below else claim[0]
-        for action in range(table.low.shape[1]):
-            gap, span = self._apart(first, second, action)
-            backup = max(backup, gap)
-            (x, p), (y, q) = table.row(first, action), table.row(second, action)
+        if table.apart is not None and table.sets[first] != table.sets[second]:
+            for side, is_wrong in (
+                ("lower", claim[0] > Fraction(table.apart)),
+                ("upper", claim[1] < Fraction(table.apart)),
+            ):
+                if is_wrong:
+                    raise violated(table, side, index, table.apart)
+            return
+        if claim[0] > below:
+            self._check_below(index, first, second, claim[0])
+        if not is_high_done:
+            self._check_above(index, first, second, claim[1])
+
+    def _check_below(self, index: int, first: int, second: int, claim: Fraction) -> None:
+        """Some action must differ by as much from all that may stand for it."""
+        gaps: dict[Match, Fraction] = {}
+        found: dict[Match, Fraction] = {}
+        lists = self._matches(first, second)
+        for match in {match for matches in lists for match in matches}:
+            gaps[match] = self._apart(first, second, *match)[0]
+        # Actions whose rewards differ most first; in each, counterparts whose rewards are nearest.
+        lists.sort(key=lambda matches: -min(gaps[match] for match in matches))
+        backup = Fraction(0)
+        for matches in lists:
+            nearest = None
+            for match in sorted(matches, key=gaps.__getitem__):
+                if nearest is not None and gaps[match] >= nearest:
+                    break
+                if gaps[match] >= claim:
+                    differ = gaps[match]
+                elif match in found:
+                    differ = found[match]
+                else:
+                    differ = found[match] = gaps[match] + self._gamma * self._carried(
+                        first, second, *match
+                    )
+                nearest = differ if nearest is None else min(nearest, differ)
+                if nearest < claim:
+                    break
+            if nearest is not None:
+                backup = max(backup, nearest)
+            if backup >= claim:
+                return
+        raise violated(self.table, "lower", index, above_float(backup))
+
+    def _carried(self, first: int, second: int, action: int, other: int) -> Fraction:
+        """The least cost of carrying one row to another, below, but for what may go anywhere."""
+        table = self.table
+        (x, p), (y, q) = table.row(first, action), table.row(second, other)
+        free = Fraction(float(table.radius[first, action]))
+        free += Fraction(float(table.radius[second, other]))
+        if (x, p) == (y, q) or free >= 1:
+            return Fraction(0)
+        costs = [[self.cost(i, j)[0] for j in y] for i in x]
+        masses = [Fraction(v) for v in p], [Fraction(v) for v in q]
+        return partial_transport(costs, *masses, free)
+
+    def _check_above(self, index: int, first: int, second: int, claim: Fraction) -> None:
+        """Every action must have one that may stand for it and differs by no more."""
+        found: dict[Match, Fraction] = {}
+        for matches in self._matches(first, second):
+            spans = {match: self._apart(first, second, *match)[1] for match in matches}
+            nearest = None
+            for match in sorted(matches, key=spans.__getitem__):
+                if nearest is not None and spans[match] >= nearest:
+                    break
+                if match not in found:
+                    found[match] = self._reach(first, second, match, spans[match], claim)
+                nearest = found[match] if nearest is None else min(nearest, found[match])
+                if nearest <= claim:
+                    break
+            if nearest is not None and nearest > claim:
+                raise violated(self.table, "upper", index, below_float(nearest))
+
+    def _reach(
+        self, first: int, second: int, match: Match, span: Fraction, claim: Fraction
+    ) -> Fraction:
+        """What two actions differ by above; or less than the claim, if it is."""
+        table, gamma = self.table, self._gamma
+        (x, p), (y, q) = (
+            table.row(block, action) for block, action in zip((first, second), match, strict=True)
+        )
+        at = [first, second], list(match)
+        is_same = (x, p) == (y, q)
+        if is_same and table.level is None and not table.radius[at].any():
+            return span  # staying put costs nothing
+        costs = [[self.cost(i, j)[1] for j in y] for i in x]
+        kappa = max(c for line in costs for c in line)
+        if table.is_estimate and table.short[at].any():
+            kappa = max(kappa, self.limit)
+        # No coupling costs more than the largest cost.
+        if span + gamma * kappa <= claim:
+            return span + gamma * kappa
+        least = Fraction(0)
+        if not (is_same and all(costs[i][i] == 0 for i in range(len(x)))):
             masses = [Fraction(v) for v in p], [Fraction(v) for v in q]
-            free = Fraction(float(table.radius[first, action]))
-            free += Fraction(float(table.radius[second, action]))
-            is_same = (x, p) == (y, q)
-            if is_same and free == 0 and table.level is None:  # staying put costs nothing
-                if not is_high_done and span > claim[1]:
-                    raise violated(table, "upper", index, below_float(span))
-                continue
-            costs = [[self.cost(i, j) for j in y] for i in x]
-            if backup < claim[0] and not is_same and free < 1:
-                least = partial_transport([[c[0] for c in line] for line in costs], *masses, free)
-                backup = max(backup, gap + gamma * least)
-            if not is_high_done:
-                kappa = max(c[1] for line in costs for c in line)
-                if table.is_estimate and table.short[[first, second], action].any():
-                    kappa = max(kappa, self.limit)
-                # No coupling costs more than the largest cost.
-                if span + gamma * kappa <= claim[1]:
-                    continue
-                least = Fraction(0)
-                if not (is_same and all(costs[i][i][1] == 0 for i in range(len(x)))):
-                    least = exact_transport([[c[1] for c in line] for line in costs], *masses)
-                # See `check_pairs_kernel`: what a share of 1 - σ of a coupling leaves.
-                sigma = max(
-                    Fraction(float(table.spare[block, action])) for block in (first, second)
-                )
-                rest = sigma + sum(
-                    Fraction(float(table.short[block, action])) for block in (first, second)
-                )
-                least = min(kappa, (1 - sigma) * least + rest * kappa)
-                if span + gamma * least > claim[1]:
-                    raise violated(table, "upper", index, below_float(span + gamma * least))
-        if backup < claim[0]:
-            raise violated(table, "lower", index, above_float(backup))
+            least = exact_transport(costs, *masses)
+        # See `check_pairs_kernel`: what a share of 1 - σ of a coupling leaves.
+        sigma = max(Fraction(v) for v in table.spare[at].tolist())
+        rest = sigma + sum((Fraction(v) for v in table.short[at].tolist()), Fraction(0))
+        return span + gamma * min(kappa, (1 - sigma) * least + rest * kappa)
 
 
 def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> None:
     """Radius and short of a level must be enough for each of these rows of the model."""
     for row in rows:
         state, action = divmod(row, mdp.n_actions)
-        block = int(table.labels[state])
+        block, name = int(table.labels[state]), table.called(state, action)
+        if name < 0:
+            continue
         successors, probs = mdp.successors(state, action)
         masses = [Fraction(p) for p in probs.tolist()]
         total = sum(masses, Fraction(0))
         lifted: dict[int, Fraction] = {}
         for other, mass in zip(table.labels[successors].tolist(), masses, strict=True):
             lifted[other] = lifted.get(other, Fraction(0)) + mass / total
-        blocks, entries = table.row(block, action)
+        blocks, entries = table.row(block, name)
         centre_total = sum((Fraction(v) for v in entries), Fraction(0))
         centre = {b: Fraction(v) / centre_total for b, v in zip(blocks, entries, strict=True)}
         away = sum(
@@ -220,7 +315,7 @@ def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> Non
             outside = lifted.keys() - centre.keys()
             if outside:
                 raise wrong_centre(table, state, action, 1, float(min(outside)))
-        keep = 1 - Fraction(float(table.spare[block, action]))
+        keep = 1 - Fraction(float(table.spare[block, name]))
         lacks = sum(
             (max(Fraction(0), keep * c - lifted.get(b, Fraction(0))) for b, c in centre.items()),
             Fraction(0),
@@ -228,9 +323,9 @@ def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> Non
         if mdp.estimate is not None:
             extra = Fraction(float(mdp.estimate.row_radius[state, action]))
             away, lacks = min(Fraction(1), away + extra), min(Fraction(1), lacks + extra)
-        if away > Fraction(float(table.radius[block, action])):
+        if away > Fraction(float(table.radius[block, name])):
             raise wrong_centre(table, state, action, 2, below_float(away))
-        if lacks > Fraction(float(table.short[block, action])):
+        if lacks > Fraction(float(table.short[block, name])):
             raise wrong_centre(table, state, action, 3, below_float(lacks))
 
 
@@ -244,17 +339,22 @@ def check_exact_features(claims: Claims, mdp: TabularMDP) -> None:
     rewards = [[Fraction(v) for v in line] for line in mdp.rewards.tolist()]
     rows = [_exact_row(mdp, row) for row in range(mdp.n_states * mdp.n_actions)]
 
-    def ahead(state: int, action: int, sign: int, line: list[Fraction]) -> Fraction:
+    def ahead(state: int, action: int, sign: int, line: list[Fraction], *cut: float) -> Fraction:
         row = rows[state * mdp.n_actions + action]
         mean = sum((p * line[other] for other, p in row), Fraction(0))
-        return sign * rewards[state][action] + gamma * mean
+        reward = sign * rewards[state][action]
+        for end, is_beyond in zip(cut, (operator.lt, operator.gt), strict=False):
+            if is_beyond(reward, end):
+                reward = Fraction(end)
+        return reward + gamma * mean
 
     for k, line in enumerate(lines):
         signs = features.signs[k].tolist()
         used = [(a, sign) for a, sign in enumerate(signs) if sign]
+        cut = float(features.floor[k]), float(features.ceiling[k])
         residual = []
         for state in range(mdp.n_states):
-            found = [ahead(state, a, sign, line) for a, sign in used]
+            found = [ahead(state, a, sign, line, *cut) for a, sign in used]
             value = sum(found, Fraction(0)) / len(used) if features.kinds[k] else max(found)
             residual.append(value - line[state])
         spread = max(residual) - min(residual)

@@ -48,8 +48,9 @@ class Reader:
         self._levels = levels
         self._starts = {id(part): _row_starts(part) for part in (*levels, table)}
         self._points = None if features is None else features.functions()
-        span = float((table.high.max(axis=0) - table.low.min(axis=0)).max())
-        self.diameter = span / (1.0 - gamma)
+        self.diameter = _reward_span(table) / (1.0 - gamma)
+        if table.apart is not None:
+            self.diameter = max(self.diameter, table.apart)
 
     def read(
         self, first: IntArray, second: IntArray, *, has_own: bool = True, is_safe: bool = False
@@ -64,9 +65,13 @@ class Reader:
             second,
             table.low,
             table.high,
+            table.available,
+            table.sets,
             table.sizes,
             self._gamma,
             self.diameter,
+            _distance_apart(table),
+            table.is_lax,
             table.lower_start == "reward",
             table.upper_start == "reward",
             1.0 - 16.0 * EPS if is_safe else 1.0,
@@ -107,6 +112,35 @@ class Reader:
             below,
             above,
         )
+
+
+def _reward_span(table: Table) -> float:
+    """What rewards differ by: those of one action, or all of them where actions are matched."""
+    if table.is_lax:
+        used = table.available
+        return float(table.high[used].max() - table.low[used].min())
+    return float((table.high.max(axis=0) - table.low.min(axis=0)).max())
+
+
+def _distance_apart(table: Table) -> float:
+    """Of blocks with different action sets; 0 where there are none."""
+    return 0.0 if table.apart is None else table.apart
+
+
+def _reached(table: Table) -> tuple[IntArray, IntArray, IntArray]:
+    """What the rows of each block reach together, and where in it each entry of a row stands.
+
+    (n + 1) where each block's begins, all of them, and (nnz) places; empty unless actions are
+    matched.
+    """
+    if not table.is_lax:
+        none = np.empty(0, np.int64)
+        return none, none, none
+    per_block = np.diff(table.indptr[:: table.low.shape[1]])
+    owner = np.repeat(np.arange(table.n), per_block)
+    keys, inverse = np.unique(owner * table.n + table.indices, return_inverse=True)
+    starts = np.searchsorted(keys, np.arange(table.n + 1) * table.n).astype(np.int64)
+    return starts, keys % table.n, inverse.reshape(-1) - starts[owner]
 
 
 def _row_starts(table: Table) -> IntArray:
@@ -213,11 +247,14 @@ def _bound_backups(
     chosen = np.flatnonzero(~(is_low & is_high))
     if chosen.size == 0:
         return
-    is_plain = table.level is None
+    is_states = table.level is None
     rows = (table.indptr, table.indices, table.probs)
+    reach_ptr, reach, place = _reached(table)
+    how = (gamma, is_states, table.is_lax)
     s, t = first[chosen], second[chosen]
     counts, none = np.empty(chosen.size, np.int64), np.empty(0, np.int64)
-    list_cells_kernel(s, t, *rows, radii.radius, gamma, is_plain, counts, none, none)
+    cells_of = (*rows, reach_ptr, reach, radii.radius, table.sets, *how)
+    list_cells_kernel(s, t, *cells_of, counts, none, none)
     # Groups of pairs with about as many costs each; they depend on the table alone.
     after = np.cumsum(counts)
     group = (after - counts) // CELLS
@@ -231,9 +268,7 @@ def _bound_backups(
             one, two, at = s[own], t[own], chosen[own]
             cells = int(counts[own].sum())
             from_, to = np.empty(cells, np.int64), np.empty(cells, np.int64)
-            list_cells_kernel(
-                one, two, *rows, radii.radius, gamma, is_plain, counts[own], from_, to
-            )
+            list_cells_kernel(one, two, *cells_of, counts[own], from_, to)
             below, above = reader.read(from_, to)
             lows, highs = np.empty((at.size, 2)), np.empty((at.size, 2))
             check_pairs_kernel(
@@ -246,14 +281,20 @@ def _bound_backups(
                 is_low[at],
                 is_high[at],
                 *rows,
+                reach_ptr,
+                place,
                 table.low,
                 table.high,
                 radii.radius,
                 table.spare,
                 radii.short,
+                table.available,
+                table.sets,
                 gamma,
                 beyond,
-                is_plain,
+                _distance_apart(table),
+                is_states,
+                table.is_lax,
                 lows,
                 highs,
             )
@@ -282,7 +323,7 @@ def check_intervals(table: Table, mdp: TabularMDP) -> None:
     s = l and e >= 0, as s is the float nearest to it.
     """
     rewards = mdp.rewards
-    low, high = table.low[table.labels], table.high[table.labels]
+    low, high = (_of_members(table, bound) for bound in (table.low, table.high))
     if mdp.estimate is None:
         good = (low <= rewards) & (rewards <= high)
     else:
@@ -293,12 +334,21 @@ def check_intervals(table: Table, mdp: TabularMDP) -> None:
             part = end - rewards
             rest = (rewards - (end - part)) + (sign * error - part)
             good &= (sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0))
+    if table.renaming is not None:
+        good |= table.renaming < 0
     if not good.all():
         state, action = (int(k) for k in np.unravel_index(int(np.argmin(good)), good.shape))
         raise VerificationError(
             f"level {table.level}: the reward interval of block {int(table.labels[state])}, "
-            f"action {action} leaves out the reward of its member {state}"
+            f"action {table.called(state, action)} leaves out the reward of its member {state}"
         )
+
+
+def _of_members(table: Table, values: FloatArray) -> FloatArray:
+    """(n_states, n_actions) what blocks say of their members' actions; any if one lacks it."""
+    if table.renaming is None:
+        return values[table.labels]
+    return values[table.labels[:, None], np.maximum(table.renaming, 0)]
 
 
 class Radii(NamedTuple):
@@ -317,6 +367,8 @@ def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
     shape = mdp.rewards.shape
     row_radius = np.zeros(shape) if mdp.estimate is None else np.array(mdp.estimate.row_radius)
     away, lacks = np.empty(shape), np.empty(shape)
+    renaming = np.empty((0, 0), np.int64) if table.renaming is None else table.renaming
+    renaming = _frozen(renaming)
 
     def part(begin: int, end: int) -> tuple[int, int, float]:
         return radius_kernel(
@@ -334,6 +386,7 @@ def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
             table.radius,
             table.spare,
             table.short,
+            renaming,
             table.is_estimate,
             away,
             lacks,
@@ -345,7 +398,7 @@ def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
     proven = []
     for stored, needed in ((table.radius, away), (table.short, lacks)):
         found = np.array(stored)
-        largest_kernel(table.labels, needed, found)
+        largest_kernel(table.labels, renaming, needed, found)
         proven.append(stored if np.array_equal(found, stored) else _frozen(found))
     return Radii(*proven)
 
@@ -359,7 +412,7 @@ def wrong_centre(
     table: Table, state: int, action: int, why: int, bound: float
 ) -> VerificationError:
     """A member whose row the centre does not stand for."""
-    block = int(table.labels[state])
+    block, action = int(table.labels[state]), table.called(state, action)
     what = f"level {table.level}: block {block}, action {action}"
     if why == 1:
         return VerificationError(
@@ -388,12 +441,12 @@ def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: in
     open_by = Fraction(0)
     for k in range(features.corrections.size):
         values = features.values[k]
+        cut = float(features.floor[k]), float(features.ceiling[k])
+        is_mean = bool(features.kinds[k])
         spread = _residual_span(
-            claims, mdp, values, values, features.signs[k], bool(features.kinds[k]), 0.0, threads
+            claims, mdp, values, values, features.signs[k], cut, is_mean, 0.0, threads
         )
-        extra = estimation_error(
-            mdp, values, features.signs[k], claims.gamma, is_mean=bool(features.kinds[k])
-        )
+        extra = estimation_error(mdp, values, features.signs[k], claims.gamma, is_mean=is_mean)
         have = Fraction(float(features.corrections[k])) * keep
         open_by = max(
             open_by,
@@ -447,6 +500,7 @@ def _check_witnesses(
             _frozen(potential[k]),
             witnesses.values[k],
             _frozen(signs),
+            (-math.inf, math.inf),
             False,
             rounding,
             threads,
@@ -464,11 +518,12 @@ def estimation_error(
     """By how much the true span of Φg - g may exceed that of the estimate: bounds on that.
 
     Backups of the true model under one action differ by at most reward_radius +
-    γ·row_radius·span(g); their maximum by the largest of these, their mean by the mean; and the
-    span by at most twice that. The worst state is located in floats. With A actions, what each
-    state is compared by is off by at most (A + 6)·u of itself: span and scale by u each, two
-    products and a sum, a mean of A terms. So another state may be worse by a factor of at most
-    (1 + (A + 6)·u)/(1 - (A + 6)·u), for which 1 + (4A + 64)·u is counted, and by underflow.
+    γ·row_radius·span(g), also where rewards are cut off; their maximum by the largest of these,
+    their mean by the mean; and the span by at most twice that. The worst state is located in
+    floats. With A actions, what each state is compared by is off by at most (A + 6)·u of itself:
+    span and scale by u each, two products and a sum, a mean of A terms. So another state may be
+    worse by a factor of at most (1 + (A + 6)·u)/(1 - (A + 6)·u), for which 1 + (4A + 64)·u is
+    counted, and by underflow.
     """
     if mdp.estimate is None:
         return Fraction(0), Fraction(0)
@@ -496,11 +551,14 @@ def _residual_span(
     values: FloatArray,
     base: FloatArray,
     signs: IntArray,
+    cut: tuple[float, float],
     is_mean: bool,
     rounding: float,
     threads: int,
 ) -> tuple[Fraction, Fraction]:
-    """Bounds on the span of (max or mean of σR + γPv) - base; v itself is off by `rounding`.
+    """Bounds on the span of (max or mean of φ(σR) + γPv) - base; v itself is off by `rounding`.
+
+    φ cuts rewards off at both ends of `cut`.
 
     Constants change no span, so they are taken off where that makes numbers small: from values,
     and from rewards, where a maximum over actions allows one constant and a mean one for each.
@@ -510,11 +568,20 @@ def _residual_span(
     low, high = np.empty(mdp.n_states), np.empty(mdp.n_states)
     shift = float(values.max() / 2.0 + values.min() / 2.0)
     base_shift = float(base.max() / 2.0 + base.min() / 2.0)
-    offsets = signs * (mdp.rewards.max(axis=0) / 2.0 + mdp.rewards.min(axis=0) / 2.0)
+    ends = [
+        np.clip(signs * bound, *cut) for bound in (mdp.rewards.max(axis=0), mdp.rewards.min(axis=0))
+    ]
+    offsets = ends[0] / 2.0 + ends[1] / 2.0
     if not is_mean:
         offsets[:] = offsets[signs != 0].max()
     widest = float(np.abs(values - shift).max())
-    sizes = (widest, np.abs(base - base_shift).max(), np.abs(mdp.rewards).max(), rounding)
+    sizes = (
+        widest,
+        np.abs(base - base_shift).max(),
+        np.abs(mdp.rewards).max(),
+        np.abs(ends).max(),
+        rounding,
+    )
     if not (np.array(sizes) < LARGEST / mdp.n_actions).all():  # then nothing below overflows
         raise VerificationError(
             "features: values are too large to be checked in float mode", is_open=True
@@ -535,6 +602,7 @@ def _residual_span(
             base,
             base_shift,
             signs,
+            *cut,
             is_mean,
             claims.gamma,
             low,

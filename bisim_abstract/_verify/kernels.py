@@ -11,6 +11,10 @@ costs by the same factor at most.
 "Pairs" are pairs of blocks; a state is a block of one member. Ground costs are not looked up
 one by one where they are needed: `list_cells_kernel` lists the pairs that a few backups read,
 their costs are read all at once, and `check_pairs_kernel` bounds the backups.
+
+Actions of a pair are compared by name, or, in the lax relation, each with the one that is most
+like it on the other side: a backup is then a Hausdorff distance. Both are maxima over actions of
+a minimum over the actions that may stand for them, of which there is one if they go by name.
 """
 
 from __future__ import annotations
@@ -345,15 +349,51 @@ def drop_specks(length: int, masses: FloatArray, place: IntArray) -> int:
 # -- reading costs -----------------------------------------------------------------------------
 
 
+@inner
+def matched_rewards(
+    s: int, t: int, low: FloatArray, high: FloatArray, available: BoolArray, nearest: FloatArray
+) -> tuple[float, float]:
+    """Hausdorff distances of two blocks' reward intervals: of their gaps, and of their spans.
+
+    Also for a block and itself: each of its actions may stand for any.
+
+    In: low, high, available (blocks, actions). Scratch: nearest (2, actions).
+    """
+    n_actions = low.shape[1]
+    gap, span = 0.0, 0.0
+    for b in range(n_actions):
+        nearest[0, b], nearest[1, b] = np.inf, np.inf
+    for a in range(n_actions):
+        if not available[s, a]:
+            continue
+        least_gap, least_span = np.inf, np.inf
+        for b in range(n_actions):
+            if available[t, b]:
+                one, two = high[s, a] - low[t, b], high[t, b] - low[s, a]
+                here, there = max(0.0, -one, -two), max(one, two)
+                least_gap, least_span = min(least_gap, here), min(least_span, there)
+                nearest[0, b] = min(nearest[0, b], here)
+                nearest[1, b] = min(nearest[1, b], there)
+        gap, span = max(gap, least_gap), max(span, least_span)
+    for b in range(n_actions):
+        if available[t, b]:
+            gap, span = max(gap, nearest[0, b]), max(span, nearest[1, b])
+    return gap, span
+
+
 @kernel
 def start_costs_kernel(
     first: IntArray,
     second: IntArray,
     low: FloatArray,
     high: FloatArray,
+    available: BoolArray,
+    sets: IntArray,
     sizes: IntArray,
     gamma: float,
     diameter: float,
+    apart: float,
+    is_lax: bool,
     is_reward_below: bool,
     is_reward_above: bool,
     shrink: float,
@@ -365,19 +405,27 @@ def start_costs_kernel(
 
     Off by 8u of themselves at most: gap and span by u (one subtraction); the diameter by 3u
     (reward difference, 1 - γ, division) and one more for its product with γ, then the sum. They
-    are multiplied by `shrink` and `grow`, 1 or beyond these errors.
+    are multiplied by `shrink` and `grow`, 1 or beyond these errors. Maxima and minima round
+    nothing, and the distance of different action sets is what it is.
 
-    In: first, second (pairs); low, high (blocks, actions); sizes (blocks).
+    In: first, second (pairs); low, high, available (blocks, actions); sets, sizes (blocks).
     Out: below, above (pairs).
     """
+    nearest = np.empty((2, low.shape[1]))
     for k in range(first.size):
         s, t = first[k], second[k]
         if s == t and sizes[s] == 1:
             below[k] = 0.0
             above[k] = 0.0
             continue
+        if sets[s] != sets[t]:
+            below[k] = apart
+            above[k] = apart
+            continue
         gap, span = 0.0, 0.0
-        if is_reward_below or is_reward_above:
+        if is_lax:
+            gap, span = matched_rewards(s, t, low, high, available, nearest)
+        elif is_reward_below or is_reward_above:
             for a in range(low.shape[1]):
                 one, two = high[s, a] - low[t, a], high[t, a] - low[s, a]
                 span = max(span, one, two)
@@ -490,22 +538,23 @@ def is_same_row(
 @inner
 def needs_costs(
     s: int,
+    a: int,
     t: int,
-    action: int,
+    b: int,
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
     radius: FloatArray,
     gamma: float,
-    is_plain: bool,
+    is_states: bool,
 ) -> bool:
-    """Whether the backup of a pair and action reads costs; not if staying put is free."""
+    """Whether comparing two actions of a pair reads costs; not if staying put is free."""
     if gamma == 0.0:
         return False
-    if not is_plain or radius[s, action] + radius[t, action] > 0.0:
+    if not is_states or radius[s, a] + radius[t, b] > 0.0:
         return True
     n_actions = radius.shape[1]
-    return not is_same_row(s * n_actions + action, t * n_actions + action, indptr, indices, probs)
+    return not is_same_row(s * n_actions + a, t * n_actions + b, indptr, indices, probs)
 
 
 @kernel
@@ -515,16 +564,23 @@ def list_cells_kernel(
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
+    reach_ptr: IntArray,
+    reach: IntArray,
     radius: FloatArray,
+    sets: IntArray,
     gamma: float,
-    is_plain: bool,
+    is_states: bool,
+    is_lax: bool,
     counts: IntArray,
     from_: IntArray,
     to: IntArray,
 ) -> None:
     """The pairs whose costs backups read: pair by pair, action by action, row by row.
 
-    In: first, second (pairs).
+    Where actions are matched, their rows are read again and again, and often lead to the same
+    blocks: all that one block reaches is listed once against all that the other does.
+
+    In: first, second (pairs); reach_ptr (blocks + 1), reach: what each block reaches (is_lax).
     Out: counts (pairs), how many each backup reads; from_, to (all of them), or empty, to count.
     """
     n_actions = radius.shape[1]
@@ -533,8 +589,20 @@ def list_cells_kernel(
     for k in range(first.size):
         s, t = first[k], second[k]
         counts[k] = 0
+        if sets[s] != sets[t] or gamma == 0.0:
+            continue
+        if is_lax:
+            begin, end = reach_ptr[t], reach_ptr[t + 1]
+            counts[k] = (reach_ptr[s + 1] - reach_ptr[s]) * (end - begin)
+            if is_listing:
+                for i in range(reach_ptr[s], reach_ptr[s + 1]):
+                    for j in range(begin, end):
+                        from_[cell] = reach[i]
+                        to[cell] = reach[j]
+                        cell += 1
+            continue
         for a in range(n_actions):
-            if needs_costs(s, t, a, indptr, indices, probs, radius, gamma, is_plain):
+            if needs_costs(s, a, t, a, indptr, indices, probs, radius, gamma, is_states):
                 row, other = s * n_actions + a, t * n_actions + a
                 begin, end = indptr[other], indptr[other + 1]
                 counts[k] += (indptr[row + 1] - indptr[row]) * (end - begin)
@@ -544,6 +612,82 @@ def list_cells_kernel(
                             from_[cell] = indices[i]
                             to[cell] = indices[j]
                             cell += 1
+
+
+@inner
+def next_match(
+    s: int,
+    t: int,
+    available: BoolArray,
+    is_low: bool,
+    claim: float,
+    least: FloatArray,
+    most: FloatArray,
+    is_open: BoolArray,
+) -> int:
+    """Which two matched actions a, b to compare next, as a·n_actions + b; -1 if none is needed.
+
+    Below, the action to look at first is the one whose nearest counterpart may be farthest; it
+    proves the claim if all its counterparts reach it, and proves nothing once one of them
+    certainly does not. Above, every action needs one counterpart that stays below the claim, and
+    one that cannot be nearer than the nearest so far is of no use.
+
+    In: available (blocks, actions); least, most (actions, actions) bounds on what two actions
+    differ by, is_open: whether these could be better.
+    """
+    n_actions = least.shape[0]
+    best, farthest = -1, -np.inf
+    for side in range(2):
+        one, two = (s, t) if side == 0 else (t, s)
+        for row in range(n_actions):
+            if not available[one, row]:
+                continue
+            ceiling, proved, pick = np.inf, np.inf, -1
+            for other in range(n_actions):
+                if available[two, other]:
+                    a, b = (row, other) if side == 0 else (other, row)
+                    ceiling, proved = min(ceiling, most[a, b]), min(proved, least[a, b])
+            if is_low and proved >= claim:
+                return -1
+            if ceiling <= claim if not is_low else ceiling * (1.0 + 16.0 * U) < claim:
+                continue
+            limit = claim if is_low else ceiling
+            shown, lowest = np.inf, np.inf
+            for other in range(n_actions):
+                a, b = (row, other) if side == 0 else (other, row)
+                if not available[two, other] or not is_open[a, b] or not least[a, b] < limit:
+                    continue
+                is_nearer = most[a, b] == shown and least[a, b] < lowest
+                if pick < 0 or most[a, b] < shown or is_nearer:
+                    pick, shown, lowest = a * n_actions + b, most[a, b], least[a, b]
+            if pick >= 0 and not is_low:
+                return pick
+            if pick >= 0 and ceiling > farthest:
+                best, farthest = pick, ceiling
+    return best
+
+
+@inner
+def matched_bound(
+    s: int, t: int, available: BoolArray, is_matched: bool, found: FloatArray
+) -> float:
+    """The largest over actions of the least over counterparts: of both sides, if is_matched.
+
+    In: available (blocks, actions); found (actions, actions), or (actions, 1) if not is_matched.
+    """
+    n_actions = found.shape[0]
+    bound = 0.0
+    for side in range(2 if is_matched else 1):
+        one, two = (s, t) if side == 0 else (t, s)
+        for row in range(n_actions):
+            if available[one, row]:
+                nearest = np.inf if is_matched else found[row, 0]
+                for other in range(n_actions if is_matched else 0):
+                    if available[two, other]:
+                        a, b = (row, other) if side == 0 else (other, row)
+                        nearest = min(nearest, found[a, b])
+                bound = max(bound, nearest)
+    return bound
 
 
 @kernel
@@ -559,44 +703,55 @@ def check_pairs_kernel(
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
+    reach_ptr: IntArray,
+    place: IntArray,
     low: FloatArray,
     high: FloatArray,
     radius: FloatArray,
     spare: FloatArray,
     short: FloatArray,
+    available: BoolArray,
+    sets: IntArray,
     gamma: float,
     beyond: float,
-    is_plain: bool,
+    apart: float,
+    is_states: bool,
+    is_lax: bool,
     lower: FloatArray,
     upper: FloatArray,
 ) -> None:
     """Bounds on both backups of each pair, as far as its claims need them.
 
-    With c, c' the rows of a pair and action, t, t' their radii, σ the larger of both spares and e
-    = σ + both shorts, the backups are
+    With c, c' the rows of two actions, t, t' their radii, σ the larger of both spares and e = σ +
+    both shorts, these actions differ by
 
-        below: max over actions of  gap  + γ·(cost of carrying all but t + t' of c to c'),
-        above: max over actions of  span + γ·min(κ, (1 - σ)·W(c, c') + e·κ),
+        below: gap  + γ·(cost of carrying all but t + t' of c to c'),
+        above: span + γ·min(κ, (1 - σ)·W(c, c') + e·κ),
 
     κ the largest cost between the supports, and at least `beyond` if e > 0. Above: members have
     (1 - σ)·c and (1 - σ)·c', but for what they are short of. So much of a coupling of c and c'
-    as neither is short of couples them too; e bounds what is left of the mass. One action
-    that proves the first claim is enough. An action is passed over for the first claim if a
-    coupling shows that it stays below the claim (with a margin of 16u, beyond rounding), and
-    for the second if a coupling shows that it stays below the claim there, which is all that
-    is asked.
+    as neither is short of couples them too; e bounds what is left of the mass.
+
+    A backup is the largest of these over actions, each compared with the one of the same name;
+    `apart` if the actions of the blocks are not the same. In the lax relation it is the largest,
+    over the actions of both blocks, of the least over the actions of the other block, which every
+    member of it has; a block and itself are no exception. One action that proves the first claim
+    is enough. An action is passed over for the first claim if a coupling shows that it stays
+    below the claim (with a margin of 16u, beyond rounding), and for the second if a coupling
+    shows that it stays below the claim there, which is all that is asked.
 
     Masses below SPECK take no part: together they are less than SPECKS, and count as mass that may
     go anywhere, like t + t'.
 
-    A backup is gap + γ·W, with gap off by u, rounded twice more: 8u cover it. A gap alone is
-    moved by 2u, which covers u and the rounding of the move itself. t + t' and e are rounded up by
-    2u and 4u. The sum (1 - σ)·W + e·κ has costs off by 8u, e by 4u, and four more roundings: 20u
-    cover it.
+    What two actions differ by is gap + γ·W, with gap off by u, rounded twice more: 8u cover it. A
+    gap alone is moved by 2u, which covers u and the rounding of the move itself. t + t' and e are
+    rounded up by 2u and 4u. The sum (1 - σ)·W + e·κ has costs off by 8u, e by 4u, and four more
+    roundings: 20u cover it. Maxima and minima round nothing.
 
     In: first, second (pairs); below, above (cells) as listed by `list_cells_kernel`;
     claim_below, claim_above, is_low_implied, is_high_implied (pairs): claims, and whether they
-    need no backup; the rest of the model, (blocks, actions).
+    need no backup; reach_ptr (blocks + 1) and place (nnz), where an entry of a row stands in what
+    its block reaches (is_lax); the rest of the model, (blocks, actions).
     Out: lower (pairs, 2): what the backup below is certainly not less than (or the claim, if
     that needs no backup), and, if that does not reach the claim, what it certainly does not
     exceed (else infinity). upper (pairs, 2): what the backup above certainly does not exceed
@@ -610,103 +765,161 @@ def check_pairs_kernel(
             row, other = first[pair] * n_actions + action, second[pair] * n_actions + action
             size = max(size, indptr[row + 1] - indptr[row] + 1)
             size = max(size, indptr[other + 1] - indptr[other] + 1)
-    a, b = np.empty(size), np.empty(size)
+    p, q = np.empty(size), np.empty(size)
     c, x = np.empty((size, size)), np.empty((size, size))
     line, mark = np.empty((7, size)), np.empty((4, size), np.int64)
     places = np.empty((2, size), np.int64)
+    # What an action differs by from those that may stand for it: all, or that of the same name.
+    n_others = n_actions if is_lax else 1
+    least, most = np.empty((n_actions, n_others)), np.empty((n_actions, n_others))
+    is_open = np.empty((n_actions, n_others), np.bool_)
+    starts = np.empty(n_actions, np.int64)  # where the costs of each action begin; -1 for none
     up, down = 1.0 + 8.0 * U, 1.0 - 8.0 * U
     cell = 0
     for pair in range(first.size):
         s, t = first[pair], second[pair]
-        most, least = 0.0, 0.0
-        for action in range(n_actions):
-            one, two = high[s, action] - low[t, action], high[t, action] - low[s, action]
-            most, least = max(most, one, two), max(least, -one, -two)
-        # No backup below is less than the gap; none above is less than the span.
-        proved_low, ceiling = least * (1.0 - 2.0 * U), 0.0
-        proved_high, floor = most * (1.0 + 2.0 * U), most * (1.0 - 2.0 * U)
-        is_low_done = is_low_implied[pair] or proved_low >= claim_below[pair]
-        is_high_done = is_high_implied[pair]
-        for action in range(n_actions):
-            one, two = high[s, action] - low[t, action], high[t, action] - low[s, action]
-            span, gap = max(one, two), max(0.0, -one, -two)
-            if not needs_costs(s, t, action, indptr, indices, probs, radius, gamma, is_plain):
-                # Staying put costs nothing: W = 0, and the gap is all there is.
-                ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
+        lower[pair, 0], lower[pair, 1] = claim_below[pair], np.inf
+        upper[pair, 0], upper[pair, 1] = claim_above[pair], 0.0
+        if sets[s] != sets[t]:
+            if not is_low_implied[pair] and apart < claim_below[pair]:
+                lower[pair, 0], lower[pair, 1] = apart, apart
+            if not is_high_implied[pair] and apart > claim_above[pair]:
+                upper[pair, 0], upper[pair, 1] = apart, apart
+            continue
+        for a in range(n_actions):
+            starts[a] = -1
+            if is_lax:
+                starts[a] = cell if gamma > 0.0 else -1
+            elif needs_costs(s, a, t, a, indptr, indices, probs, radius, gamma, is_states):
+                starts[a] = cell
+                row, other = s * n_actions + a, t * n_actions + a
+                cell += (indptr[row + 1] - indptr[row]) * (indptr[other + 1] - indptr[other])
+        if is_lax and gamma > 0.0:
+            cell += (reach_ptr[s + 1] - reach_ptr[s]) * (reach_ptr[t + 1] - reach_ptr[t])
+        for side in range(2):
+            is_low = side == 0
+            if is_low_implied[pair] if is_low else is_high_implied[pair]:
                 continue
-            row, other = s * n_actions + action, t * n_actions + action
-            length = row_masses(indptr[row], indptr[row + 1], probs, a)
-            width = row_masses(indptr[other], indptr[other + 1], probs, b)
-            n, m = drop_specks(length, a, places[0]), drop_specks(width, b, places[1])
-            without = max(spare[s, action], spare[t, action])
-            away = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)
-            left = (without + (short[s, action] + short[t, action])) * (1.0 + 4.0 * U)
-            if n < length or m < width:
-                away += SPECKS
-                left += SPECKS
-            is_same = is_same_row(row, other, indptr, indices, probs)
-            here = cell
-            cell += length * width
-            for side in range(2):
-                is_low = side == 0
-                if is_low_done if is_low else is_high_done:
+            claim = claim_below[pair] if is_low else claim_above[pair]
+            # No two actions differ by less than the gap below, nor by less than the span above.
+            for a in range(n_actions):
+                for col in range(n_others):
+                    b = col if is_lax else a
+                    one, two = high[s, a] - low[t, b], high[t, b] - low[s, a]
+                    base = max(0.0, -one, -two) if is_low else max(one, two)
+                    least[a, col], most[a, col] = base * (1.0 - 2.0 * U), np.inf
+                    is_open[a, col] = True
+            if is_low:
+                proved = matched_bound(s, t, available, is_lax, least)
+                if proved >= claim:
+                    lower[pair, 0] = proved
                     continue
-                claim = claim_below[pair] if is_low else claim_above[pair]
+            # First all actions in turn, then those matches that are asked for.
+            step, n_first = -1, n_actions * n_others
+            while True:
+                step += 1
+                is_quick = is_lax and step < n_first
+                if is_quick:
+                    a, b = step // n_actions, step % n_actions
+                    if not (available[s, a] and available[t, b]) or least[a, b] > claim:
+                        continue
+                elif is_lax:
+                    match = next_match(s, t, available, is_low, claim, least, most, is_open)
+                    if match < 0:
+                        break
+                    a, b = match // n_actions, match % n_actions
+                else:
+                    a, b = step, step
+                    if step == n_first:
+                        break
+                    if not available[s, a]:
+                        continue
+                col = b if is_lax else 0
+                is_open[a, col] = is_quick
+                one, two = high[s, a] - low[t, b], high[t, b] - low[s, a]
+                span, gap = max(one, two), max(0.0, -one, -two)
+                row, other = s * n_actions + a, t * n_actions + b
                 base = gap if is_low else span
-                free = away if is_low else left
+                is_free = starts[a] < 0
+                if is_lax and not is_free:
+                    is_free = not needs_costs(
+                        s, a, t, b, indptr, indices, probs, radius, gamma, is_states
+                    )
+                if is_free:
+                    # Staying put costs nothing: W = 0, and the rewards are all there is.
+                    most[a, col] = base * (1.0 + 2.0 * U)
+                    is_open[a, col] = False
+                    continue
+                begin, there = indptr[row], indptr[other]
+                length, width = indptr[row + 1] - begin, indptr[other + 1] - there
+                without = max(spare[s, a], spare[t, b])
+                n = drop_specks(row_masses(begin, begin + length, probs, p), p, places[0])
+                m = drop_specks(row_masses(there, there + width, probs, q), q, places[1])
+                if is_low:
+                    free = (radius[s, a] + radius[t, b]) * (1.0 + 2.0 * U)
+                else:
+                    free = (without + (short[s, a] + short[t, b])) * (1.0 + 4.0 * U)
+                if n < length or m < width:
+                    free += SPECKS
+                is_still = is_same_row(row, other, indptr, indices, probs)
                 kappa = beyond if free > 0.0 else 0.0
-                is_still = is_same
+                is_same = is_still
+                stride = reach_ptr[t + 1] - reach_ptr[t] if is_lax else width
                 for i in range(length):
+                    at = starts[a] + (place[begin + i] if is_lax else i) * stride
                     for j in range(width):
-                        at = here + i * width + j
-                        cost = below[at] if is_low else above[at]
+                        here = at + (place[there + j] if is_lax else j)
+                        cost = below[here] if is_low else above[here]
                         kappa = max(kappa, cost)
                         if places[0, i] >= 0 and places[1, j] >= 0:
                             c[places[0, i], places[1, j]] = cost
                         if is_same and not is_low and i == j and cost > 0.0:
                             is_still = False
-                if is_low and (is_still or free >= 1.0):
-                    ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
-                    continue
-                if not is_low and (kappa == 0.0 or (is_still and free == 0.0)):
+                if (
+                    (is_still or free >= 1.0)
+                    if is_low
+                    else (kappa == 0.0 or (is_still and free == 0.0))
+                ):
+                    most[a, col] = base * (1.0 + 2.0 * U)
+                    is_open[a, col] = False
                     continue
                 # What couplings show that need no solver.
                 quick = (span + gamma * (kappa * up)) * up + TINY
                 if is_low or quick > claim:
-                    more = 0.0 if is_still else spread_bound(n, m, a, b, c)
+                    more = 0.0 if is_still else spread_bound(n, m, p, q, c)
                     if free > 0.0 and not is_low:
                         more = (more * (1.0 - without) + free * kappa) * (1.0 + 20.0 * U) + TINY
                         more = min(kappa * up, more)
                     quick = (base + gamma * more) * up + TINY
-                if is_low and quick * (1.0 + 16.0 * U) < claim:
-                    ceiling = max(ceiling, quick)
-                    continue
-                if not is_low and quick <= claim:
-                    proved_high = max(proved_high, quick)
+                if is_quick or (quick * (1.0 + 16.0 * U) < claim if is_low else quick <= claim):
+                    most[a, col] = quick
                     continue
                 less, more = 0.0, 0.0
                 if not is_still:
                     less, more = transport_bounds(
-                        n, m, a, b, c, free if is_low else 0.0, x, line, mark
+                        n, m, p, q, c, free if is_low else 0.0, x, line, mark
                     )
-                if is_low:
-                    if more == 0.0:
-                        ceiling = max(ceiling, gap * (1.0 + 2.0 * U))
-                    else:
-                        proved_low = max(proved_low, (gap + gamma * less) * down - TINY)
-                        ceiling = max(ceiling, (gap + gamma * more) * up + TINY)
-                    is_low_done = proved_low >= claim
-                else:
-                    if free > 0.0:
-                        more = (more * (1.0 - without) + free * kappa) * (1.0 + 20.0 * U) + TINY
-                        less = (less * (1.0 - without) + free * kappa) * (1.0 - 20.0 * U)
-                        more, less = min(kappa * up, more), min(kappa * down, less)
-                    proved_high = max(proved_high, (span + gamma * more) * up + TINY)
-                    floor = max(floor, (span + gamma * less) * down - TINY)
-        lower[pair, 0] = claim_below[pair] if is_low_implied[pair] else proved_low
-        lower[pair, 1] = np.inf if is_low_done else ceiling
-        upper[pair, 0] = claim_above[pair] if is_high_done else proved_high
-        upper[pair, 1] = 0.0 if is_high_done or proved_high <= claim_above[pair] else floor
+                if free > 0.0 and not is_low:
+                    more = (more * (1.0 - without) + free * kappa) * (1.0 + 20.0 * U) + TINY
+                    less = (less * (1.0 - without) + free * kappa) * (1.0 - 20.0 * U)
+                    more, less = min(kappa * up, more), min(kappa * down, less)
+                if is_low and more == 0.0:
+                    most[a, col] = gap * (1.0 + 2.0 * U)
+                    continue
+                least[a, col] = max(least[a, col], (base + gamma * less) * down - TINY)
+                most[a, col] = (base + gamma * more) * up + TINY
+                if is_low and not is_lax and least[a, col] >= claim:
+                    break
+            proved_low = matched_bound(s, t, available, is_lax, least)
+            if is_low:
+                lower[pair, 0] = proved_low
+                if not proved_low >= claim:
+                    lower[pair, 1] = matched_bound(s, t, available, is_lax, most)
+            else:
+                proved_high = matched_bound(s, t, available, is_lax, most)
+                upper[pair, 0] = proved_high
+                if not proved_high <= claim:
+                    upper[pair, 1] = proved_low
 
 
 # -- block models ------------------------------------------------------------------------------
@@ -736,11 +949,15 @@ def radius_kernel(
     radius: FloatArray,
     spare: FloatArray,
     short: FloatArray,
+    renaming: IntArray,
     is_estimate: bool,
     needed: FloatArray,
     lacking: FloatArray,
 ) -> tuple[int, int, float]:
     """What each row of the states begin..end asks of radius and short of its block, rounded up.
+
+    It is compared with the centre of the action that it is called in its block; rows of actions
+    that a state lacks ask for nothing, unless actions are called what they are.
 
     The row is summed by block; its total variation from the centre is Σ(p_B - c_B)⁺. A sum of
     entries and the row's sum are off by γ_l each (l entries), their quotient by one rounding
@@ -751,7 +968,8 @@ def radius_kernel(
 
     In: labels (n_states); rows of the model; row_radius (n_states, n_actions), which the true
     row may be off by besides; centre rows as stored (centre_probs) and over their sums
-    (centre_masses); radius, spare, short (blocks, actions) as claimed.
+    (centre_masses); radius, spare, short (blocks, actions) as claimed; renaming (n_states,
+    n_actions), empty where actions are called what they are.
     Out: needed, lacking (n_states, n_actions). Returns the first row for which a claim is false,
     or -1; why (1: it reaches a block outside the centre's support, 2: it is farther than
     claimed, 3: it lacks more than claimed); and what it is certainly not nearer than.
@@ -762,7 +980,11 @@ def radius_kernel(
         block = labels[state]
         for action in range(n_actions):
             row = state * n_actions + action
-            centre = block * n_actions + action
+            name = action if renaming.size == 0 else renaming[state, action]
+            needed[state, action], lacking[state, action] = 0.0, 0.0
+            if name < 0:
+                continue
+            centre = block * n_actions + name
             for k in range(centre_indptr[centre], centre_indptr[centre + 1]):
                 mark[centre_indices[k]] = row + 1
                 mass[centre_indices[k]] = 0.0
@@ -784,7 +1006,7 @@ def radius_kernel(
                     is_exact = False
                 mass[other] = new
             variation, lack = outside / total, 0.0
-            keep = 1.0 - spare[block, action]
+            keep = 1.0 - spare[block, name]
             for k in range(centre_indptr[centre], centre_indptr[centre + 1]):
                 here = mass[centre_indices[k]]
                 if here != centre_probs[k]:
@@ -805,18 +1027,26 @@ def radius_kernel(
                 out = needed if side == 0 else lacking
                 out[state, action] = min(1.0, most)
                 least = min(1.0, (off - slack + extra) * (1.0 - 4.0 * U))
-                if least > (radius if side == 0 else short)[block, action]:
+                if least > (radius if side == 0 else short)[block, name]:
                     return row, 2 + side, least
     return -1, 0, 0.0
 
 
 @kernel
-def largest_kernel(labels: IntArray, needed: FloatArray, radius: FloatArray) -> None:
-    """Raise radii to what members need. In: needed (n_states, n_actions). In and out: radius."""
+def largest_kernel(
+    labels: IntArray, renaming: IntArray, needed: FloatArray, radius: FloatArray
+) -> None:
+    """Raise radii to what members need, see `radius_kernel`.
+
+    In: needed (n_states, n_actions); renaming, the same or empty. In and out: radius.
+    """
     for state in range(labels.size):
         for action in range(radius.shape[1]):
-            block = labels[state]
-            radius[block, action] = max(radius[block, action], needed[state, action])
+            block, name = labels[state], action
+            if renaming.size > 0:
+                name = renaming[state, action]
+            if name >= 0:
+                radius[block, name] = max(radius[block, name], needed[state, action])
 
 
 # -- features ----------------------------------------------------------------------------------
@@ -837,6 +1067,8 @@ def residual_kernel(
     base: FloatArray,
     base_shift: float,
     signs: IntArray,
+    floor: float,
+    ceiling: float,
     is_mean: bool,
     gamma: float,
     low: FloatArray,
@@ -844,8 +1076,9 @@ def residual_kernel(
 ) -> None:
     """Bounds on max (or mean) over used actions of r + γ·P(values - shift) - (base - base_shift).
 
-    r = σ·R - offset, which is small where rewards are large and differ by little, so that errors
-    are of the size of what they differ by. With V = widest, the largest |values - shift|, and l
+    r = φ(σ·R) - offset, φ cutting off what is below the floor or above the ceiling, which rounds
+    nothing. It is small where rewards are large and differ by little, so that errors are of the
+    size of what they differ by. With V = widest, the largest |values - shift|, and l
     the length of a row: r is off by u·|r|; differences of values by u of themselves, products by
     u, the sum and the row's sum by γ_l each, the quotient and its product with γ by u, so that
     γ·P(..) is off by (2l + 5)·u·V; the sum with r by u·(|r| + V). An action is off by less than
@@ -871,7 +1104,8 @@ def residual_kernel(
             for k in range(indptr[row], indptr[row + 1]):
                 mass += probs[k]
                 ahead += probs[k] * (values[indices[k]] - shift)
-            reward = signs[action] * rewards[state, action] - offsets[action]
+            reward = min(max(signs[action] * rewards[state, action], floor), ceiling)
+            reward -= offsets[action]
             value = reward + gamma * (ahead / mass)
             size = abs(reward) + widest
             slack = (3.0 * (indptr[row + 1] - indptr[row]) + 16.0) * U * size

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.resources import HERE, Resources
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract.errors import MemoryLimitError, VerificationError
 
 SCOPES = ("covered", "all")
@@ -50,6 +51,14 @@ class Table:
         is_estimate: Whether true rows may reach what no row here does.
         lower_start: "reward" or "zero".
         upper_start: "reward" or "constant".
+        is_lax: Whether any action of one block may stand for one of the other; else actions
+            correspond by name.
+        available: (n, n_actions) which actions each block has. Nothing is read of the others
+            where actions are matched, and what the members' rows say where they go by name.
+        sets: (n) equal numbers for blocks with equal actions, if that matters; else all 0.
+        apart: The distance of blocks whose numbers in `sets` differ; None if there are none.
+        renaming: (n_states, n_actions) which action of its block each action of a state is, -1
+            where the state lacks it; None where actions are called what they are.
     """
 
     level: int | None
@@ -70,6 +79,11 @@ class Table:
     is_estimate: bool
     lower_start: str
     upper_start: str
+    is_lax: bool
+    available: BoolArray
+    sets: IntArray
+    apart: float | None
+    renaming: IntArray | None
 
     def pair(self, index: int) -> tuple[int, int]:
         """The blocks of a covered pair."""
@@ -80,6 +94,10 @@ class Table:
         """The same in words."""
         what = "pair" if self.level is None else f"level {self.level}, block pair"
         return f"{what} {self.pair(index)}"
+
+    def called(self, state: int, action: int) -> int:
+        """Which action of its block an action of a state is."""
+        return action if self.renaming is None else int(self.renaming[state, action])
 
     def row(self, block: int, action: int) -> tuple[list[int], list[float]]:
         """Blocks and entries of a centre row."""
@@ -108,6 +126,8 @@ class FeatureClaims:
     signs: IntArray
     kinds: IntArray
     corrections: FloatArray
+    floor: FloatArray
+    ceiling: FloatArray
     witnesses: WitnessClaims | None
 
     def functions(self) -> tuple[FloatArray, FloatArray]:
@@ -138,6 +158,7 @@ class ValueClaims:
     loss: float
     start_loss: float
     kept: float
+    renaming: IntArray | None
 
 
 @dataclass(frozen=True)
@@ -146,6 +167,7 @@ class Claims:
 
     n_states: int
     gamma: float
+    relation: str
     states: Table
     levels: tuple[Table, ...]
     features: FeatureClaims | None
@@ -196,9 +218,11 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
     if not isinstance(rewards, np.ndarray) or not np.array_equal(rewards, mdp.rewards):
         raise VerificationError("rewards are not those of the model, on which the starts depend")
     _check_estimate(certificate, mdp)
+    relation = _choice(certificate, "relation", RELATIONS)
+    actions = _read_actions(certificate, mdp, is_lax=relation == "lax")
     tau = None if _field(certificate, "tau") is None else _real(certificate, "tau")
     scope = _choice(certificate, "scope", SCOPES)
-    states = _read_states(certificate, mdp, room)
+    states = _read_states(certificate, mdp, room, actions)
     labels = {}
     for name in ("labels_lower", "labels_upper"):
         labels[name] = room.copied(certificate, name, np.int64)
@@ -221,20 +245,68 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
     return Claims(
         n_states=n,
         gamma=gamma,
+        relation=relation,
         states=states,
-        levels=tuple(_read_level(level, k, mdp, room) for k, level in enumerate(levels)),
-        features=None if features is None else _read_features(features, mdp, room),
+        levels=tuple(_read_level(level, k, mdp, room, actions) for k, level in enumerate(levels)),
+        features=None if features is None else _read_features(features, mdp, room, actions),
         tau=tau,
         scope=scope,
         **labels,
-        value=None if value is None else _read_value(value, mdp, room, **labels),
+        value=None if value is None else _read_value(value, mdp, room, actions, **labels),
     )
+
+
+@dataclass(frozen=True)
+class _Actions:
+    """How actions are compared: whether they are matched, and what different ones cost."""
+
+    is_lax: bool
+    apart: float | None
+
+
+def _read_actions(certificate: object, mdp: TabularMDP, *, is_lax: bool) -> _Actions:
+    available = _field(certificate, "available")
+    is_array = isinstance(available, np.ndarray) and available.dtype == np.bool_
+    if not is_array or not np.array_equal(available, mdp.available):
+        raise VerificationError("available are not the actions that states of the model have")
+    apart = _field(certificate, "apart")
+    has_apart = mdp.has_action_sets and not is_lax
+    if (apart is not None) != has_apart:
+        what = "differ and correspond by name" if has_apart else "are the same or are matched"
+        raise VerificationError(f"apart is {short(apart)}, but the actions of states {what}")
+    return _Actions(is_lax, _real(certificate, "apart") if has_apart else None)
+
+
+def _set_numbers(available: BoolArray, actions: _Actions) -> IntArray:
+    """Equal numbers for rows of equal actions, where that matters."""
+    if actions.apart is None:
+        return _frozen(np.zeros(available.shape[0], np.int64))
+    packed = np.packbits(available, axis=1)
+    return _frozen(np.unique(packed, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64))
+
+
+def _used_names(renaming: IntArray, mdp: TabularMDP) -> BoolArray:
+    """(n_states, n_actions) which names the actions of each state have."""
+    shape = mdp.available.shape
+    if renaming.shape != shape:
+        raise VerificationError(f"renaming must have shape {shape}, got {renaming.shape}")
+    has_name = (renaming >= 0) & (renaming < mdp.n_actions)
+    _first_bad(
+        np.where(mdp.available, has_name, renaming == -1),
+        "renaming must give a name to action {1} of state {0} exactly if the state has it, and -1 "
+        "otherwise",
+    )
+    used = np.zeros(shape, bool)
+    states, own = np.nonzero(mdp.available)
+    used[states, renaming[states, own]] = True
+    return used
 
 
 def _read_value(
     value: object,
     mdp: TabularMDP,
     room: _Room,
+    actions: _Actions,
     *,
     labels_lower: IntArray,
     labels_upper: IntArray,
@@ -271,8 +343,10 @@ def _read_value(
                 else:
                     _first_bad(np.isfinite(array), f"{name} must be finite at {{0}}")
         kept = _field(value, "kept")
+        renaming = _read_names(value, mdp, room, actions, labels, per_cluster)
         return ValueClaims(
             labels=labels,
+            renaming=renaming,
             **per_state,
             **per_cluster,
             loss=_real(value, "loss"),
@@ -281,6 +355,47 @@ def _read_value(
         )
     except VerificationError as error:
         raise VerificationError(f"value: {error}") from None
+
+
+def _read_names(
+    value: object,
+    mdp: TabularMDP,
+    room: _Room,
+    actions: _Actions,
+    labels: IntArray,
+    per_cluster: dict[str, npt.NDArray[Any]],
+) -> IntArray | None:
+    """What actions are called in clusters: what they are, or what all states of a cluster have.
+
+    Whatever a renaming says, the policy that it lifts is checked in every state. It must be one
+    that agents can act by: in a cluster whose actions are matched all states have all its names.
+    """
+    if not actions.is_lax and not mdp.has_action_sets:
+        if _field(value, "renaming") is not None:
+            raise VerificationError("renaming must be None, as all states have all actions")
+        return None
+    renaming = room.copied(value, "renaming", np.int64, 2)
+    used = _used_names(renaming, mdp)
+    if not actions.is_lax:
+        own = np.where(mdp.available, np.arange(mdp.n_actions), -1)
+        _first_bad(renaming == own, "renaming must call action {1} of state {0} what it is")
+        return renaming
+    counts = used.sum(axis=1)
+    _first_bad(
+        used == (np.arange(mdp.n_actions) < counts[:, None]),
+        "renaming must number the names in state {0} from 0 on, and {1} is wrong",
+    )
+    names = np.zeros(per_cluster["policy"].size, np.int64)
+    names[labels] = counts
+    _first_bad(
+        counts == names[labels],
+        "renaming must use the same names in all states of a cluster; state {0} does not",
+    )
+    for name in ("policy", "bracket_policy"):
+        _first_bad(
+            per_cluster[name] < names, f"{name} takes an action in cluster {{0}} without a name"
+        )
+    return renaming
 
 
 def _live_clusters(labels: IntArray, terminal: int | None) -> tuple[IntArray, int]:
@@ -312,7 +427,7 @@ def _check_estimate(certificate: object, mdp: TabularMDP) -> None:
         raise VerificationError("reward_radius is not that of the estimated model")
 
 
-def _read_states(certificate: object, mdp: TabularMDP, room: _Room) -> Table:
+def _read_states(certificate: object, mdp: TabularMDP, room: _Room, actions: _Actions) -> Table:
     n = mdp.n_states
     low = high = mdp.rewards
     radius = np.zeros(low.shape)
@@ -343,12 +458,19 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room) -> Table:
         is_estimate=mdp.estimate is not None,
         lower_start=_choice(certificate, "lower_start", ("reward", "zero")),
         upper_start=_choice(certificate, "upper_start", ("reward", "constant")),
+        is_lax=actions.is_lax,
+        available=mdp.available,
+        sets=_set_numbers(mdp.available, actions),
+        apart=actions.apart,
+        renaming=None,
     )
     _check_table(table)
     return table
 
 
-def _read_level(level: object, number: int, mdp: TabularMDP, room: _Room) -> Table:
+def _read_level(
+    level: object, number: int, mdp: TabularMDP, room: _Room, actions: _Actions
+) -> Table:
     try:
         model = _field(level, "model")
         low, high, radius, spare, lacks = (
@@ -377,6 +499,7 @@ def _read_level(level: object, number: int, mdp: TabularMDP, room: _Room) -> Tab
         _first_bad((labels >= 0) & (labels < n), "the label of state {0} is that of no block")
         sizes = np.bincount(labels, minlength=n).astype(np.int64)
         _first_bad(sizes > 0, "block {0} has no members")
+        available, renaming = _read_block_actions(model, mdp, room, actions, labels, low.shape)
         is_estimate = _field(model, "is_estimate")
         if is_estimate is not (mdp.estimate is not None):
             raise VerificationError(
@@ -401,12 +524,51 @@ def _read_level(level: object, number: int, mdp: TabularMDP, room: _Room) -> Tab
             is_estimate=is_estimate,
             lower_start="reward",
             upper_start="reward",
+            is_lax=actions.is_lax,
+            available=available,
+            sets=_set_numbers(available, actions),
+            apart=actions.apart,
+            renaming=renaming,
         )
         _check_rows(table)
     except VerificationError as error:
         raise VerificationError(f"level {number}: {error}") from None
     _check_table(table)
     return table
+
+
+def _read_block_actions(
+    model: object,
+    mdp: TabularMDP,
+    room: _Room,
+    actions: _Actions,
+    labels: IntArray,
+    shape: tuple[int, ...],
+) -> tuple[BoolArray, IntArray | None]:
+    """Which actions blocks have, and which of them each action of a member is.
+
+    Every member must have all actions of its block, and no other: what is claimed of a block's
+    action then speaks of some action of every member, and of each action of a member.
+    """
+    available = room.copied(model, "available", np.bool_, 2)
+    if available.shape != shape:
+        raise VerificationError(f"available must have shape {shape}, got {available.shape}")
+    has_action: BoolArray = np.asarray(available.any(axis=1))
+    _first_bad(has_action, "block {0} has no action")
+    if not actions.is_lax:
+        if _field(model, "renaming") is not None:
+            raise VerificationError("renaming must be None, as actions correspond by name")
+        _first_bad(
+            available[labels] == mdp.available,
+            "state {0} and its block must have the same actions, but differ in action {1}",
+        )
+        return available, None
+    renaming = room.copied(model, "renaming", np.int64, 2)
+    _first_bad(
+        _used_names(renaming, mdp) == available[labels],
+        "renaming must use in state {0} the actions that its block has, but differs in action {1}",
+    )
+    return available, renaming
 
 
 def _check_rows(table: Table) -> None:
@@ -484,19 +646,24 @@ def _check_table(table: Table) -> None:
         )
 
 
-def _read_features(features: object, mdp: TabularMDP, room: _Room) -> FeatureClaims:
+def _read_features(
+    features: object, mdp: TabularMDP, room: _Room, actions: _Actions
+) -> FeatureClaims:
     n, n_actions = mdp.n_states, mdp.n_actions
     try:
         values = room.copied(features, "values", np.float64, 2)
         signs = room.copied(features, "signs", np.int64, 2)
         kinds = room.copied(features, "kinds", np.int64)
         corrections = room.copied(features, "corrections", np.float64)
+        floor, ceiling = (room.copied(features, name, np.float64) for name in ("floor", "ceiling"))
         count = corrections.size
-        if values.shape != (count, n) or signs.shape != (count, n_actions) or kinds.size != count:
+        is_short = any(array.size != count for array in (kinds, floor, ceiling))
+        if values.shape != (count, n) or signs.shape != (count, n_actions) or is_short:
             raise VerificationError(
-                f"values, signs, kinds and corrections must be of {count} functions of {n} states "
-                f"and {n_actions} actions; got shapes {values.shape}, {signs.shape}, "
-                f"{kinds.shape} and {corrections.shape}"
+                "values, signs, kinds, floor, ceiling and corrections must be of "
+                f"{count} functions of {n} states and {n_actions} actions; got shapes "
+                f"{values.shape}, {signs.shape}, {kinds.shape}, {floor.shape}, {ceiling.shape} "
+                f"and {corrections.shape}"
             )
         _first_bad(np.isfinite(values), "value of function {0} at state {1} must be finite")
         _first_bad(np.abs(signs) <= 1, "sign of function {0}, action {1} must be -1, 0 or 1")
@@ -506,9 +673,14 @@ def _read_features(features: object, mdp: TabularMDP, room: _Room) -> FeatureCla
             np.isfinite(corrections) & (corrections >= 0.0),
             "correction of function {0} must be finite and not negative",
         )
+        _first_bad(
+            (floor <= ceiling) & (floor < np.inf) & (ceiling > -np.inf),
+            "floor of function {0} must be at most its ceiling, and one of them of some use",
+        )
         witnesses = _field(features, "witnesses")
         if witnesses is not None and mdp.estimate is not None:
             raise VerificationError("witnesses say nothing of an estimated model's true rows")
+        _check_signs(signs, kinds, witnesses, actions)
     except VerificationError as error:
         raise VerificationError(f"features: {error}") from None
     return FeatureClaims(
@@ -516,8 +688,27 @@ def _read_features(features: object, mdp: TabularMDP, room: _Room) -> FeatureCla
         signs=signs,
         kinds=kinds,
         corrections=corrections,
+        floor=floor,
+        ceiling=ceiling,
         witnesses=None if witnesses is None else _read_witnesses(witnesses, mdp, room),
     )
+
+
+def _check_signs(signs: IntArray, kinds: IntArray, witnesses: object, actions: _Actions) -> None:
+    """Which functions bound the metric; see `verify`."""
+    if not actions.is_lax and actions.apart is None:
+        return
+    is_turned = (signs.min(axis=1) < 0) & (signs.max(axis=1) > 0)
+    _first_bad(
+        ~is_turned, "function {0} has signs of both kinds, though actions differ between states"
+    )
+    if actions.is_lax:
+        _first_bad(
+            np.all(signs != 0, axis=1), "function {0} leaves out an action, though they are matched"
+        )
+        _first_bad(kinds == 0, "function {0} is a mean over actions, though they are matched")
+        if witnesses is not None:
+            raise VerificationError("witnesses look at one action, though actions are matched")
 
 
 def _read_witnesses(witnesses: object, mdp: TabularMDP, room: _Room) -> WitnessClaims:

@@ -27,7 +27,7 @@ MOST = 4_096  # entries of a memory; the oldest goes first
 KINDS = (FeatureClaims, Table, ValueClaims, WitnessClaims)
 # What checks read of the model besides its rows and their radii, which stand in the claims' own
 # table of states. Rewards and their radii stand there as intervals, from which they cannot be told.
-MODEL = ("rewards", "start", "terminal_state")
+MODEL = ("rewards", "available", "start", "terminal_state")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def bounds_digest(mdp: TabularMDP, claims: Claims) -> bytes:
     _add(digest, tuple(getattr(mdp, name) for name in MODEL))
     if mdp.estimate is not None:
         _add(digest, (mdp.estimate.reward_radius, mdp.estimate.alpha))
-    _add(digest, (claims.n_states, claims.gamma, claims.tables, claims.features))
+    known = (claims.n_states, claims.gamma, claims.relation, claims.tables, claims.features)
+    _add(digest, known)
     return digest.digest()
 
 

@@ -2,9 +2,10 @@
 
 Six functions over states are claimed (those of the bracket are constant on clusters). Each must
 satisfy v >= Bv (upper bounds) or v <= Bv (lower bounds) in every state, B being the backup of the
-best action, of the policy's action, or of all actions with equal weights. B is monotone and
-B(v + c) = Bv + γc for the *true* model: so if m is the most by which the value in question
-exceeds an upper bound v, B-values exceed v by at most γm, m <= γm, and m <= 0; mirrored below.
+best action, of the policy's action, or of all actions that the state has with equal weights. B is
+monotone and B(v + c) = Bv + γc for the *true* model: so if m is the most by which the value in
+question exceeds an upper bound v, B-values exceed v by at most γm, m <= γm, and m <= 0; mirrored
+below.
 
 For an estimated model B is bounded from the safe side: a true reward is within its radius r, and
 a true row has at most t of its mass elsewhere, where it gains or loses no more than the span
@@ -13,6 +14,10 @@ of v.
 Boxes of rows, from which a bracket was made, are neither read nor needed: if a function that is
 constant on clusters satisfies its inequality for the worst row of a box, it satisfies it in
 every state, and that is what is checked.
+
+A policy says what to do in a cluster, by the names that actions have there. In a state it takes the
+first action that is called so, or the first of all if none is, which is what an action that the
+state lacks does anyway. Nothing else depends on names, nor on the relation of the bounds.
 
 Loss, start loss and kept share must follow from these functions and the model's start.
 """
@@ -45,7 +50,7 @@ class Function:
         values: (n_states).
         is_upper: Whether it must not be below its backup; else not above.
         policy: (n_states) the action whose backup counts; None for the best one.
-        is_mixed: Whether all actions count alike.
+        is_mixed: Whether all actions that a state has count alike.
     """
 
     name: str
@@ -60,12 +65,26 @@ def claimed_functions(claims: ValueClaims) -> Iterator[Function]:
     labels = claims.labels
     yield Function("optimal_upper", claims.optimal_upper, True)
     yield Function("optimal_lower", claims.optimal_lower, False)
-    yield Function("policy_lower", claims.policy_lower, False, claims.policy[labels])
+    yield Function("policy_lower", claims.policy_lower, False, _lifted(claims, claims.policy))
     yield Function("random_upper", claims.random_upper, True, is_mixed=True)
     yield Function("bracket upper", claims.bracket_upper[labels], True)
     yield Function(
-        "bracket lower", claims.bracket_lower[labels], False, claims.bracket_policy[labels]
+        "bracket lower",
+        claims.bracket_lower[labels],
+        False,
+        _lifted(claims, claims.bracket_policy),
     )
+
+
+def _lifted(claims: ValueClaims, policy: IntArray) -> IntArray:
+    """(n_states) the action that each state takes, by its own name."""
+    names = policy[claims.labels]
+    if claims.renaming is None:
+        return names
+    is_called = claims.renaming == names[:, None]
+    has_none = ~is_called.any(axis=1)
+    is_called[has_none] = claims.renaming[has_none] >= 0
+    return np.asarray(is_called.argmax(axis=1))
 
 
 # -- floats ------------------------------------------------------------------------------------
@@ -127,7 +146,7 @@ def _check_function(function: Function, mdp: TabularMDP, masses: FloatArray, gam
         q = q + side * radius
         size += float(mdp.estimate.reward_radius.max())
     if function.is_mixed:
-        backup = q.sum(axis=1) / n_actions
+        backup = np.where(mdp.available, q, 0.0).sum(axis=1) / mdp.available.sum(axis=1)
     elif function.policy is None:
         backup = q.max(axis=1)
     else:
@@ -148,7 +167,8 @@ def _is_all_the_same(claims: Claims, mdp: TabularMDP) -> bool:
     They do if rewards are equal everywhere, or if all actions do the same in every state (true
     ones that are estimated may differ, unless there is only one).
     """
-    if bool(claims.states.high.max() == claims.states.low.min()) or mdp.n_actions == 1:
+    is_single = bool((mdp.available.sum(axis=1) == 1).all())
+    if bool(claims.states.high.max() == claims.states.low.min()) or is_single:
         return True
     return mdp.estimate is None and not mdp.has_choice
 
@@ -234,7 +254,7 @@ def _check_exact_function(function: Function, mdp: TabularMDP, gamma: Fraction) 
     side = 1 if function.is_upper else -1
     for state, own in enumerate(values):
         if function.policy is None:
-            actions = list(range(mdp.n_actions))
+            actions = np.flatnonzero(mdp.available[state]).tolist()
         else:
             actions = [int(function.policy[state])]
         found = []

@@ -329,6 +329,7 @@ class _Check:
             if is_float and table.table.keys.size:
                 check_limit(table.limit)
             _check_largest(table)
+        _check_apart(states)
         self._tell("values")
         check_values = check_exact_value if self._mode == "exact" else check_value
         self.values = check_values(claims, self._mdp)
@@ -447,8 +448,24 @@ def _exact_work(claims: Claims, mdp: TabularMDP) -> int:
             work += mdp.probs.size + int(lengths[table.labels].sum())
         first, second = np.divmod(table.keys, table.n)
         one, two = lengths[first], lengths[second]
-        work += int((one * two * (one + two + functions + PROBLEM_STEPS)).sum())
+        steps = functions + PROBLEM_STEPS
+        if table.is_lax:  # every action with every other
+            all_one, all_two = one.sum(axis=1), two.sum(axis=1)
+            work += int((all_one * all_two * steps).sum())
+            work += int(((one**2).sum(axis=1) * all_two + all_one * (two**2).sum(axis=1)).sum())
+        else:
+            work += int((one * two * (one + two + steps)).sum())
     return work
+
+
+def _check_apart(states: ExactTable) -> None:
+    """No two states may be farther apart than those with different actions."""
+    apart = states.table.apart
+    if apart is not None and Fraction(apart) < states.whole_limit:
+        raise VerificationError(
+            f"apart is {apart!r}, but states whose actions are not the same must be at least "
+            f"{above_float(states.whole_limit)!r} apart, as far as rewards allow at all"
+        )
 
 
 def _check_largest(table: ExactTable) -> None:

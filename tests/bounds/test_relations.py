@@ -17,7 +17,8 @@ from bisim_abstract._bounds.jumps import jump
 from bisim_abstract._model.renaming import check_renaming, own_names, used_names
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract.errors import InvalidArgumentError
-from tests.support.relations import backup_of_pair, renamed_mdp
+from tests.support.oracles import compared_pair
+from tests.support.relations import renamed_mdp
 
 RELATIONS = ("plain", "lax")
 SWEEPS = 45
@@ -40,13 +41,20 @@ def check_exactly(arms: Arms, *, slack: Fraction = Fraction(0)) -> None:
     """f <= Tf below and f >= Tf above, in fractions, at every pair."""
     lower, upper = tables(arms)
     for s, t in zip(*(x.tolist() for x in pairs(arms.mdp)), strict=True):
-        given = arms.relation, arms.starts.diameter
-        assert Fraction(lower[s][t]) <= slack + backup_of_pair(
-            arms.mdp, arms.gamma, lower, s, t, *given
+        below, above = (
+            compared_pair(
+                arms.mdp,
+                arms.gamma,
+                table,
+                s,
+                t,
+                relation=arms.relation,
+                apart=arms.starts.diameter,
+            )
+            for table in (lower, upper)
         )
-        assert Fraction(upper[s][t]) >= -slack + backup_of_pair(
-            arms.mdp, arms.gamma, upper, s, t, *given
-        )
+        assert Fraction(lower[s][t]) <= slack + below
+        assert Fraction(upper[s][t]) >= -slack + above
 
 
 def solved(mdp: TabularMDP, gamma: float, relation: str) -> Arms:
@@ -141,7 +149,7 @@ def test_states_with_other_actions_are_as_far_apart_as_can_be() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_columns_are_below_the_starts(seed: int) -> None:
     for relation in RELATIONS:
-        mdp = renamed_mdp(seed, n_states=9, n_actions=4)
+        mdp = renamed_mdp(seed, n=9, n_actions=4)
         starts = Arms(mdp, 0.9, relation=relation).starts
         low, high = starts.columns
         first, second = pairs(mdp)
@@ -171,7 +179,7 @@ def level_of(mdp: TabularMDP, labels: IntArray, relation: str, sweeps: int) -> B
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("seed", range(40))
 def test_blocks_enclose_the_metric(relation: str, seed: int) -> None:
-    mdp = renamed_mdp(seed, n_states=7, noise=0.02)
+    mdp = renamed_mdp(seed, n=7, noise=0.02)
     rng = np.random.default_rng(seed)
     labels = rng.integers(3, size=7)
     if relation == "plain":
@@ -223,7 +231,7 @@ def test_plain_blocks_do_not_mix_action_sets() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_names_are_used_by_all_members(seed: int) -> None:
-    mdp = renamed_mdp(seed, n_states=9, n_actions=4)
+    mdp = renamed_mdp(seed, n=9, n_actions=4)
     labels = np.random.default_rng(seed).integers(3, size=9)
     names = match_actions(mdp, labels)
     assert ((names >= 0) == mdp.available).all()
@@ -268,7 +276,7 @@ def test_wrong_renamings_are_refused() -> None:
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("seed", range(30))
 def test_features_are_admissible(relation: str, seed: int) -> None:
-    mdp = renamed_mdp(seed, n_states=7, noise=0.02, has_sets=seed % 3 > 0)
+    mdp = renamed_mdp(seed, n=7, noise=0.02, missing=0.3 * (seed % 3 > 0))
     truth = solved(mdp, GAMMA, relation)
     for max_iter in (2, 1_000):
         features = value_features(mdp, GAMMA, count=20, max_iter=max_iter, relation=relation)
@@ -334,7 +342,7 @@ def test_signs_that_differ_exceed_the_distance_of_other_action_sets() -> None:
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_results_do_not_depend_on_threads(relation: str) -> None:
-    mdp = renamed_mdp(5, n_states=60, n_actions=4)
+    mdp = renamed_mdp(5, n=60, n_actions=4)
     found = []
     for threads in (1, 3):
         arms = Arms(mdp, 0.9, relation=relation, resources=Resources(threads=threads))
@@ -347,7 +355,7 @@ def test_results_do_not_depend_on_threads(relation: str) -> None:
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_positions_found_anew_give_the_same(relation: str) -> None:
-    mdp = renamed_mdp(6, n_states=20)
+    mdp = renamed_mdp(6, n=20)
     found = []
     for limit in (2**30, 0):
         arms = Arms(mdp, 0.9, relation=relation, lookup_bytes=limit)

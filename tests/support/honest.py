@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
@@ -72,32 +72,47 @@ def lacking_exact(row: dict[int, Fraction], centre: dict[int, Fraction], spare: 
     )
 
 
-def block_model(mdp: TabularMDP, labels: Sequence[int]) -> SimpleNamespace:
+def block_model(
+    mdp: TabularMDP, labels: Sequence[int], renaming: Ints | None = None
+) -> SimpleNamespace:
     """Intervals, the mean lifted row of each block as its centre, and exact radii.
 
-    Every other row does without a sixteenth of its centre.
+    Every other row does without a sixteenth of its centre. Names that a block does not use are
+    those of its first; where actions are called what they are, what states lack is compared too.
     """
     n_blocks, n_actions = max(labels) + 1, mdp.n_actions
+    first = [list(labels).index(block) for block in range(n_blocks)]
+    available = mdp.available[first]
+    if renaming is not None:
+        available = np.zeros((n_blocks, n_actions), bool)
+        for s, block in enumerate(labels):
+            available[block, renaming[s][renaming[s] >= 0]] = True
     low, high = np.empty((n_blocks, n_actions)), np.empty((n_blocks, n_actions))
     radius, spare, short = (np.zeros((n_blocks, n_actions)) for _ in range(3))
     indptr, indices, probs = [0], [], []
     for block in range(n_blocks):
         members = [s for s, label in enumerate(labels) if label == block]
         for a in range(n_actions):
-            intervals = [ends(mdp, s, a) for s in members]
+            named = [(s, a) for s in members]
+            if renaming is not None:
+                name = a if available[block, a] else int(available[block].argmax())
+                named = [
+                    (s, b) for s in members for b in np.flatnonzero(renaming[s] == name).tolist()
+                ]
+            intervals = [ends(mdp, *pair) for pair in named]
             low[block, a] = down(min(x[0] for x in intervals))
             high[block, a] = up(max(x[1] for x in intervals))
-            rows = [lifted_exact(mdp, labels, s, a) for s in members]
+            rows = [lifted_exact(mdp, labels, *pair) for pair in named]
             reach = sorted(set().union(*rows))
             centre = [float(sum(r.get(b, Fraction(0)) for r in rows) / len(rows)) for b in reach]
             total = sum((Fraction(v) for v in centre), Fraction(0))
             row = {b: Fraction(v) / total for b, v in zip(reach, centre, strict=True)}
             away, lack = Fraction(0), Fraction(0)
             spare[block, a] = 0.0625 * ((block + a) % 2)
-            for s, other in zip(members, rows, strict=True):
+            for pair, other in zip(named, rows, strict=True):
                 extra = Fraction(0)
                 if mdp.estimate is not None:
-                    extra = Fraction(float(mdp.estimate.row_radius[s, a]))
+                    extra = Fraction(float(mdp.estimate.row_radius[pair]))
                 away = max(away, min(Fraction(1), variation_exact(other, row) + extra))
                 lacks = lacking_exact(other, row, float(spare[block, a])) + extra
                 lack = max(lack, min(Fraction(1), lacks))
@@ -116,6 +131,8 @@ def block_model(mdp: TabularMDP, labels: Sequence[int]) -> SimpleNamespace:
         spare=spare,
         short=short,
         is_estimate=mdp.estimate is not None,
+        available=available,
+        renaming=renaming,
     )
 
 
@@ -135,26 +152,79 @@ def state_model(mdp: TabularMDP) -> SimpleNamespace:
         spare=np.zeros(mdp.rewards.shape),
         short=radius,
         is_estimate=estimate is not None,
+        available=mdp.available,
     )
+
+
+Relation = tuple[str, float | None]  # how actions are compared, and what different ones cost
+
+
+PLAIN: Relation = ("plain", None)
+
+
+def apart_of(mdp: TabularMDP, gamma: float) -> float:
+    """As far as rewards of any states and actions allow."""
+    found = [ends(mdp, s, a) for s, a in np.ndindex(mdp.rewards.shape)]
+    most = max(x[1] for x in found) - min(x[0] for x in found)
+    return up(most / (1 - Fraction(gamma)))
+
+
+def relation_of(mdp: TabularMDP, gamma: float, name: str) -> Relation:
+    return name, apart_of(mdp, gamma) if name == "plain" and mdp.has_action_sets else None
 
 
 class Operator:
     """Both block inequalities, from their definition."""
 
-    def __init__(self, model: SimpleNamespace, gamma: float, diameter: Fraction) -> None:
-        self.model, self.gamma, self.diameter = model, Fraction(gamma), diameter
+    def __init__(self, model: SimpleNamespace, gamma: float, relation: Relation = PLAIN) -> None:
+        self.model, self.gamma = model, Fraction(gamma)
         self.n, self.n_actions = len(model.low), len(model.low[0])
+        self.relation, self.far = relation[0], relation[1]
+        self.diameter = self._diameter()
 
-    def apart(self, s: int, t: int, a: int) -> tuple[Fraction, Fraction]:
+    def _diameter(self) -> Fraction:
+        m = self.model
+        pays = [
+            [(Fraction(m.low[s][a]), Fraction(m.high[s][a])) for s in range(self.n)]
+            for a in range(self.n_actions)
+        ]
+        if self.relation == "lax":
+            used = [pays[a][s] for s in range(self.n) for a in np.flatnonzero(m.available[s])]
+            pays = [used]
+        spans = [max(x[1] for x in line) - min(x[0] for x in line) for line in pays]
+        return max(max(spans) / (1 - self.gamma), Fraction(self.far or 0))
+
+    def are_apart(self, s: int, t: int) -> bool:
+        return self.far is not None and bool(
+            (self.model.available[s] != self.model.available[t]).any()
+        )
+
+    def hausdorff(self, s: int, t: int, differ: Callable[[int, int], Fraction]) -> Fraction:
+        """Of what all actions of two blocks differ by; by name, of those that share one."""
+        one, two = (np.flatnonzero(self.model.available[k]).tolist() for k in (s, t))
+        if self.relation == "plain":
+            return max(differ(a, a) for a in one)
+        table = {(a, b): differ(a, b) for a in one for b in two}
+        return max(
+            *(min(table[a, b] for b in two) for a in one),
+            *(min(table[a, b] for a in one) for b in two),
+        )
+
+    def apart(self, s: int, t: int, a: int, b: int) -> tuple[Fraction, Fraction]:
         m = self.model
         low, high, low_, high_ = (
-            Fraction(x) for x in (m.low[s][a], m.high[s][a], m.low[t][a], m.high[t][a])
+            Fraction(x) for x in (m.low[s][a], m.high[s][a], m.low[t][b], m.high[t][b])
         )
         return max(Fraction(0), low - high_, low_ - high), max(high - low_, high_ - low)
 
     def starts(self, s: int, t: int) -> tuple[Fraction, Fraction]:
-        both = [self.apart(s, t, a) for a in range(self.n_actions)]
-        return max(x[0] for x in both), max(x[1] for x in both) + self.gamma * self.diameter
+        if self.are_apart(s, t):
+            return Fraction(self.far), Fraction(self.far)  # type: ignore[arg-type]
+        below, above = (
+            self.hausdorff(s, t, lambda a, b, k=k: self.apart(s, t, a, b)[k])  # type: ignore[misc]
+            for k in range(2)
+        )
+        return below, above + self.gamma * self.diameter
 
     def row(self, s: int, a: int) -> tuple[list[int], list[float]]:
         m, at = self.model, s * self.n_actions + a
@@ -162,34 +232,26 @@ class Operator:
         return m.indices[part].tolist(), m.probs[part].tolist()
 
     def backup(self, table: Exact, s: int, t: int, *, is_upper: bool) -> Fraction:
-        best = Fraction(0)
-        for a in range(self.n_actions):
-            gap, span = self.apart(s, t, a)
-            (x, p), (y, q) = self.row(s, a), self.row(t, a)
-            cost = [[table[i][j] for j in y] for i in x]
-            free, short = (
-                Fraction(float(x[s][a])) + Fraction(float(x[t][a]))
-                for x in (self.model.radius, self.model.short)
-            )
-            if is_upper:
-                spare = max(Fraction(float(self.model.spare[k][a])) for k in (s, t))
-                kappa = max(max(line) for line in cost)
-                if self.model.is_estimate and short > 0:
-                    kappa = max(kappa, self.diameter)
-                carried = (1 - spare) * transport_exact(cost, p, q)
-                far = min(kappa, carried + (spare + short) * kappa)
-                best = max(best, span + self.gamma * far)
-            else:
-                best = max(best, gap + self.gamma * partial_exact(cost, p, q, free))
-        return best
+        if self.are_apart(s, t):
+            return Fraction(self.far)  # type: ignore[arg-type]
+        return self.hausdorff(s, t, lambda a, b: self._differ(table, s, t, a, b, is_upper=is_upper))
 
-
-def diameter_of(low: Any, high: Any, gamma: float) -> Fraction:
-    spans = [
-        max(Fraction(line[a]) for line in high) - min(Fraction(line[a]) for line in low)
-        for a in range(len(low[0]))
-    ]
-    return max(spans) / (1 - Fraction(gamma))
+    def _differ(self, table: Exact, s: int, t: int, a: int, b: int, *, is_upper: bool) -> Fraction:
+        gap, span = self.apart(s, t, a, b)
+        (x, p), (y, q) = self.row(s, a), self.row(t, b)
+        cost = [[table[i][j] for j in y] for i in x]
+        free, short = (
+            Fraction(float(x[s][a])) + Fraction(float(x[t][b]))
+            for x in (self.model.radius, self.model.short)
+        )
+        if not is_upper:
+            return gap + self.gamma * partial_exact(cost, p, q, free)
+        spare = max(Fraction(float(self.model.spare[k][c])) for k, c in ((s, a), (t, b)))
+        kappa = max(max(line) for line in cost)
+        if self.model.is_estimate and short > 0:
+            kappa = max(kappa, self.diameter)
+        carried = (1 - spare) * transport_exact(cost, p, q)
+        return span + self.gamma * min(kappa, carried + (spare + short) * kappa)
 
 
 def iterate(
@@ -223,11 +285,14 @@ def make_level(
     labels: Sequence[int],
     sweeps: int,
     leave_out: Sequence[tuple[int, int]] = (),
+    *,
+    relation: Relation = PLAIN,
+    renaming: Ints | None = None,
 ) -> SimpleNamespace:
-    model = block_model(mdp, labels)
+    model = block_model(mdp, labels, renaming)
     n = len(model.low)
     sizes = np.bincount(model.labels)
-    operator = Operator(model, gamma, diameter_of(model.low.tolist(), model.high.tolist(), gamma))
+    operator = Operator(model, gamma, relation)
     below = [[Fraction(0)] * n for _ in range(n)]
     above = [[Fraction(0)] * n for _ in range(n)]
     pairs = []
@@ -254,11 +319,31 @@ def exact_rows(mdp: TabularMDP) -> list[list[dict[int, Fraction]]]:
 
 
 def make_features(
-    mdp: TabularMDP, gamma: float, sweeps: int, *, has_witnesses: bool = True, stretch: float = 1.0
+    mdp: TabularMDP,
+    gamma: float,
+    sweeps: int,
+    *,
+    has_witnesses: bool = True,
+    stretch: float = 1.0,
+    relation: Relation = PLAIN,
+    kinds: Sequence[int] = (0, 1, 0),
+    signs: Sequence[Sequence[int]] | None = None,
+    cuts: Sequence[tuple[float, float]] | None = None,
 ) -> SimpleNamespace:
-    """Two generalised value functions of either kind, and two witnesses that read each other."""
-    signs = [[1] * mdp.n_actions, [-1] + [1] * (mdp.n_actions - 1), [1] + [0] * (mdp.n_actions - 1)]
-    kinds = [0, 1, 0]
+    """Generalised value functions of either kind, and two witnesses that read each other.
+
+    Those that the relation allows, unless they are given.
+    """
+    rest = mdp.n_actions - 1
+    if signs is None and relation[0] == "lax":
+        signs, kinds = [[1] * (rest + 1), [-1] * (rest + 1), [1] * (rest + 1)], (0, 0, 0)
+        middle = float(np.median(mdp.rewards))
+        cuts = [(-np.inf, np.inf), (-np.inf, np.inf), (-np.inf, middle)]
+    elif signs is None:
+        turned = [[-1] * (rest + 1)] if relation[1] is not None else [[-1] + [1] * rest]
+        signs = [[1] * (rest + 1), *turned, [1] + [0] * rest]
+    if cuts is None:
+        cuts = [(-np.inf, np.inf)] * len(signs)
     rows, g = exact_rows(mdp), Fraction(gamma)
     values, corrections = [], []
 
@@ -269,7 +354,8 @@ def make_features(
             for a, sign in enumerate(signs[k]):
                 if sign:
                     ahead = sum((p * Fraction(line[t]) for t, p in rows[s][a].items()), Fraction(0))
-                    found.append(sign * Fraction(float(mdp.rewards[s, a])) + g * ahead)
+                    paid = min(max(sign * float(mdp.rewards[s, a]), cuts[k][0]), cuts[k][1])
+                    found.append(Fraction(paid) + g * ahead)
             result.append(sum(found, Fraction(0)) / len(found) if kinds[k] else max(found))
         return result
 
@@ -299,6 +385,8 @@ def make_features(
         signs=np.array(signs, np.int64),
         kinds=np.array(kinds, np.int64),
         corrections=np.array(corrections),
+        floor=np.array([cut[0] for cut in cuts]),
+        ceiling=np.array([cut[1] for cut in cuts]),
         witnesses=None,
     )
     if has_witnesses:
@@ -384,13 +472,13 @@ def sharp_corrections(mdp: TabularMDP, gamma: float, features: Any) -> Floats:
 def composed(mdp: TabularMDP, content: dict[str, Any]) -> tuple[Exact, Exact]:
     """What all components but covered pairs say of every pair, exactly."""
     model, gamma, n = state_model(mdp), content["gamma"], mdp.n_states
-    operator = Operator(model, gamma, diameter_of(model.low, model.high, gamma))
+    operator = Operator(model, gamma, (content["relation"], content["apart"]))
     below = [[Fraction(0)] * n for _ in range(n)]
     above = [[Fraction(0)] * n for _ in range(n)]
     for s in range(n):
         for t in range(s + 1, n):
             least, most = operator.starts(s, t)
-            if content["lower_start"] == "zero":
+            if content["lower_start"] == "zero" and not operator.are_apart(s, t):
                 least = Fraction(0)
             if content["upper_start"] == "constant":
                 most = operator.diameter
@@ -424,8 +512,12 @@ def build(
     has_witnesses: bool = True,
     starts: tuple[str, str] = ("reward", "reward"),
     tau: float | None = None,
+    relation: str = "plain",
+    renamings: Sequence[Ints | None] | None = None,
 ) -> dict[str, Any]:
     """An honest certificate of all components, converged as far as asked."""
+    how = relation_of(mdp, gamma, relation)
+    renamings = [None] * len(labelings) if renamings is None else renamings
     empty = np.empty(0, np.int64)
     estimate = mdp.estimate
     content: dict[str, Any] = {
@@ -433,9 +525,15 @@ def build(
         "n_states": mdp.n_states,
         "gamma": gamma,
         "rewards": mdp.rewards,
+        "available": mdp.available,
+        "relation": how[0],
+        "apart": how[1],
         "reward_radius": np.empty((0, 0)) if estimate is None else estimate.reward_radius,
         "alpha": None if estimate is None else estimate.alpha,
-        "levels": tuple(make_level(mdp, gamma, labels, sweeps) for labels in labelings),
+        "levels": tuple(
+            make_level(mdp, gamma, labels, sweeps, relation=how, renaming=names)
+            for labels, names in zip(labelings, renamings, strict=True)
+        ),
         "features": None,
         "lower_start": starts[0],
         "upper_start": starts[1],
@@ -450,11 +548,14 @@ def build(
     }
     if has_features:
         content["features"] = make_features(
-            mdp, gamma, sweeps, has_witnesses=has_witnesses and estimate is None
+            mdp,
+            gamma,
+            sweeps,
+            has_witnesses=has_witnesses and estimate is None and relation == "plain",
+            relation=how,
         )
     below, above = composed(mdp, content)
-    model = state_model(mdp)
-    operator = Operator(model, gamma, diameter_of(model.low, model.high, gamma))
+    operator = Operator(state_model(mdp), gamma, how)
     lower, upper = iterate(operator, below, above, list(pairs), sweeps)
     content["keys"] = np.array([s * mdp.n_states + t for s, t in pairs], np.int64)
     content["lower"], content["upper"] = np.array(lower), np.array(upper)
@@ -476,8 +577,8 @@ def bounds(mdp: TabularMDP, content: dict[str, Any]) -> tuple[Exact, Exact]:
 def at_tau(mdp: TabularMDP, content: dict[str, Any], tau: float) -> dict[str, Any]:
     """The same with a threshold; start values link no pair in the upper arm, but D links all."""
     below, _ = bounds(mdp, content)
-    model = state_model(mdp)
-    largest = diameter_of(model.low, model.high, content["gamma"])
+    how = content["relation"], content["apart"]
+    largest = Operator(state_model(mdp), content["gamma"], how).diameter
     stored = {**content, "upper_start": "constant"}
     above = bounds(mdp, stored)[1]
     assert all(above[s][t] <= largest for s in range(len(above)) for t in range(len(above)))
@@ -512,7 +613,8 @@ def accepted(content: dict[str, Any], mdp: TabularMDP) -> float:
     plain = found(content, mdp)
     assert plain.is_valid, plain.problem
     assert plain.verdict == "verified"
-    scale = float(np.ptp(mdp.rewards, axis=0).max()) + 1.0
+    is_by_name = content["relation"] == "plain" and content["apart"] is None
+    scale = float(np.ptp(mdp.rewards, axis=0 if is_by_name else None).max()) + 1.0
     assert 0.0 <= plain.widening <= 1e-12 * scale / (1.0 - content["gamma"]) ** 2
     assert plain.levels_checked == len(content["levels"])
     assert plain.pairs_checked == content["keys"].size + sum(

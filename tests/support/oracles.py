@@ -171,6 +171,60 @@ def backup_pair_exact(mdp: TabularMDP, gamma: float, table: Table, s: int, t: in
     return best
 
 
+def compared_pair(
+    mdp: TabularMDP,
+    gamma: float,
+    table: Table,
+    s: int,
+    t: int,
+    *,
+    relation: str = "lax",
+    apart: float | None = None,
+) -> Fraction:
+    """One pair's backup under either relation, all actions of one state against all of the other.
+
+    Lax: the Hausdorff distance of what the states can do. Plain: action by action, and `apart`
+    where the states do not have the same actions.
+    """
+    own, other = (np.flatnonzero(mdp.available[x]).tolist() for x in (s, t))
+    if relation == "plain" and own != other:
+        assert apart is not None
+        return Fraction(apart)
+    differ = {}
+    for a in own:
+        for b in other:
+            (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, b)
+            cost = [[Fraction(table[i][j]) for j in y.tolist()] for i in x.tolist()]
+            gap = abs(Fraction(float(mdp.rewards[s, a])) - Fraction(float(mdp.rewards[t, b])))
+            moved = transport_exact(cost, p.tolist(), q.tolist())
+            differ[a, b] = gap + Fraction(gamma) * moved
+    if relation == "plain":
+        return max(differ[a, a] for a in own)
+    there = max(min(differ[a, b] for b in other) for a in own)
+    back = max(min(differ[a, b] for a in own) for b in other)
+    return max(there, back)
+
+
+def compared_metric(
+    mdp: TabularMDP,
+    gamma: float,
+    *,
+    relation: str = "lax",
+    apart: float | None = None,
+    sweeps: int = 40,
+) -> npt.NDArray[np.float64]:
+    """The metric of either relation by value iteration from 0, but for gamma**sweeps of it."""
+    n = mdp.n_states
+    table = np.zeros((n, n))
+    for _ in range(sweeps):
+        old = table.tolist()
+        for s in range(n):
+            for t in range(s + 1, n):
+                found = compared_pair(mdp, gamma, old, s, t, relation=relation, apart=apart)
+                table[s, t] = table[t, s] = float(found)
+    return table
+
+
 def check_inequalities(
     mdp: TabularMDP,
     gamma: float,

@@ -1,60 +1,62 @@
-"""Models whose states are alike after renaming actions, and backups of both relations, exactly."""
+"""Small models whose actions correspond only after renaming, or are missing in some states."""
 
 from __future__ import annotations
 
-from fractions import Fraction
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bisim_abstract import TabularMDP
-from tests.support.oracles import Table, fractions, transport_exact
+
+Ints = npt.NDArray[np.int64]
 
 
 def renamed_mdp(
-    seed: int, *, n_states: int = 6, n_actions: int = 3, noise: float = 0.0, has_sets: bool = True
+    seed: int, *, n: int = 5, n_actions: int = 3, missing: float = 0.3, noise: float | None = None
 ) -> TabularMDP:
-    """A small model with permuted, duplicated and missing actions."""
-    rng = np.random.default_rng(seed)
-    P = np.zeros((n_states, n_actions, n_states))
-    for row in P.reshape(-1, n_states):
-        size = int(rng.integers(1, 4))
-        row[rng.choice(n_states, size, replace=False)] = rng.dirichlet(np.ones(size))
-    R = np.round(rng.random((n_states, n_actions)), int(rng.integers(1, 4)))
-    available = np.ones(R.shape, bool)
-    if has_sets:
-        available = rng.random(R.shape) < 0.7
-        available[np.arange(n_states), rng.integers(n_actions, size=n_states)] = True
-    for s in range(1, n_states):
-        kind = rng.random()
-        if kind < 0.4:  # a state like the one before, its actions in another order
+    """Some states do what another does with its actions permuted, or one of them twice.
+
+    Others do something of their own. Rewards are multiples of 1/8 and a little noise, or none.
+    """
+    rng = np.random.default_rng([19, seed])
+    P, R = np.zeros((n, n_actions, n)), np.zeros((n, n_actions))
+    noise = float(rng.choice([0.0, 0.01])) if noise is None else noise
+    for s in range(n):
+        for a in range(n_actions):
+            support = rng.permutation(n)[: int(rng.integers(1, 3))]
+            P[s, a, support] = rng.integers(1, 5, support.size)
+            R[s, a] = rng.integers(-8, 9) / 8
+    for s in range(1, n):
+        if rng.random() < 0.6:
+            like = int(rng.integers(s))
             order = rng.permutation(n_actions)
-            P[s], R[s], available[s] = P[s - 1][order], R[s - 1][order], available[s - 1][order]
-            R[s] += noise * rng.random(n_actions)
-        elif kind < 0.6:  # two actions that do the same
-            a, b = rng.integers(n_actions, size=2)
-            P[s, b], R[s, b] = P[s, a], R[s, a]
-    return TabularMDP.from_dense(P, R, available=available, order="sas")
+            if rng.random() < 0.3:
+                order[0] = order[-1]
+            P[s], R[s] = P[like, order], R[like, order] + noise * rng.random(n_actions)
+    available = rng.random((n, n_actions)) >= missing
+    available[np.arange(n), rng.integers(n_actions, size=n)] = True
+    P /= P.sum(axis=2, keepdims=True)
+    return TabularMDP.from_dense(P, R, order="sas", available=available)
 
 
-def compared_exact(
-    mdp: TabularMDP, gamma: float, table: Table, s: int, a: int, t: int, b: int
-) -> Fraction:
-    """|R(s, a) - R(t, b)| + gamma·W of the two rows under a table of distances."""
-    gap = abs(Fraction(float(mdp.rewards[s, a])) - Fraction(float(mdp.rewards[t, b])))
-    (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, b)
-    cost = [[Fraction(table[i][j]) for j in y.tolist()] for i in x.tolist()]
-    return gap + Fraction(gamma) * transport_exact(cost, fractions(p), fractions(q))
+def random_renaming(mdp: TabularMDP, labels: Any, rng: np.random.Generator) -> Ints:
+    """Any names that all states of a block use, numbered from 0 on."""
+    names = np.full(mdp.rewards.shape, -1)
+    for block in set(labels):
+        members = [s for s, label in enumerate(labels) if label == block]
+        most = int(mdp.available[members].sum(axis=1).min())
+        count = int(rng.integers(1, most + 1))
+        for s in members:
+            own = np.flatnonzero(mdp.available[s])
+            called = np.concatenate([np.arange(count), rng.integers(count, size=own.size - count)])
+            names[s, own] = rng.permutation(called)
+    return names
 
 
-def backup_of_pair(
-    mdp: TabularMDP, gamma: float, table: Table, s: int, t: int, relation: str, apart: float
-) -> Fraction:
-    """The backup of a table at a pair of different states."""
-    one, two = (np.flatnonzero(mdp.available[x]).tolist() for x in (s, t))
-    if relation == "plain":
-        if one != two:
-            return Fraction(apart)
-        return max(compared_exact(mdp, gamma, table, s, a, t, a) for a in one)
-    found = [[compared_exact(mdp, gamma, table, s, a, t, b) for b in two] for a in one]
-    best: Fraction = max(max(map(min, found)), max(map(min, zip(*found, strict=True))))
-    return best
+def random_labels(mdp: TabularMDP, rng: np.random.Generator, *, is_pure: bool) -> list[int]:
+    """Any blocks; of states with the same actions, if asked for."""
+    labels = rng.integers(0, 3, mdp.n_states)
+    if is_pure:
+        labels = labels + 3 * mdp.action_sets
+    return np.unique(labels, return_inverse=True)[1].reshape(-1).tolist()

@@ -20,7 +20,6 @@ from tests.support.honest import (
     build,
     composed,
     deep,
-    diameter_of,
     down,
     found,
     iterate,
@@ -57,9 +56,7 @@ def build_on(content: dict[str, Any]) -> dict[str, Any]:
     """The same components with pairs converged under them."""
     below, above = composed(ALTER_MDP, content)
     model = state_model(ALTER_MDP)
-    operator = Operator(
-        model, content["gamma"], diameter_of(model.low, model.high, content["gamma"])
-    )
+    operator = Operator(model, content["gamma"])
     pairs = [divmod(key, 8) for key in content["keys"].tolist()]
     lower, upper = iterate(operator, below, above, pairs, 20)
     return {**content, "lower": np.array(lower), "upper": np.array(upper)}
@@ -116,7 +113,7 @@ def test_corrections_count() -> None:
     rejected({**content, **apart}, ALTER_MDP, "labels_lower keeps states")
     # A claim of the distance itself, where one backup of what is known does not reach it.
     model = state_model(ALTER_MDP)
-    operator = Operator(model, GAMMA, diameter_of(model.low, model.high, GAMMA))
+    operator = Operator(model, GAMMA)
     excess = {
         (x, y): raw[x, y] - float(operator.backup(below, x, y, is_upper=False))
         for x, y in zip(s.tolist(), t.tolist(), strict=True)

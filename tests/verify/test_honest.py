@@ -31,7 +31,6 @@ from tests.support.honest import (
     block_model,
     bounds,
     build,
-    diameter_of,
     estimated,
     found,
     thresholds,
@@ -288,7 +287,7 @@ def test_random_tables_are_judged_as_by_definition(seed: int) -> None:
         is_inner, 0.0, level.lower * (1.0 + noise * (rng.random(level.keys.size) - 0.7))
     )
     level.lower = np.minimum(level.lower, level.upper)
-    operator = Operator(model, gamma, diameter_of(model.low.tolist(), model.high.tolist(), gamma))
+    operator = Operator(model, gamma)
     below = [[operator.starts(s, t)[0] for t in range(count)] for s in range(count)]
     above = [[operator.starts(s, t)[1] for t in range(count)] for s in range(count)]
     sizes = np.bincount(model.labels)

@@ -117,8 +117,8 @@ def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
                     if old is holder
                 )
                 setattr(target, name, value)
-                # No witnesses claim less.
-                is_fine = name == "witnesses" and value is None
+                # No witnesses claim less; and actions that go by name have no others.
+                is_fine = name in ("witnesses", "renaming") and value is None
                 for mode in ("float", "sampled"):
                     result = found(content, ALTER_MDP, mode)
                     if not is_fine:
@@ -175,6 +175,9 @@ def test_the_worst_state_of_an_estimate_is_located_in_floats(n_actions: int) -> 
             "n_states": 2,
             "gamma": 0.5,
             "rewards": mdp.rewards,
+            "available": mdp.available,
+            "relation": "plain",
+            "apart": None,
             "reward_radius": radius,
             "alpha": 0.1,
             "keys": np.empty(0, np.int64),
@@ -188,6 +191,8 @@ def test_the_worst_state_of_an_estimate_is_located_in_floats(n_actions: int) -> 
                 signs=np.ones((1, n_actions), np.int64),
                 kinds=np.array([1]),
                 corrections=np.array([correction]),
+                floor=np.array([-np.inf]),
+                ceiling=np.array([np.inf]),
                 witnesses=None,
             ),
             "lower_start": "reward",
@@ -207,7 +212,7 @@ def test_fractions_are_asked_only_where_that_takes_seconds(honest: dict[str, Any
     """Work that no pair shows: many features and witnesses, one of them too large for floats."""
     content = deep(honest)
     features = content["features"]
-    for name in ("values", "signs", "kinds", "corrections"):
+    for name in ("values", "signs", "kinds", "corrections", "floor", "ceiling"):
         line = getattr(features, name)
         setattr(features, name, np.repeat(line, 80, axis=0))
     for name, line in vars(features.witnesses).items():
@@ -244,11 +249,14 @@ def test_distances_to_a_support_are_not_all_held_at_once() -> None:
         "fingerprint": mdp.fingerprint,
         "n_states": n,
         "rewards": mdp.rewards,
+        "available": mdp.available,
         "features": SimpleNamespace(
             values=2.0 * mdp.rewards.T,
             signs=np.ones((1, 1), np.int64),
             kinds=np.zeros(1, np.int64),
             corrections=np.full(1, 1e-9),
+            floor=np.full(1, -np.inf),
+            ceiling=np.full(1, np.inf),
             witnesses=SimpleNamespace(
                 values=-2.0 * mdp.rewards.T,
                 actions=np.zeros(1, np.int64),

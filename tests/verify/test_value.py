@@ -49,7 +49,8 @@ def opened(certificate: Certificate, **changes: Any) -> Any:
     value = certificate.value
     assert value is not None
     bracket = {name: getattr(value.bracket, name) for name in ("lower", "upper", "policy")}
-    fields = {name: getattr(value, name) for name in (*PER_STATE, *NUMBERS, "policy", "labels")}
+    names = (*PER_STATE, *NUMBERS, "policy", "labels", "renaming")
+    fields = {name: getattr(value, name) for name in names}
     for name, change in changes.items():
         if name.startswith("bracket_"):
             bracket[name.removeprefix("bracket_")] = change

@@ -74,6 +74,9 @@ def fields(
         "n_states": mdp.n_states,
         "gamma": gamma,
         "rewards": mdp.rewards,
+        "available": mdp.available,
+        "relation": "plain",
+        "apart": None,
         "keys": keys,
         "lower": lower,
         "upper": upper,
@@ -497,7 +500,7 @@ def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
             for mode in ("float", "sampled"):
                 found = verify(ALTER_MDP, made(content), mode=mode, sample=3)
                 # Only what no claim rests on may be anything; and absent is absent.
-                absent = ("alpha", "features", "terminal_state", "value")
+                absent = ("alpha", "apart", "features", "terminal_state", "value")
                 is_absent = name in absent and value is None
                 is_absent |= (
                     name == "reward_radius" and isinstance(value, np.ndarray) and value.size == 0

@@ -95,6 +95,8 @@ def alone(mdp: TabularMDP, gamma: float, first: list[float]) -> dict[str, Any]:
         signs=np.ones((1, mdp.n_actions), np.int64),
         kinds=np.zeros(1, np.int64),
         corrections=np.array([float(np.ptp(mdp.rewards.max(axis=1))) / (1.0 - gamma)]),
+        floor=np.array([-np.inf]),
+        ceiling=np.array([np.inf]),
         witnesses=SimpleNamespace(
             values=np.array([first, first]),
             actions=np.zeros(2, np.int64),
