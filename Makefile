@@ -89,10 +89,10 @@ check: $(VENV)/.dev
 test: check $(VENV)/.compiled
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
-# Real agents and a cluster, for the slow tests.
+# Real agents, a cluster and peers, for the slow tests.
 $(VENV)/.slow: $(VENV)/.dev
-	@echo "adding agents and Ray to $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[agents,ray]'
+	@echo "adding agents, Ray and benchmark peers to $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[agents,ray,bench]'
 	@touch $@
 
 test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled

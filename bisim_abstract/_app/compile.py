@@ -232,6 +232,7 @@ def _compile_verifier() -> None:
 def _compile_partitions() -> None:
     mdp = _model()
     labels = bisimulation_classes(mdp).labels
+    bisimulation_classes(mdp, relation="lax")
     build_blocks(mdp, labels)
     repair_labels(mdp, labels, GAMMA)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.checks import check_gamma, check_int
+from bisim_abstract._base.checks import check_choice, check_gamma, check_int
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.progress import compiling
@@ -16,8 +16,10 @@ from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._exact.apart import apart_distance, overall_span
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract.errors import InvalidArgumentError
+from bisim_abstract._model.renaming import RELATIONS, own_names
+from bisim_abstract.errors import BisimError, InvalidArgumentError
 
 __all__ = ["BisimulationClasses", "bisimulation_classes", "reward_span"]
 
@@ -35,14 +37,19 @@ class BisimulationClasses:
         representatives: (n_classes) the member each class is compared with: the terminal
             state in its class, the first member elsewhere.
         quotient: The MDP on classes: each behaves as its representative, with rows summed
-            by class. Its start distribution is pushed forward.
-        reward_gap: Bound on how much a member's reward differs from its representative's,
-            for any action.
-        variation: Bound on the total variation distance between a member's row, summed by
-            class, and its representative's.
+            by class. Its start distribution is pushed forward. Its actions are the names of
+            `renaming`: under the lax relation a class has one action for each name, numbered
+            from 0 on, however many actions of its members have it.
+        reward_gap: Bound on how much what an action of a member pays differs from what the
+            representative's action of the same name pays.
+        variation: Bound on the total variation distance between the row of an action of a
+            member, summed by class, and that of the representative's action of the same name.
         lift_error: The same between the representative's summed row and the quotient's, which
             is rounded to floats.
         digits: Number of digits the signatures were rounded to, None for none.
+        relation: "plain" if actions correspond by their names, "lax" if by what they do.
+        renaming: (n_states, n_actions) what each action of a state is called in its class, -1
+            where the state lacks it. None if every action is called what it is, in every state.
 
     Members of a class are bisimilar, at distance exactly 0, if `is_exact`.
     """
@@ -55,6 +62,8 @@ class BisimulationClasses:
     variation: float
     lift_error: float
     digits: int | None
+    relation: str = "plain"
+    renaming: IntArray | None = None
 
     @property
     def n_classes(self) -> int:
@@ -71,14 +80,26 @@ class BisimulationClasses:
 
         Read d' as a function of states. It is a pseudometric, so W₁ under it obeys the
         triangle inequality, and moving a row by total variation v costs at most v·D, where
-        D = L/(1 - gamma) bounds d'. Hence Td' differs from d' by at most
-        2·reward_gap + 2·gamma·(variation + lift_error)·D. As T is a gamma-contraction with
-        fixed point d, |d - d'| is at most that over 1 - gamma. The last factor covers the
-        rounding of these few operations.
+        D bounds d'. So an action of s and one of t are as far apart as the actions of the
+        classes that have their names, but for 2·reward_gap + 2·gamma·(variation + lift_error)·D.
+        Every action has a name and every name an action, in s as in t: maxima and minima over
+        actions, by name or in the Hausdorff distance, differ by no more, and where d compares
+        nothing, between different action sets, both are the same constant. Hence the operator
+        moves d' by at most that much. As it is a gamma-contraction with fixed point d,
+        |d - d'| is at most that over 1 - gamma. The last factor covers the rounding of these
+        few operations.
+
+        D is L/(1 - gamma), L the largest reward difference under one action; of any two rewards
+        if actions are renamed; and the distance of different action sets if there are such.
         """
         gamma = check_gamma(gamma)
+        if self.relation == "plain" and self.mdp.has_action_sets:
+            diameter = apart_distance(self.mdp, gamma)
+        elif self.relation == "plain":
+            diameter = reward_span(self.quotient.rewards) / (1.0 - gamma)
+        else:
+            diameter = overall_span(self.quotient) / (1.0 - gamma)
         variation = self.variation + self.lift_error
-        diameter = reward_span(self.quotient.rewards) / (1.0 - gamma)
         local = 2.0 * self.reward_gap + 2.0 * gamma * variation * diameter
         return local / (1.0 - gamma) * (1.0 + 1e-12)
 
@@ -87,26 +108,33 @@ class BisimulationClasses:
         if not self.is_exact:
             kind = f"reward gap {self.reward_gap:.2g}, variation {self.variation:.2g}"
         count, n = self.n_classes, self.labels.size
-        return f"BisimulationClasses({counted(count, 'class')} of {counted(n, 'state')}, {kind})"
+        classes = counted(count, "class" if self.relation == "plain" else f"{self.relation} class")
+        return f"BisimulationClasses({classes} of {counted(n, 'state')}, {kind})"
 
 
 def bisimulation_classes(
     mdp: TabularMDP,
     *,
+    relation: str = "plain",
     digits: int | None = None,
     initial: npt.ArrayLike | None = None,
     resources: Resources = HERE,
 ) -> BisimulationClasses:
     """The coarsest partition into bisimilar states, in near-linear time.
 
-    Two states are bisimilar if every action pays the same in both and reaches every class
-    with the same probability. By default numbers are the same if they are equal as floats,
-    sums being correctly rounded and so independent of their order. That is brittle where
+    Two states are bisimilar if they have the same actions and every action pays the same in both
+    and reaches every class with the same probability. Under the lax relation they are if each
+    action of either has its like among those of the other, whatever they are called and however
+    many do the same: a mirror image is the same (Taylor, Precup and Panangaden 2009).
+
+    By default numbers are the same if they are equal as floats, sums being correctly rounded
+    and so independent of their order. That is brittle where
     equal models were computed along different ways; `digits` then rounds what is compared,
     and the result states what its members are proven to differ by.
 
     Args:
         mdp: The model.
+        relation: "plain", or "lax" for states that are alike after renaming actions.
         digits: Compare rewards rounded to this many digits relative to their span, and class
             probabilities rounded to this many decimals. None compares floats.
         initial: (n_states) labels; the result refines this partition.
@@ -125,6 +153,7 @@ def bisimulation_classes(
     from bisim_abstract._kernels.refine import deviation_kernel, refine_kernel
 
     check_mdp(mdp)
+    is_lax = check_choice("relation", relation, RELATIONS) == "lax"
     n = mdp.n_states
     if initial is None:
         block = np.zeros(n, np.int64)
@@ -135,16 +164,36 @@ def bisimulation_classes(
                 f"initial must have one label per state ({n}), got shape {given.shape}"
             )
         block = by_first_appearance(given)[0]
+    if mdp.has_action_sets and not is_lax:
+        sets = mdp.action_sets
+        block = by_first_appearance(block * (int(sets.max()) + 1) + sets)[0]
     keys, scale = _reward_keys(mdp.rewards, digits)
     bits = np.empty(1)
     word = bits.view(np.uint64)
     rows = mdp.indptr, mdp.indices, mdp.probs
     with compiling(None, about=COMPILING):
-        refine_kernel(mdp.n_actions, *rows, keys, scale, block, bits, word)
+        refine_kernel(mdp.n_actions, *rows, keys, scale, is_lax, block, bits, word)
     labels, representatives = by_first_appearance(block)
     if mdp.terminal_state is not None:
         representatives[labels[mdp.terminal_state]] = mdp.terminal_state
-    quotient, lift_error = _quotient(mdp, labels, representatives)
+    # A chunk takes time for every class as well: where there are many, chunks are few.
+    chunk = max(4096, n // 64, representatives.size // 4)
+    threads = resources.n_threads
+    renaming: IntArray | None
+    if is_lax:
+        renaming = _named(mdp, keys, scale, labels, representatives, threads, chunk)
+        compared, called = renaming, renaming[representatives]
+        # The representative's first action of each name: what is written last stays.
+        chosen = np.full(called.shape, -1)
+        for a in range(mdp.n_actions - 1, -1, -1):
+            has = np.flatnonzero(called[:, a] >= 0)
+            chosen[has, called[has, a]] = a
+    else:
+        renaming = own_names(mdp) if mdp.has_action_sets else None
+        chosen = np.broadcast_to(np.arange(mdp.n_actions), (representatives.size, mdp.n_actions))
+        chosen = np.ascontiguousarray(chosen)
+        compared = np.empty((0, mdp.n_actions), np.int64)  # what states lack is alike as well
+    quotient, lift_error = _quotient(mdp, labels, representatives, chosen if is_lax else None)
 
     def deviation(begin: int, end: int) -> tuple[float, float]:
         return deviation_kernel(
@@ -156,14 +205,16 @@ def bisimulation_classes(
             mdp.rewards,
             labels,
             representatives,
+            chosen,
+            compared,
             mdp.max_support,
         )
 
-    # A chunk takes time for every class as well: where there are many, chunks are few.
-    chunk = max(4096, n // 64, representatives.size // 4)
-    parts = map_chunks(deviation, n, threads=resources.n_threads, chunk=chunk)
+    parts = map_chunks(deviation, n, threads=threads, chunk=chunk)
     labels.setflags(write=False)
     representatives.setflags(write=False)
+    if renaming is not None:
+        renaming.setflags(write=False)
     return BisimulationClasses(
         mdp=mdp,
         labels=labels,
@@ -173,6 +224,8 @@ def bisimulation_classes(
         variation=max(variation for _, variation in parts),
         lift_error=lift_error,
         digits=digits,
+        relation=relation,
+        renaming=renaming,
     )
 
 
@@ -199,10 +252,58 @@ def _reward_keys(rewards: FloatArray, digits: int | None) -> tuple[IntArray, flo
     return (grid + 0.0).view(np.int64), scale
 
 
+def _named(
+    mdp: TabularMDP,
+    keys: IntArray,
+    scale: float,
+    labels: IntArray,
+    representatives: IntArray,
+    threads: int,
+    chunk: int,
+) -> IntArray:
+    """(n_states, n_actions) what actions are called in their classes, -1 where a state lacks them.
+
+    Actions of one name have one signature. What they really differ by is stated elsewhere.
+    """
+    from bisim_abstract._kernels.refine import naming_kernel
+
+    names = np.empty(mdp.rewards.shape, np.int64)
+
+    def part(begin: int, end: int) -> int:
+        bits = np.empty(1)
+        return naming_kernel(
+            begin,
+            end,
+            mdp.indptr,
+            mdp.indices,
+            mdp.probs,
+            keys,
+            scale,
+            labels,
+            representatives,
+            mdp.max_support,
+            bits,
+            bits.view(np.uint64),
+            names,
+        )
+
+    odd = max(map_chunks(part, mdp.n_states, threads=threads, chunk=chunk))
+    if odd >= 0:
+        raise BisimError(
+            f"the signatures of states {odd} and {representatives[labels[odd]]} collide, though "
+            "their actions differ; part them with initial="
+        )
+    names[~mdp.available] = -1
+    return names
+
+
 def _quotient(
-    mdp: TabularMDP, labels: IntArray, representatives: IntArray
+    mdp: TabularMDP, labels: IntArray, representatives: IntArray, chosen: IntArray | None
 ) -> tuple[TabularMDP, float]:
     """The MDP on classes, and by how much rounding moved its rows in total variation.
+
+    Its actions are those of the representatives, or as `chosen` (n_classes, n_actions) says: which
+    of the representative's is action k of its class, -1 where the class has fewer.
 
     A class probability is a sum held to twice float precision and rounded once, so the row's
     entries are off by EPS relative each. Dividing both rows by their sums leaves at most
@@ -211,9 +312,15 @@ def _quotient(
     from bisim_abstract._kernels.refine import lift_rows_kernel
 
     count, n_actions = representatives.size, mdp.n_actions
-    if count == mdp.n_states:
+    own = np.arange(n_actions)
+    if count == mdp.n_states and (chosen is None or (chosen == own).all()):
         return mdp, 0.0
-    rows = (representatives[:, None] * n_actions + np.arange(n_actions)).ravel()
+    if chosen is None:
+        taken, available = own, mdp.available[representatives]
+    else:
+        available = chosen >= 0
+        taken = np.where(available, chosen, chosen[:, :1])
+    rows = (representatives[:, None] * n_actions + taken).ravel()
     room = int(np.diff(mdp.indptr)[rows].sum())
     indptr = np.empty(rows.size + 1, np.int64)
     indices, probs = np.empty(room, np.int64), np.empty(room)
@@ -225,7 +332,8 @@ def _quotient(
         indptr=indptr,
         indices=indices[: indptr[-1]],
         probs=probs[: indptr[-1]],
-        rewards=mdp.rewards[representatives],
+        rewards=mdp.rewards.ravel()[rows].reshape(count, n_actions),
+        available=available,
         start=start / start.sum(),
         state_ids=mdp.state_ids[representatives],
         terminal_state=None if mdp.terminal_state is None else int(labels[mdp.terminal_state]),

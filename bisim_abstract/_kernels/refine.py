@@ -1,13 +1,14 @@
 """Partition refinement: the coarsest partition stable under rewards and lifted rows.
 
 A state's signature is a 128-bit hash of its rewards and, per action, of the probability mass
-it sends to each block. Only states with a successor whose block was renamed are looked at
+it sends to each block; where actions need not correspond by their names, of the set of what its
+actions pay and do. Only states with a successor whose block was renamed are looked at
 again (or all states, where that is quicker), and a block that splits keeps its name for the
 largest part. So a state is renamed at most log2(n) times, and the total work is near-linear in
 the number of transitions.
 
-Hashes need no trust: `deviation_kernel` compares every member with its representative and
-returns what they differ by.
+Hashes need no trust: `deviation_kernel` compares every action of every member with that of its
+representative that it corresponds to, and returns what they differ by.
 """
 
 from __future__ import annotations
@@ -142,10 +143,62 @@ def reward_signature_kernel(s: int, reward_key: IntArray) -> tuple[np.uint64, np
     return h1, h2
 
 
+@inner
+def find_kernel(h1: np.uint64, h2: np.uint64, own: UIntArray, place: IntArray) -> np.uint64:
+    """Where in `place` a signature is, or belongs.
+
+    In: own (2, signatures), those met so far; place (a power of two, at least twice as many), the
+    number of one of them, from 1 on, or 0.
+    """
+    mask = np.uint64(place.size - 1)
+    at = h1 & mask
+    while place[at] > 0 and (own[0, place[at] - 1] != h1 or own[1, place[at] - 1] != h2):
+        at = (at + np.uint64(1)) & mask
+    return at
+
+
+@inner
+def thing_kernel(
+    action: int,
+    reward_key: np.uint64,
+    w1: np.uint64,
+    w2: np.uint64,
+    count: int,
+    things: UIntArray,
+    does: IntArray,
+    place: IntArray,
+) -> tuple[np.uint64, np.uint64, int]:
+    """Note what an action does, if no other has done it before.
+
+    In: w1, w2: the hash of where it leads; count, how many things there were. In/out: things,
+    does and place, as in `signature_kernel`. Returns what it adds to the hash of all things, and
+    how many there are now.
+    """
+    w1 += mix_kernel(reward_key, np.uint64(0xD6E8FEB86659FD93))
+    w2 += mix_kernel(reward_key, np.uint64(0xA0761D6478BD642F))
+    at = find_kernel(w1, w2, things, place)
+    if place[at] > 0:
+        does[action] = place[at] - 1
+        return np.uint64(0), np.uint64(0), count
+    things[0, count] = w1
+    things[1, count] = w2
+    does[action] = count
+    place[at] = count + 1
+    # Each half depends on both, as the sum is over things, not over their parts.
+    both = w1 + w2 * np.uint64(0x9FB21C651E98DF25)
+    twisted = w2 + w1 * np.uint64(0xC2B2AE3D27D4EB4F)
+    h1 = mix_kernel(both, np.uint64(0xE7037ED1A0B428DB))
+    h2 = mix_kernel(twisted, np.uint64(0x8EBC6AF09C88C6E3))
+    return h1, h2, count + 1
+
+
 @inlined
-def row_signature_kernel(
+def signature_kernel(
     s: int,
-    n_actions: int,
+    reward_key: IntArray,
+    is_lax: bool,
+    has_rewards: bool,
+    has_rows: bool,
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
@@ -157,20 +210,35 @@ def row_signature_kernel(
     lo: FloatArray,
     bits: FloatArray,
     word: UIntArray,
-) -> tuple[np.uint64, np.uint64]:
-    """128-bit hash of where state s leads under the current blocks.
+    things: UIntArray,
+    does: IntArray,
+    place: IntArray,
+) -> tuple[np.uint64, np.uint64, int]:
+    """128-bit hash of what state s can do, and how many different things, if that matters.
 
-    In: scale: masses are rounded to multiples of 1/scale, or kept as floats for scale 0.
+    In: is_lax: what actions are called does not matter; has_rewards, has_rows: whether it counts
+    what actions pay, and where they lead under the current blocks; scale: masses are rounded to
+    multiples of 1/scale, or kept as floats for scale 0.
+    Out, if is_lax: things (2, actions), first entries: signatures of the different things, in the
+    order of actions; does (actions), which of them each action does.
     Scratch: slot (blocks), zero; touched, hi, lo (widest row); bits (1) and word, the same memory
-    seen as an integer.
+    seen as an integer; place, as in `find_kernel`, zero on entry, which the caller clears.
     """
+    n_actions = reward_key.shape[1]
     h1 = np.uint64(0)
     h2 = np.uint64(0)
-    for a in range(n_actions):
-        salt = np.uint64(2 * a + 1)
-        count, total_hi, total_lo, _ = lift_row_kernel(
-            s * n_actions + a, indptr, indices, probs, block, slot, touched, hi, lo
-        )
+    n_things = 0
+    if has_rewards and not is_lax:
+        h1, h2 = reward_signature_kernel(s, reward_key)
+    for a in range(n_actions if is_lax or has_rows else 0):
+        salt = np.uint64(1) if is_lax else np.uint64(2 * a + 1)
+        w1 = np.uint64(0)
+        w2 = np.uint64(0)
+        count, total_hi, total_lo = 0, 0.0, 0.0
+        if has_rows:
+            count, total_hi, total_lo, _ = lift_row_kernel(
+                s * n_actions + a, indptr, indices, probs, block, slot, touched, hi, lo
+            )
         for k in range(count):
             mass = 1.0
             if count > 1:
@@ -183,9 +251,23 @@ def row_signature_kernel(
             b = np.uint64(touched[k])
             here = mix_kernel(word[0], salt) + b * np.uint64(0x9FB21C651E98DF25)
             # A sum over blocks: it does not depend on their order.
-            h1 += mix_kernel(here, np.uint64(0xE7037ED1A0B428DB))
-            h2 += mix_kernel(here, np.uint64(0x8EBC6AF09C88C6E3) + salt)
-    return h1, h2
+            w1 += mix_kernel(here, np.uint64(0xE7037ED1A0B428DB))
+            w2 += mix_kernel(here, np.uint64(0x8EBC6AF09C88C6E3) + salt)
+        if is_lax:
+            key = np.uint64(reward_key[s, a])
+            w1, w2, n_things = thing_kernel(a, key, w1, w2, n_things, things, does, place)
+        h1 += w1
+        h2 += w2
+    return h1, h2, n_things
+
+
+@inner
+def places_kernel(n_actions: int) -> IntArray:
+    """Room to look up the signatures of a state's actions, all zero."""
+    size = 2
+    while size < 2 * n_actions:
+        size *= 2
+    return np.zeros(size, np.int64)
 
 
 @inner
@@ -248,13 +330,15 @@ def refine_kernel(
     probs: FloatArray,
     reward_key: IntArray,
     scale: float,
+    is_lax: bool,
     block: IntArray,
     bits: FloatArray,
     word: UIntArray,
 ) -> int:
     """Refine the partition `block` (n), numbered from 0, until it is stable.
 
-    Scratch: bits (1), and word, the same memory seen as an integer.
+    In: is_lax: states are alike if they can do the same things, whatever actions are called and
+    however many do the same. Scratch: bits (1), and word, the same memory seen as an integer.
     Returns the number of blocks. Blocks lie next to each other in `member`; dirty states are
     swapped to the front of their block, so that a block is never searched as a whole.
     """
@@ -265,6 +349,8 @@ def refine_kernel(
     slot = np.zeros(n, np.int64)
     touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
     sig1, sig2 = np.empty(n, np.uint64), np.empty(n, np.uint64)
+    things, does = np.empty((2, n_actions), np.uint64), np.empty(n_actions, np.int64)
+    places = places_kernel(n_actions)
     ptr = np.zeros(n + 1, np.int64)
     preds = touched  # found once a round needs them
 
@@ -306,27 +392,31 @@ def refine_kernel(
             b = block[s]
             if size[b] == 1:
                 continue
-            h1, h2 = np.uint64(0), np.uint64(0)
-            if is_first:  # later on, the states of a block pay the same
-                h1, h2 = reward_signature_kernel(s, reward_key)
-            if n_blocks > 1:  # else all mass stays in the one block
-                w1, w2 = row_signature_kernel(
-                    s,
-                    n_actions,
-                    indptr,
-                    indices,
-                    probs,
-                    scale,
-                    block,
-                    slot,
-                    touched,
-                    hi,
-                    lo,
-                    bits,
-                    word,
-                )
-                h1 += w1
-                h2 += w2
+            # Later on, the states of a block pay the same under each action; and with one block,
+            # all mass stays in it.
+            h1, h2, _ = signature_kernel(
+                s,
+                reward_key,
+                is_lax,
+                is_first,
+                n_blocks > 1,
+                indptr,
+                indices,
+                probs,
+                scale,
+                block,
+                slot,
+                touched,
+                hi,
+                lo,
+                bits,
+                word,
+                things,
+                does,
+                places,
+            )
+            if is_lax:
+                places[:] = 0
             sig1[s] = h1
             sig2[s] = h2
             if marked[b] == 0:
@@ -436,6 +526,74 @@ def refine_kernel(
 
 
 @kernel
+def naming_kernel(
+    begin: int,
+    end: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    reward_key: IntArray,
+    scale: float,
+    block: IntArray,
+    representative: IntArray,
+    widest: int,
+    bits: FloatArray,
+    word: UIntArray,
+    out: IntArray,
+) -> int:
+    """What the actions of states begin..end are called in their blocks, into `out` (n, actions).
+
+    Actions with one signature have one name; names are numbered by the actions of the block's
+    representative. In: as in `refine_kernel` and `deviation_kernel`.
+    Returns a state whose actions are not those of its representative, or -1.
+    """
+    n_actions = reward_key.shape[1]
+    slot = np.zeros(representative.size, np.int64)
+    touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
+    things, does = np.empty((2, n_actions), np.uint64), np.empty(n_actions, np.int64)
+    place = places_kernel(n_actions)
+    theirs, their_place, count = things.copy(), place.copy(), 0
+    known = -1  # the block whose representative these three are of
+    for s in range(begin, end):
+        is_known = block[s] == known
+        for turn in range(1 if is_known or s == representative[block[s]] else 2):
+            is_member = is_known or turn == 1
+            place[:] = 0
+            _, _, n_things = signature_kernel(
+                s if is_member else representative[block[s]],
+                reward_key,
+                True,
+                True,
+                True,
+                indptr,
+                indices,
+                probs,
+                scale,
+                block,
+                slot,
+                touched,
+                hi,
+                lo,
+                bits,
+                word,
+                things,
+                does,
+                place,
+            )
+            if not is_member:
+                known, count = block[s], n_things
+                theirs[:], their_place[:] = things, place
+        if n_things != count:
+            return s
+        for a in range(n_actions):
+            w1, w2 = things[0, does[a]], things[1, does[a]]
+            out[s, a] = their_place[find_kernel(w1, w2, theirs, their_place)] - 1
+            if out[s, a] < 0:
+                return s
+    return -1
+
+
+@kernel
 def deviation_kernel(
     begin: int,
     end: int,
@@ -445,21 +603,27 @@ def deviation_kernel(
     rewards: FloatArray,
     block: IntArray,
     representative: IntArray,
+    chosen: IntArray,
+    renaming: IntArray,
     widest: int,
 ) -> tuple[float, float]:
     """Bound how much states begin..end differ from the representatives of their blocks.
 
-    In: representative (blocks); widest: the longest row. Returns (reward gap, total
-    variation), the largest over states and actions: the exact reward difference is at most
-    the first, the exact total variation distance between the lifted, normalised rows at most
-    the second. Both are exactly 0 where equality is exact: rewards equal, and lifted sums and
-    row sums equal without any rounding, or all mass in one and the same block.
+    In: representative (blocks); chosen (blocks, actions): the representative's action that stands
+    for each name; renaming (n, actions): the names of actions, -1 for those that do not count, or
+    (0, actions) where all are called what they are; widest: the longest row. Returns (reward gap,
+    total variation), the largest over states and actions: the exact difference between what an
+    action pays and what the representative's action of that name pays is at most the first, the
+    exact total variation distance between their lifted, normalised rows at most the second. Both
+    are exactly 0 where equality is exact: rewards equal, and lifted sums and row sums equal
+    without any rounding, or all mass in one and the same block.
 
     Otherwise each lifted mass is a quotient of sums known far beyond float precision, rounded
     once: off by less than 2·EPS relative, hence by less than 4·EPS in total for both rows;
     the sum of their differences rounds by (count + 2)·EPS relative, and masses sum to one.
     """
     n_actions = rewards.shape[1]
+    by_name = renaming.shape[0] == 0
     slot, where = np.zeros(representative.size, np.int64), np.zeros(representative.size, np.int64)
     touched, hi, lo = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
     touched2, hi2, lo2 = np.empty(widest, np.int64), np.empty(widest), np.empty(widest)
@@ -469,22 +633,34 @@ def deviation_kernel(
     while stop < end:
         # Neighbours often have one representative, whose rows are then lifted once for all.
         start = stop
-        r = representative[block[start]]
-        while stop < min(end, start + RUN) and block[stop] == block[start]:
+        c = block[start]
+        r = representative[c]
+        while stop < min(end, start + RUN) and block[stop] == c:
             stop += 1
-        if stop == start + 1 and start == r:
+        if stop == start + 1 and start == r and by_name:
             continue
-        for a in range(n_actions):
-            count2, th2, tl2, exact2 = lift_row_kernel(
-                r * n_actions + a, indptr, indices, probs, block, slot, touched2, hi2, lo2
-            )
-            for k in range(count2):
-                where[touched2[k]] = k + 1
-            for s in range(start, stop):
-                if s == r:
+        for name in range(n_actions):
+            b = chosen[c, name]
+            if b < 0:  # the block has fewer names
+                continue
+            count2 = -1  # not lifted yet
+            th2, tl2, exact2 = 0.0, 0.0, False
+            for at in range(stop - start if by_name else (stop - start) * n_actions):
+                s, a = start + at, name
+                if not by_name:
+                    s, a = start + at // n_actions, at % n_actions
+                    if renaming[s, a] != name:
+                        continue
+                if s == r and a == b:
                     continue
-                if rewards[s, a] != rewards[r, a]:
-                    gap = abs(rewards[s, a] - rewards[r, a])
+                if count2 < 0:
+                    count2, th2, tl2, exact2 = lift_row_kernel(
+                        r * n_actions + b, indptr, indices, probs, block, slot, touched2, hi2, lo2
+                    )
+                    for k in range(count2):
+                        where[touched2[k]] = k + 1
+                if rewards[s, a] != rewards[r, b]:
+                    gap = abs(rewards[s, a] - rewards[r, b])
                     reward_gap = max(reward_gap, gap * (1.0 + 2.0 * EPS) + 5e-324)
                 count, th, tl, exact = lift_row_kernel(
                     s * n_actions + a, indptr, indices, probs, block, slot, touched, hi, lo
@@ -505,7 +681,7 @@ def deviation_kernel(
                         total += max(p - q, 0.0)
                     bound = total * (1.0 + (count + 8) * EPS) + 8.0 * EPS
                     variation = max(variation, min(bound, 1.0))
-            for k in range(count2):
+            for k in range(max(count2, 0)):
                 where[touched2[k]] = 0
     return reward_gap, variation
 

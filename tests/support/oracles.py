@@ -313,23 +313,35 @@ def variation_exact(row: dict[int, Fraction], other: dict[int, Fraction]) -> Fra
     )
 
 
-def classes_exact(mdp: TabularMDP, initial: Sequence[int] | None = None) -> list[int]:
+def classes_exact(
+    mdp: TabularMDP, initial: Sequence[int] | None = None, relation: str = "plain"
+) -> list[int]:
     """The coarsest stable partition by naive refinement, numbered by first appearance."""
     n = mdp.n_states
     labels = first_appearance(list(initial)) if initial is not None else [0] * n
     while True:
-        signatures = [
-            (
-                labels[s],
-                tuple(Fraction(r) for r in mdp.rewards[s].tolist()),
-                tuple(frozenset(lifted_exact(mdp, labels, s, a).items()) for a in actions(mdp)),
-            )
-            for s in range(n)
-        ]
+        signatures = [(labels[s], _doings(mdp, labels, s, relation)) for s in range(n)]
         finer = first_appearance(signatures)
         if max(finer) == max(labels):
             return finer
         labels = finer
+
+
+def _doings(mdp: TabularMDP, labels: Sequence[int], s: int, relation: str) -> frozenset[object]:
+    """What state s can do: what each of its own actions pays and leads to, by name or without."""
+    return frozenset(
+        (
+            a if relation == "plain" else None,
+            Fraction(float(mdp.rewards[s, a])),
+            frozenset(lifted_exact(mdp, labels, s, a).items()),
+        )
+        for a in own_actions(mdp, s)
+    )
+
+
+def own_actions(mdp: TabularMDP, s: int) -> list[int]:
+    """The actions that state s has."""
+    return [int(a) for a in np.flatnonzero(mdp.available[s])]
 
 
 def actions(mdp: TabularMDP) -> range:

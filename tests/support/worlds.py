@@ -252,3 +252,64 @@ def scaled(mdp: TabularMDP, factor: float) -> TabularMDP:
     return TabularMDP(
         indptr=mdp.indptr, indices=mdp.indices, probs=mdp.probs, rewards=mdp.rewards * factor
     )
+
+
+# -- states that are alike after renaming actions ----------------------------------------------
+
+
+def scrambled(
+    mdp: TabularMDP, seed: int, *, n_states: int, n_actions: int
+) -> tuple[TabularMDP, npt.NDArray[np.int64]]:
+    """Copies of the states of a model, each with its actions permuted, doubled, and others missing.
+
+    A copy leads to copies of what the original leads to, whichever, with the same masses; so all
+    copies of a state can do the same things. About half of them have common names for these.
+    Returns the model and what each state is a copy of.
+    """
+    rng = np.random.default_rng(seed)
+    n, least = mdp.n_states, mdp.n_actions
+    of = np.concatenate([np.arange(n), rng.integers(n, size=n_states - n)])
+    P = np.zeros((n_states, n_actions, n_states))
+    R = np.zeros((n_states, n_actions))
+    available = np.zeros((n_states, n_actions), bool)
+    for s in range(n_states):
+        names = np.random.default_rng((seed, int(of[s]))) if rng.random() < 0.5 else rng
+        count = int(names.integers(least, n_actions + 1))
+        slots = names.permutation(n_actions)[:count]
+        played = np.append(np.arange(least), names.integers(least, size=count - least))
+        for slot, a in zip(slots, played, strict=True):
+            available[s, slot] = True
+            R[s, slot] = mdp.rewards[of[s], a]
+            for t, mass in zip(*mdp.successors(int(of[s]), int(a)), strict=True):
+                P[s, slot, rng.choice(np.flatnonzero(of == t))] += mass
+    return TabularMDP.from_dense(P, R, order="sas", available=available), of
+
+
+@st.composite
+def scrambled_mdps(
+    draw: st.DrawFn,
+    max_states: int = 6,
+    max_actions: int = 4,
+    kinds: tuple[str, ...] = KINDS,
+) -> TabularMDP:
+    """Small models with mirror images, double actions, and states that lack some."""
+    base = draw(mdps(max_states=3, kinds=kinds))
+    n_states = draw(st.integers(base.n_states, max_states))
+    n_actions = draw(st.integers(base.n_actions, max_actions))
+    seed = draw(st.integers(0, 2**32 - 1))
+    return scrambled(base, seed, n_states=n_states, n_actions=n_actions)[0]
+
+
+def mirrored(length: int, noise: float = 0.0) -> TabularMDP:
+    """A corridor with a prize at each end: state x and state -1 - x are mirror images.
+
+    Two actions, left and right, which do what they say but with probability `noise` stay.
+    """
+    P = np.zeros((length, 2, length))
+    R = np.zeros((length, 2))
+    for x in range(length):
+        for a, y in enumerate((max(x - 1, 0), min(x + 1, length - 1))):
+            P[x, a, y] += 1.0 - noise
+            P[x, a, x] += noise
+    R[0, 0] = R[-1, 1] = 1.0
+    return TabularMDP.from_dense(P, R, order="sas")
