@@ -19,11 +19,9 @@ from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel
 from bisim_abstract._bounds.features import ValueFeatures
+from bisim_abstract._exact.apart import TINY, largest_distance
 from bisim_abstract._model.mdp import action_sets
 from bisim_abstract._model.renaming import RELATIONS
-from bisim_abstract.errors import InvalidArgumentError
-
-TINY = 1e-315  # far above what a few products lose by underflow
 
 PIVOTS = np.linspace(0.0, 1.0, 10)[1:-1]  # quantiles of rewards, from which sets are measured
 
@@ -50,9 +48,9 @@ class Starts:
     in the plain one where states have actions of their own; states with different ones are then at
     distance M, for which D itself is taken: nothing exceeds it.
 
-    D is L/(1 - gamma)·(1 + 16·EPS + 16·EPS/(1 - gamma)): then (L + gamma·D)(1 + 8·EPS) <= D,
-    which covers the rounding of h and of the sums above; h and D carry TINY and 4·TINY/(1 - gamma)
-    more against underflow, which the same inequality still leaves room for.
+    D is rounded up so far (`largest_distance`) that (L + gamma·D)(1 + 8·EPS) <= D, which covers the
+    rounding of h and of the sums above; h carries TINY more against underflow, as D does, which the
+    same inequality still leaves room for.
 
     Attributes:
         low: (n, n_actions) no reward is lower.
@@ -101,12 +99,7 @@ class Starts:
                 span = float(high.max()) - float(low.min())
         if span > 0.0:
             span = math.nextafter(span, math.inf)
-        inflation = 1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma)
-        diameter = span / (1.0 - gamma) * inflation
-        if span > 0.0:  # products below the normal range lose up to 5e-324 each
-            diameter += 4.0 * TINY / (1.0 - gamma)
-        if not math.isfinite(diameter / (1.0 - gamma)):
-            raise InvalidArgumentError("the metric would overflow; rescale the rewards")
+        diameter = largest_distance(span, gamma)
         sets = np.zeros(low.shape[0], np.int64)
         if relation == "plain" and available is not None:
             sets = action_sets(available)

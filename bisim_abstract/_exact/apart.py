@@ -18,7 +18,7 @@ from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError
 
-__all__ = ["apart_distance", "overall_span"]
+__all__ = ["apart_distance", "largest_distance", "overall_span"]
 
 TINY = 1e-315  # far above what a few products lose by underflow
 
@@ -45,7 +45,16 @@ def apart_distance(mdp: TabularMDP, gamma: float) -> float:
     holds. It is a float that is rounded up as the diameter of start values is, so that the same
     inequality holds for what is computed: (L + gamma·M)(1 + 8·EPS) <= M, with room for underflow.
     """
-    span = overall_span(mdp)
+    return largest_distance(overall_span(mdp), gamma)
+
+
+def largest_distance(span: float, gamma: float) -> float:
+    """D: no distance is larger where rewards differ by `span` at most.
+
+    D is L/(1 - gamma)·(1 + 16·EPS + 16·EPS/(1 - gamma)): then (L + gamma·D)(1 + 8·EPS) <= D. It
+    carries 4·TINY/(1 - gamma) more against underflow: products below the normal range lose up to
+    5e-324 each.
+    """
     far = span / (1.0 - gamma) * (1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma))
     if span > 0.0:
         far += 4.0 * TINY / (1.0 - gamma)
