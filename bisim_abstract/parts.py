@@ -2,7 +2,8 @@
 
 - **Models to try**: `random_mdp`, `sparse_mdp`, `grouped_mdp`; `read_bridge`.
 - **Proposals**: `propose_classes`, `propose_components`, `split_labels`, `repair_labels`:
-  partitions worth trying. They are never trusted.
+  partitions worth trying; `match_actions`: which actions of a block's states are most alike. They
+  are never trusted.
 - **Blocks**: `build_blocks` makes the `BlockModel` of a partition; a `BlockLevel` has bounds on it.
 - **Features**: `value_features` and `make_witnesses`, functions whose differences are lower bounds
   on the metric.
@@ -14,7 +15,7 @@
   `cluster_by_embedding`, to compare with; `compare_clusterings`; `value_bracket`, what a partition
   proves by itself; `random_values` and `score_above_random`, what "kept" is measured against.
 - What methods of results hand out: `CertifiedInterval`, `Profile`, `Undecided`, `NearPair`,
-  `FrontierPoint`, `Estimate`.
+  `Correspondence`, `FrontierPoint`, `Estimate`.
 
 Example:
     >>> from bisim_abstract.parts import build_blocks, grouped_mdp, propose_classes
@@ -31,6 +32,7 @@ from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.spanning import Undecided
 from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._bounds.witnesses import Witnesses
+from bisim_abstract._certificate.correspondence import Correspondence
 from bisim_abstract._certificate.frontier import FrontierPoint
 from bisim_abstract._certificate.nearest import NearPair
 from bisim_abstract._compare.clusterings import (
@@ -53,6 +55,7 @@ from bisim_abstract._propose.partitions import (
     repair_labels,
     split_labels,
 )
+from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract._propose.retrieval import recall_miss, retrieve_neighbours, retrieve_pairs
 from bisim_abstract._prove.certify import single_build
 
@@ -60,6 +63,7 @@ __all__ = [
     "BlockLevel",
     "BlockModel",
     "CertifiedInterval",
+    "Correspondence",
     "Estimate",
     "FrontierPoint",
     "NearPair",
@@ -79,6 +83,7 @@ __all__ = [
     "grouped_mdp",
     "landmark_mds",
     "make_witnesses",
+    "match_actions",
     "propose_classes",
     "propose_components",
     "random_mdp",

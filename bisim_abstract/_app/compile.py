@@ -29,6 +29,7 @@ from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract._bounds.boxes import Boxes
 from bisim_abstract._bounds.features import ValueFeatures, value_features
+from bisim_abstract._bounds.ground import Starts
 from bisim_abstract._bounds.jumps import jump
 from bisim_abstract._bounds.spanning import Cells, Neighbours, compiled_tree
 from bisim_abstract._bounds.tell_apart import make_witnesses
@@ -38,6 +39,7 @@ from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_clas
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._propose.partitions import repair_labels
+from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract._verify.verify import verify
 from bisim_abstract.errors import BisimError
 
@@ -47,7 +49,16 @@ SECONDS = {1: 25, 2: 15, 3: 13, 4: 8}  # by number of processes, on an ordinary 
 KERNELS = (
     *(
         f"_kernels.{name}"
-        for name in ("transport", "refine", "features", "lookup", "pairgraph", "cells")
+        for name in (
+            "transport",
+            "refine",
+            "features",
+            "lookup",
+            "pairgraph",
+            "cells",
+            "hausdorff",
+            "matching",
+        )
     ),
     "_verify.kernels",
 )
@@ -178,6 +189,11 @@ def _compile_arms() -> None:
         arms.cover_all()
         arms.sweep()
         jump(arms, is_upper=True)
+    for reward_radius in (0.0, 0.1):  # sets of rewards, or of intervals
+        low = _model().rewards
+        high = low if reward_radius == 0.0 else low + reward_radius
+        starts = Starts.of(low, high, GAMMA, relation="lax", lower="reward", upper="reward")
+        starts.read(np.array([0]), np.array([1]))
 
 
 def _compile_verifier() -> None:
@@ -233,7 +249,7 @@ def _compile_partitions() -> None:
     mdp = _model()
     labels = bisimulation_classes(mdp).labels
     bisimulation_classes(mdp, relation="lax")
-    build_blocks(mdp, labels)
+    build_blocks(mdp, labels, renaming=match_actions(mdp, labels))
     repair_labels(mdp, labels, GAMMA)
 
 

@@ -45,8 +45,9 @@ from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, exact_blocks
 from bisim_abstract._bounds.features import ValueFeatures
-from bisim_abstract._bounds.ground import TINY, Ground, Starts
+from bisim_abstract._bounds.ground import Ground, Starts
 from bisim_abstract._bounds.pair_table import PairTable
+from bisim_abstract._exact.apart import TINY
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from networkx import MultiDiGraph
     from pandas import DataFrame
 
+    from bisim_abstract._certificate.correspondence import Correspondence
     from bisim_abstract._certificate.frontier import Frontier
     from bisim_abstract._certificate.nearest import NearPair
     from bisim_abstract._certificate.verdict import Verdict
@@ -386,6 +387,22 @@ class Certificate:
 
         return nearest_pairs(self, self._model(mdp), check_int("k", k, low=0))
 
+    def correspondence(self, mdp: TabularMDP | None = None) -> Correspondence:
+        """Which actions of the states of a cluster correspond, and by how much they can differ.
+
+        In the plain relation actions correspond by name; in the lax one, whatever they are called.
+
+        Args:
+            mdp: The model; needed if the certificate was read from a file.
+
+        Raises:
+            NotCertifiedError: If the certificate has no proven value, and so no clusters whose
+                actions were matched.
+        """
+        from bisim_abstract._certificate.correspondence import find_correspondence
+
+        return find_correspondence(self, self._model(mdp))
+
     def _model(self, mdp: TabularMDP | None) -> TabularMDP:
         if mdp is not None:
             self._check_model(mdp)
@@ -439,6 +456,12 @@ class Certificate:
             )
         if self.tau is not None and not self.is_certified:
             lines.append(f"  undecided {self._what_is_open()}")
+        if self.relation == "lax":
+            lines.append("  relation  lax: states are alike after renaming actions")
+        elif self.apart is not None:
+            lines.append(
+                f"  relation  plain: states with different actions are {self.apart:.4g} apart"
+            )
         if self.alpha is not None:
             lines.append(f"  holds     for the true model with probability {1.0 - self.alpha:g}")
         lines.append(f"  stopped   {self.stop or 'not said'}")
@@ -480,6 +503,8 @@ class Certificate:
             ("discount", f"{self.gamma:g}"),
             ("scope", f"{self.scope} pairs; {self.coverage:.1%} have bounds of their own"),
         ]
+        if self.relation == "lax":
+            rows.append(("relation", "lax: alike after renaming actions"))
         if self.alpha is not None:
             rows.append(("holds", f"for the true model with probability {1.0 - self.alpha:g}"))
         rows.append(("stopped", self.stop or "not said"))
