@@ -31,7 +31,7 @@ from bisim_abstract._base.npz import read_npz, write_npz, write_record
 from bisim_abstract._model.observations import Observations, check_layout, key_of, layout_of
 from bisim_abstract.errors import ExtractionError, FileFormatError
 from bisim_abstract.wrappers import AbstractedEnv, Distractor, TabularEnv, extract_mdp
-from tests.support.abstractions import lake
+from tests.support.abstractions import Fork, lake, of_fork
 
 GAMMA = 0.9
 SIDE = 4
@@ -523,7 +523,8 @@ def rewrite(path: Path, *, header: dict[str, Any] | None = None, **arrays: Any) 
     content = dict(read_npz(path))
     known = json.loads(content.pop("header").tobytes()) | (header or {})
     content.pop("digest")
-    content |= {name: np.asarray(array) for name, array in arrays.items()}
+    content |= {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+    content = {name: array for name, array in content.items() if arrays.get(name, 0) is not None}
     kind, version = known.pop("format"), known.pop("version")
     write_record(path, known, content, kind=kind, version=version)
 
@@ -557,6 +558,35 @@ def rewrite(path: Path, *, header: dict[str, Any] | None = None, **arrays: Any) 
     ],
 )
 def test_hostile_files_are_refused(path: Path, change: dict[str, Any], message: str) -> None:
+    GroundAgent.load(path)
+    rewrite(path, **change)
+    with pytest.raises(FileFormatError, match=message):
+        GroundAgent.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kinds": None}, "parts missing or too many"),
+        ({"renaming": None}, "parts missing or too many"),
+        ({"kinds": np.full(4, 3)}, r"kinds must belong to clusters in \[0, 3\)"),
+        ({"kinds": np.full(4, -1)}, r"kinds must belong to clusters in \[0, 3\)"),
+        ({"kinds": np.zeros((4, 1), int)}, "kinds must belong to clusters"),
+        ({"kinds": np.zeros(3, int)}, r"renaming must have shape \(3, 3\)"),
+        ({"renaming": np.zeros((4, 2), int)}, r"renaming must have shape \(4, 3\)"),
+        ({"renaming": np.full((4, 3), -1)}, "one name at least in each row"),
+        ({"renaming": np.full((4, 3), 3)}, r"names in \[0, 3\)"),
+        ({"renaming": np.full((4, 3), -2)}, r"names in \[0, 3\)"),
+        ({"renaming": np.zeros((4, 3))}, "whole numbers"),
+        ({"policy": np.full((3, 4), 0.25)}, "by cluster, got shape"),
+        ({"policy": np.ones((3, 1))}, r"names in \[0, 1\)"),
+        ({"clusters": np.full(3, 4)}, r"kinds in \[0, 4\)"),
+    ],
+)
+def test_hostile_names_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "agent.npz"
+    env = AbstractedEnv(Fork(), of_fork(), verify=False)
+    env.deploy(env.value).save(path)
     GroundAgent.load(path)
     rewrite(path, **change)
     with pytest.raises(FileFormatError, match=message):

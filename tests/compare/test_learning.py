@@ -299,3 +299,45 @@ def test_where_all_policies_are_best() -> None:
     score = score_above_random(mdp, 0.9)
     assert score([0, 0, 0]) == pytest.approx(1.0)
     assert score([1, 0, 1]) == pytest.approx(1.0)
+
+
+# -- action masks --------------------------------------------------------------------------------
+
+
+class Tempting(Table):
+    """What a state lacks would pay most, and is noticed."""
+
+    masks = np.array([[True, True, False], [False, True, True]])
+
+    def __init__(self) -> None:
+        super().__init__([[0.0, 1.0, 9.0], [9.0, 0.0, 1.0]], [[0, 1, 0], [0, 0, 1]])
+
+    def action_masks(self) -> Any:
+        return self.masks[self.s]
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        assert self.masks[self.s][action]
+        return super().step(action)
+
+
+def test_only_actions_that_there_are_are_tried_and_chosen() -> None:
+    agent = QLearning(
+        gym.wrappers.TimeLimit(Tempting(), 30), gamma=0.5, start=5.0, epsilon=(0.5, 0.5)
+    )
+    agent.learn(3_000)
+    assert agent.available.tolist() == Tempting.masks.tolist()
+    assert (agent.visits[~Tempting.masks] == 0).all()
+    assert (agent.visits[Tempting.masks] > 50).all()
+    assert agent.policy().tolist() == [1, 2]
+    # Had what is lacking counted ahead, these would be far above 2.
+    np.testing.assert_allclose(agent.table[[0, 1], [1, 2]], 2.0, atol=0.1)
+
+
+def test_scores_are_measured_by_the_actions_of_states() -> None:
+    # Acting at random takes what pays 1 and what pays 0, and not what is not there.
+    P = np.ones((1, 3, 1))
+    mdp = TabularMDP.from_dense(P, [[1.0, 0.0, -9.0]], available=[[True, True, False]], order="sas")
+    score = score_above_random(mdp, 0.5)
+    assert score([0]) == pytest.approx(1.0)
+    assert score([1]) == pytest.approx(-1.0)  # random is halfway
+    assert score([2]) == pytest.approx(1.0)  # lacking: what the first one does

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from bisim_abstract.parts import (
     random_mdp,
     single_build,
 )
+from tests.support.renaming import match_by_reward
 
 OTHERS = ["rewards, same threshold", "rewards, k-means", "chance"]
 EMBEDDED = [
@@ -226,3 +229,18 @@ def test_certificates_of_other_models(grouped: tuple[TabularMDP, Certificate]) -
     other, _ = grouped_mdp(60, 5, noise=0.01, seed=1)
     with pytest.raises(InvalidArgumentError, match="of another model"):
         compare_abstractions(other, certificate)
+
+
+def test_actions_are_matched_where_the_relation_is_lax(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("bisim_abstract._propose.renaming")
+    module.match_actions = match_by_reward  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    P = np.eye(3)[[[2, 2], [2, 2], [2, 2]]]
+    mdp = TabularMDP.from_dense(
+        P, [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], order="sas", terminal_state=2
+    )
+    (plain,) = compare_clusterings(mdp, {"both": [0, 0, 0]}, 0.9)
+    (lax,) = compare_clusterings(mdp, {"both": [0, 0, 0]}, 0.9, relation="lax")
+    assert plain.loss.sup == pytest.approx(1.0)
+    assert lax.loss.sup < 1e-6
+    assert plain.n_clusters == lax.n_clusters == 1

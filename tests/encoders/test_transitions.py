@@ -17,7 +17,7 @@ from bisim_abstract._base.npz import write_npz
 from bisim_abstract.encoders import Transitions, collect_transitions, sample_transitions
 from bisim_abstract.encoders._space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError
-from bisim_abstract.parts import sparse_mdp
+from bisim_abstract.parts import random_mdp, sparse_mdp
 
 
 class Counter(gym.Env[Any, Any]):
@@ -363,3 +363,15 @@ def test_what_single_precision_cannot_hold_is_refused(tmp_path: Path) -> None:
             terminated=[False, False],  # type: ignore[arg-type]
             n_actions=1,
         )
+
+
+@pytest.mark.parametrize("states", ["uniform", "rollout"])
+def test_actions_are_drawn_among_those_of_a_state(states: str) -> None:
+    mask = np.array([[True, False, True], [False, True, False], [True, True, True]])
+    mdp = random_mdp(3, 3, seed=0).with_available(mask)
+    data = sample_transitions(mdp, 30_000, states=states)
+    seen = np.asarray(data.states)
+    assert mask[seen, data.actions].all()
+    for s in range(3):
+        count = np.bincount(data.actions[seen == s], minlength=3)
+        np.testing.assert_allclose(count / count.sum(), mask[s] / mask[s].sum(), atol=0.03)

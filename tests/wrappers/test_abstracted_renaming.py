@@ -19,7 +19,9 @@ from bisim_abstract import (
     GroundAgent,
     InvalidArgumentError,
     QLearning,
+    aggregate,
     lift_policy,
+    prove_value,
     value_iteration,
 )
 from bisim_abstract.errors import ExtractionError, NotCertifiedError
@@ -34,7 +36,7 @@ STAY, GO = 0, 1  # what actions of the rooms are called
 ROOM, HALL, END = 0, 1, 2  # clusters
 
 
-def forked(dynamics: str, **options: Any) -> AbstractedEnv:
+def forked(dynamics: str, **options: Any) -> Any:
     return AbstractedEnv(Fork(), of_fork(), dynamics=dynamics, verify=False, **options)
 
 
@@ -84,8 +86,6 @@ def test_the_mask_of_the_environment_is_not_handed_on() -> None:
     # Names are all there: the environment's own mask would be of other actions.
     renaming = [[0, 1, 0], [1, 0, 0], [0, 1, 1], [0, 1, 1]]
     found = of_fork()
-    from bisim_abstract import prove_value
-
     value = prove_value(extract_mdp(Fork()), found.labels_upper, GAMMA, renaming=renaming)
     env = AbstractedEnv(Fork(), found.with_proven(value), dynamics="ground", verify=False)
     assert not env.abstract_mdp.has_action_sets
@@ -143,8 +143,6 @@ def test_states_do_in_steps_what_lifted_policies_say() -> None:
         mdp = with_random_actions(random_mdp(10, 4, seed=seed), rng)
         labels = rng.integers(3, size=10)
         for renaming in (None, random_renaming(mdp, labels, rng)):
-            from bisim_abstract import aggregate
-
             found = aggregate(mdp, labels, renaming=renaming)
             own = _own_actions(found)
             assert own is not None
@@ -205,7 +203,7 @@ def test_states_that_look_the_same_must_call_actions_the_same() -> None:
 
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
 def test_learning_on_renamed_clusters(dynamics: str) -> None:
-    env = gym.wrappers.TimeLimit(forked(dynamics), 20)
+    env: Any = gym.wrappers.TimeLimit(forked(dynamics), 20)
     agent = QLearning(env, gamma=GAMMA, epsilon=(0.5, 0.5))
     agent.learn(500)
     assert agent.policy()[:2].tolist() == [GO, 0]
@@ -254,7 +252,7 @@ def test_maskable_agents(dynamics: str, tmp_path: Path) -> None:
     env = forked(dynamics)
     assert helpers.is_masking_supported(env)
     assert helpers.get_action_masks(_after_reset(env)).tolist() == [True, False]
-    limited = gym.wrappers.TimeLimit(env, 20)
+    limited: Any = gym.wrappers.TimeLimit(env, 20)
     options: dict[str, Any] = {"n_steps": 128, "batch_size": 64, "learning_rate": 3e-3}
     model = contrib.MaskablePPO("MlpPolicy", limited, gamma=GAMMA, seed=0, device="cpu", **options)
     model.learn(3_000)

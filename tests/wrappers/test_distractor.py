@@ -165,3 +165,14 @@ def test_backgrounds_have_a_stream_of_their_own() -> None:
     drawn = [env.reset(seed=seed)[1]["background"] for seed in range(20)]
     shared = [int(np.random.default_rng(seed).integers(100)) for seed in range(20)]
     assert sum(x == y for x, y in zip(drawn, shared, strict=True)) < 5
+
+
+def test_backgrounds_leave_actions_of_states_as_they_are() -> None:
+    env = Distractor(gym.make(TAXI), n_background=3)
+    base, product = extract_mdp(TAXI, action_masks=True), extract_mdp(env, action_masks=True)
+    assert product.available[:-1].tolist() == np.repeat(base.available[:-1], 3, axis=0).tolist()
+    assert product.available[-1].all()
+    assert not extract_mdp(env).has_action_sets
+    told = TabularEnv(env, action_masks=True)
+    _, info = told.reset(seed=0)
+    assert info["action_mask"].tolist() == base.available[info["state"] // 3].astype(int).tolist()

@@ -27,7 +27,9 @@ from bisim_abstract.errors import (
     StochasticEnvError,
 )
 from bisim_abstract.wrappers import enumerate as module
+from bisim_abstract.wrappers import extract_mdp
 from bisim_abstract.wrappers.enumerate import StateReader, enumerate_mdp
+from bisim_abstract.wrappers.tabular import extract_again
 
 Step = tuple[int, float, bool, bool, dict[str, Any]]
 
@@ -700,3 +702,75 @@ def test_errors_of_the_env_say_where() -> None:
     with pytest.raises(RuntimeError, match="out of order") as caught:
         enumerate_mdp(Broken())
     assert caught.value.__notes__ == ["raised while enumerating, at state 2, action 0"]
+
+
+# -- action masks --------------------------------------------------------------------------------
+
+
+class Stairs(gym.Env[Any, Any]):
+    """Up or down on five stairs; from the top one jumps off. Down is no action at the bottom."""
+
+    observation_space = gym.spaces.Discrete(6)
+    action_space = gym.spaces.Discrete(3)  # down, up, jump
+
+    def __init__(self, *, is_told: bool = True, is_moody: bool = False) -> None:
+        self.is_told, self.is_moody = is_told, is_moody
+        self.stair = 0
+
+    def _info(self, action: int) -> dict[str, Any]:
+        mask = [self.stair > 0, self.stair < 4, self.stair == 4]
+        if self.is_moody and action == 0:
+            mask[0] = True
+        return {"action_mask": np.array(mask, np.int8)} if self.is_told else {}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.stair = 0
+        return 0, self._info(1)
+
+    def step(self, action: Any) -> Step:
+        if action == 2:
+            assert self.stair == 4
+            return 5, 1.0, True, False, {}
+        self.stair += 2 * int(action) - 1
+        assert 0 <= self.stair < 5
+        return self.stair, 0.0, False, False, self._info(int(action))
+
+
+def test_only_actions_that_there_are_are_taken() -> None:
+    mdp = enumerate_mdp(Stairs(), action_masks=True)
+    assert mdp.n_states == 6
+    assert mdp.terminal_state == 5
+    assert mdp.available.astype(int).tolist() == [
+        [0, 1, 0],
+        [1, 1, 0],
+        [1, 1, 0],
+        [1, 1, 0],
+        [1, 0, 1],
+        [1, 1, 1],
+    ]
+    assert [int(mdp.successors(0, a)[0][0]) for a in range(3)] == [1, 1, 1]
+    assert [int(mdp.successors(4, a)[0][0]) for a in range(3)] == [3, 3, 5]
+    assert mdp.rewards[4].tolist() == [0.0, 0.0, 1.0]
+    assert value_iteration(mdp, 0.5).policy.tolist() == [1, 1, 1, 1, 2, 0]
+    with pytest.raises(AssertionError):
+        enumerate_mdp(Stairs())
+
+
+def test_masks_are_part_of_what_is_remembered() -> None:
+    env = Stairs()
+    mdp = extract_mdp(env, action_masks=True)
+    assert mdp.metadata["method"] == "enumeration"
+    assert mdp.metadata["action_masks"] is True
+    assert extract_again(env, seed=0, max_states=10, action_masks=True) == mdp
+    with pytest.raises(AssertionError):
+        extract_again(env, seed=0, max_states=10)
+
+
+def test_masks_must_be_told_and_belong_to_states() -> None:
+    with pytest.raises(ExtractionError, match=r"Stairs does not tell .* into info, or extract it"):
+        enumerate_mdp(Stairs(is_told=False), action_masks=True)
+    with pytest.raises(
+        ExtractionError, match=r"state 0 was met with two action masks, \[0, 1, 0\]"
+    ):
+        enumerate_mdp(Stairs(is_moody=True), action_masks=True)

@@ -20,9 +20,12 @@ from bisim_abstract import (
     TabularMDP,
     bisimulation_classes,
     bisimulation_metric,
+    prove_value,
 )
 from bisim_abstract.errors import MemoryLimitError
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
+from tests.support.oracles import classes_exact
+from tests.support.renaming import lax_classes
 
 ID = "bisim_abstract/RoomsGrid-v0"
 
@@ -234,3 +237,87 @@ def test_vector_environments() -> None:
     observations, _ = env.reset(seed=0)
     assert observations.shape == (2,)
     env.close()
+
+
+# -- mirror images -------------------------------------------------------------------------------
+
+
+def turned(env: RoomsGridEnv, state: int) -> int:
+    """Where a quarter turn to the right takes a cell."""
+    row, col = divmod(state, env.side)
+    return col * env.side + env.side - 1 - row
+
+
+def reflected(env: RoomsGridEnv, state: int) -> int:
+    """Where swapping left and right takes a cell."""
+    row, col = divmod(state, env.side)
+    return row * env.side + env.side - 1 - col
+
+
+@pytest.mark.parametrize("side", [2, 6, 8, 10])
+def test_a_mirrored_grid_is_turned_and_reflected_into_itself(side: int) -> None:
+    env = RoomsGridEnv(side=side, room_size=2, noise=0.0, seed=3, mirror=True)
+    mdp = env.to_mdp()
+    for symmetry, actions in ((turned, [1, 2, 3, 0]), (reflected, [0, 3, 2, 1])):
+        place = [symmetry(env, s) for s in range(mdp.n_states)]
+        assert (env.twins[place] == env.twins).all()
+        for s in range(mdp.n_states):
+            for a, image in enumerate(actions):
+                assert mdp.rewards[s, a] == mdp.rewards[place[s], image]
+                successors, probs = mdp.successors(s, a)
+                there, masses = mdp.successors(place[s], image)
+                expected = dict(zip((place[t] for t in successors), probs, strict=True))
+                assert dict(zip(there.tolist(), masses, strict=True)) == expected
+
+
+# Rooms, and kinds of rooms up to symmetry, by hand: one of each kind lies in a wedge.
+@pytest.mark.parametrize(("per_side", "kinds"), [(1, 1), (2, 1), (3, 3), (4, 3), (5, 6)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rooms_are_alike_up_to_symmetry_only(per_side: int, kinds: int, seed: int) -> None:
+    # Halves are exact: with them, cells of a room are exactly alike.
+    options: dict[str, Any] = {"side": 2 * per_side, "room_size": 2, "slip": 0.5, "noise": 0.0}
+    env = RoomsGridEnv(**options, seed=seed, mirror=True)
+    mdp = env.to_mdp()
+    assert classes_exact(mdp) == env.rooms.tolist() if per_side > 2 else True
+    assert np.unique(env.twins).size == kinds
+    found = np.array(lax_classes(mdp))
+    assert np.unique(np.stack([found, env.twins]), axis=1).shape[1] == kinds == found.max() + 1
+    plain = RoomsGridEnv(**options, seed=seed)
+    assert plain.twins.tolist() == plain.rooms.tolist()
+    assert lax_classes(plain.to_mdp()) == plain.rooms.tolist()
+
+
+def test_a_renaming_keeps_what_names_alone_lose() -> None:
+    env = RoomsGridEnv(side=15, room_size=3, mirror=True)
+    mdp = env.to_mdp()
+    # What each direction is called: after that of the first image, found by trying.
+    renaming = np.empty((mdp.n_states, 4), np.int64)
+    for s in range(mdp.n_states):
+        place, actions = s, np.arange(4)
+        for k in range(8):
+            if env.rooms[place] == env.twins[s]:
+                break
+            place, actions = turned(env, place), (actions + 1) % 4
+            if k == 3:
+                place, actions = reflected(env, place), np.array([0, 3, 2, 1])[actions]
+        assert env.rooms[place] == env.twins[s]
+        renaming[s] = actions
+    renamed = prove_value(mdp, env.twins, 0.9, renaming=renaming)
+    by_name = prove_value(mdp, env.twins, 0.9)
+    rooms = prove_value(mdp, env.rooms, 0.9)
+    assert np.unique(env.twins).size == 6
+    assert rooms.kept > 0.95
+    assert renamed.kept > 0.95
+    assert by_name.kept < 0.5
+
+
+def test_mirrored_rooms_by_id() -> None:
+    env = gym.make(ID, side=6, room_size=2, mirror=True)
+    mdp = extract_mdp(env)
+    assert mdp.metadata["mirror"] is True
+    assert "mirror" not in extract_mdp(gym.make(ID, side=6, room_size=2)).metadata
+    assert env.spec is not None
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert extract_mdp(again) == mdp
+    with pytest.raises(InvalidArgumentError, match="mirror must be True or False"):
+        RoomsGridEnv(mirror=1)  # type: ignore[arg-type]

@@ -402,3 +402,128 @@ def test_model_of_minigrid_through_extract() -> None:
     assert isinstance(mdp, TabularMDP)
     assert mdp.metadata["env"] == "MiniGrid-Empty-5x5-v0"
     assert value_iteration(mdp, 0.9).start_bounds(mdp)[0] > 0.0
+
+
+# -- action masks --------------------------------------------------------------------------------
+
+
+def test_taxi_tells_which_actions_states_have() -> None:
+    mdp, whole = extract_mdp(TAXI, action_masks=True), extract_mdp(TAXI)
+    assert mdp.has_action_sets
+    assert not whole.has_action_sets
+    assert mdp.metadata["action_masks"] is True
+    assert "action_masks" not in whole.metadata
+    env: Any = gym.make(TAXI).unwrapped
+    for s in range(500):
+        assert mdp.available[s].tolist() == (env.action_mask(s) == 1).tolist()
+    assert mdp.available[500].all()  # the end
+    # South and north are missing in one row of five each, east and west in 11 of 25 cells; the
+    # passenger gets in at four places, and out at four, whatever the destination.
+    live = mdp.available[:500]
+    assert live.sum(axis=0).tolist() == [400, 400, 280, 280, 16, 16]
+    # What is left out bumps into walls, or is fined: nothing worth doing.
+    masked, free = value_iteration(mdp, 0.99), value_iteration(whole, 0.99)
+    np.testing.assert_allclose(masked.upper, free.upper, atol=1e-9)
+    part = extract_mdp(TAXI, action_masks=True, reachable_only=True)
+    assert part.n_states == 401
+    assert part.metadata["reachable_live"] == 400
+    literal = extract_mdp(TAXI, action_masks=True, terminal="table")
+    assert literal.available.tolist() == live.tolist()
+
+
+def test_the_state_wrapper_tells_masks() -> None:
+    env = TabularEnv(gym.make(TAXI), action_masks=True)
+    with pytest.raises(gym.error.ResetNeeded, match="before action_masks"):
+        env.action_masks()
+    rng = np.random.default_rng(0)
+    _, info = env.reset(seed=0)
+    for _ in range(200):
+        own = env.action_masks()
+        assert own.tolist() == env.mdp.available[info["state"]].tolist()
+        assert info["action_mask"].tolist() == own.astype(int).tolist()
+        assert info["action_mask"].dtype == np.int8
+        _, _, terminated, truncated, info = env.step(int(rng.choice(np.flatnonzero(own))))
+        if terminated or truncated:
+            _, info = env.reset()
+    assert env.spec is not None
+    again: Any = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert again.mdp == env.mdp
+    plain = TabularEnv(gym.make("FrozenLake-v1"))
+    _, info = plain.reset(seed=0)
+    assert "action_mask" not in info
+    assert plain.action_masks().tolist() == [True] * 4
+
+
+class Masked(gym.Env[Any, Any]):
+    """Three states in a row with a table; the last one can only go back."""
+
+    observation_space = spaces.Discrete(3)
+    action_space = spaces.Discrete(2)
+    initial_state_distrib = np.array([1.0, 0.0, 0.0])
+
+    def __init__(self, masks: Any = ((1, 1), (1, 1), (1, 0)), told: Any = None) -> None:
+        self.masks = masks
+        self.told = masks if told is None else told  # in info
+        self.P = {
+            s: {a: [(1.0, (s + 2 * a - 1) % 3, float(a), False)] for a in range(2)}
+            for s in range(3)
+        }
+        self.s = 0
+
+    def action_mask(self, state: int) -> Any:
+        return self.masks[state]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.s = 0
+        return 0, {"action_mask": np.array(self.told[0], np.int8)}
+
+    def step(self, action: Any) -> Any:
+        if not self.masks[self.s][action]:
+            raise RuntimeError("there is no such action")
+        _, self.s, reward, _ = self.P[self.s][action][0]
+        return self.s, reward, False, False, {"action_mask": np.array(self.told[self.s], np.int8)}
+
+
+def test_what_a_state_lacks_is_never_tried() -> None:
+    mdp = extract_mdp(Masked(), action_masks=True)
+    assert mdp.available[:3].tolist() == [[True, True], [True, True], [True, False]]
+    assert mdp.successors(2, 1)[0].tolist() == [1]  # as action 0 does
+    with pytest.raises(RuntimeError, match="no such action"):
+        extract_mdp(Masked())
+
+
+@pytest.mark.parametrize(
+    ("masks", "told", "message"),
+    [
+        (((1, 1), (1, 1), (0, 0)), None, "mask of state 2 of Masked allows nothing"),
+        (((1, 1), (1,), (1, 0)), ((1, 1),) * 3, "must be 2 numbers, .* got .1,. for state 1"),
+        (((1, 1), (0.5, 1), (1, 0)), None, "must be 2 numbers"),
+        (((1, 1), (1, 1), (1, 0)), ((1, 1),) * 3, r"action mask \[True, True\], not \[True, False"),
+    ],
+)
+def test_bad_masks_are_refused(masks: Any, told: Any, message: str) -> None:
+    with pytest.raises(ExtractionError, match=message):
+        extract_mdp(Masked(masks, told), action_masks=True)
+
+
+def test_who_tells_no_masks_says_so() -> None:
+    for name in ("FrozenLake-v1", "bisim_abstract/RoomsGrid-v0"):
+        with pytest.raises(ExtractionError, match=r"does not tell .* give it a method action_mask"):
+            extract_mdp(name, action_masks=True)
+
+
+class Described(Masked):
+    """The same, describing itself."""
+
+    def state_id(self) -> int:
+        return self.s
+
+    def to_mdp(self, *, terminal: str = "absorb") -> TabularMDP:
+        return TabularMDP.from_table(self.P, start=[1.0, 0.0, 0.0], terminal="table")
+
+
+def test_what_describes_itself_is_asked_for_masks_too() -> None:
+    mdp = extract_mdp(Described(), action_masks=True)
+    assert mdp.metadata["method"] == "self"
+    assert mdp.available.tolist() == [[True, True], [True, True], [True, False]]
