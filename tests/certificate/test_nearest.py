@@ -73,6 +73,9 @@ def check_explanation(
         future = certificate.gamma * transport_lp(upper, P[s, action], P[t, action])
         found.append((reward, future))
     totals = [sum(x) for x in found]
+    assert pair.action is not None
+    assert pair.action == pair.match
+    assert pair.renaming == ()
     action = pair.action
     assert s < t
     assert totals[action] == pytest.approx(max(totals), abs=1e-7)
