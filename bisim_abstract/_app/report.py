@@ -53,6 +53,7 @@ MAX_LEAVES = 60  # more would not fit on a screen
 MAX_RECORD = 300  # rows of the record
 MAX_TEXT = 2_000  # characters of one of its values
 NEAREST = 5  # pairs of states that are explained where little is merged
+MAX_RENAMED = 12  # clusters that are shown with their actions
 MAX_COSTS = 8_000_000  # pairs of successors that are compared for that, some seconds
 MARKS = {"useful": "✓", "poor": "!", "open": "✗"}  # of verdicts
 LOSSES = ("largest loss", "mean loss", "loss at start", "value kept", "certified bound")
@@ -212,7 +213,7 @@ class _Page:
             caption=_text(self.places.caption),
             profile=_text(self.profile_note()),
             frontier=_text(self.frontier_note()),
-            little=self.little(),
+            little=self.renamed() + self.little(),
             coverage=_text(self.coverage()),
             merges=self.merges(),
             comparison=self.table(),
@@ -372,6 +373,39 @@ class _Page:
         elif done:
             text += " Each point is proven; the certificate holds the proof of its own only."
         return text
+
+    def renamed(self) -> str:
+        """The section of which action is which, where states are alike after renaming actions."""
+        certificate = self.certificate
+        if certificate.relation != "lax" or certificate.value is None:
+            return ""
+        title = "Which action is which"
+        if certificate.n_states > MAX_VALUED:
+            text = "In a model of this size, ask certificate.correspondence(mdp)."
+            return _section("renamed", title, text)
+        found = certificate.correspondence(self.mdp)
+        if not found.is_renamed:
+            text = "States of a cluster are alike action by action: nothing had to be renamed."
+            return _section("renamed", title, text)
+        rows: list[Row] = []
+        for cluster in np.argsort(-np.bincount(found.labels), kind="stable").tolist():
+            model = int(found.models[cluster])
+            for state in np.flatnonzero(found.labels == cluster).tolist():
+                pairs = found.of(state)
+                if any(a != b for a, b in pairs.items()):
+                    named = ", ".join(f"{a} as {b}" for a, b in pairs.items())
+                    most = _number(float(found.difference[state].max()))
+                    cells = (self.state(model), named, most)
+                    name = _text(self.state(state))
+                    rows.append((name, [(cell, None) for cell in cells], False))
+                    break  # one state of each cluster
+        text = (
+            "States of a cluster are alike after renaming actions. Here is one state of each "
+            "cluster that needs it: what its actions are in the cluster's first state, and what "
+            "they are proven to differ by at most, at once and in all that follows."
+        )
+        head = ("state", "as state", "actions", "differ by at most")
+        return _section("renamed", title, text, _table("losses near", head, rows[:MAX_RENAMED]))
 
     def little(self) -> str:
         """The section of the closest states that stay apart, where little is merged."""
