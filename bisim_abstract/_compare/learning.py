@@ -143,21 +143,14 @@ class QLearning:
         first, last = self.epsilon
         done = np.minimum((self.steps + np.arange(steps)) / self.decay, 1.0)
         explore = self.rng.random(steps) < first + (last - first) * done
-        is_free = self._masks is None
-        random = self.rng.integers(self.n_actions, size=steps) if is_free else None
-        draws = None if is_free else self.rng.random(steps)
+        random = self.rng.integers(self.n_actions, size=steps)
         table, visits = self.table, self.visits
         for k in range(steps):
             state = self._state
             row = table[state]
-            if not explore[k]:
-                action = int(self._values(state).argmax())
-            elif random is not None:
-                action = int(random[k])
-            else:
-                assert draws is not None
-                own = np.flatnonzero(self.available[state])
-                action = int(own[int(draws[k] * own.size)])
+            action = int(random[k]) if explore[k] else int(self._values(state).argmax())
+            while not self.available[state, action]:  # uniform over those that there are
+                action = int(self.rng.integers(self.n_actions))
             observation, reward, terminated, truncated, info = self.env.step(action)
             after = self._seen(observation, info)
             ahead = 0.0 if terminated else float(self._values(after).max())
