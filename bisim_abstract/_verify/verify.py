@@ -17,6 +17,34 @@ an order in which each rests on those before:
   For let m be the most by which h⁻ exceeds d. Where that is attained by V⁻, m <= 0; elsewhere
   m = lower - d <= T h⁻ - d <= T(d + m) - d <= γm, so that m <= 0 again; and mirrored above.
 
+Relations. In the plain relation T compares the actions of two states by name, and is a constant M,
+stored in the certificate, where the states do not have the same actions. In the lax relation it
+compares each action of either state with the nearest of the other's: with δ what two actions differ
+by, reward and transport,
+
+    T f = max( max_a min_b δ_f(a, b), max_b min_a δ_f(a, b) ).
+
+Both are monotone, and T(f + c) <= Tf + γc: no more is used above or below.
+
+- M >= L/(1 - γ), L what any two rewards differ by. Then nothing exceeds M: L + γM <= M. So M is the
+  diameter D from which upper start values are computed, and both bounds where actions differ.
+- Blocks are of states with the same actions; or every action of a member is called one of its
+  block's, each of these being some action of every member. Whatever holds of all that is called ā
+  in C and b̄ in C' holds of some b for every a of a member that is called ā, so that the least over
+  b̄ bounds the least over b from above; and every b is called some b̄, so that it bounds it from
+  below. This is as true of a block and itself. Intervals, centres and radii are checked against all
+  that is called so, nothing is read of names that are not used.
+- A feature Φg = max or mean over a of φ(σ_a R_a) + γ P_a g, φ cutting off at both ends. With e the
+  most by which |g(x) - g(y)| exceeds d, backups of x and y differ by d + γe if each term of one has
+  its counterpart in the other. By name that is the same action. Where actions differ, in the place
+  of an action that a state lacks stands its first: rewards there are within L, so that L + γ(M + e)
+  <= M + γe bounds it; functions with signs of both kinds are not accepted nevertheless, as nobody
+  needs them. Where actions are matched, the counterpart may be any: only a maximum over all, with
+  one sign, is not changed by that. Witnesses look at one action, and need names: L + γ(M + e) again
+  where actions differ, none where they are matched.
+- Start values of lax bounds are Hausdorff distances of rewards. Rewards of one action keep no
+  clusters apart then; the best and the worst of a state do.
+
 Widening. Suppose that inequalities are missed by at most ε. The same argument for one level
 gives m <= ε + γm, so that its entries are off by at most w = ε/(1 - γ): it is T, on pairs of
 states, that contracts, and the block operator (which moves by γ(1 + t + t') where radii are

@@ -8,16 +8,24 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract import TabularMDP
+from tests.support.honest import estimated
 
 Ints = npt.NDArray[np.int64]
 
 
 def renamed_mdp(
-    seed: int, *, n: int = 5, n_actions: int = 3, missing: float = 0.3, noise: float | None = None
+    seed: int,
+    *,
+    n: int = 5,
+    n_actions: int = 3,
+    missing: float = 0.3,
+    noise: float | None = None,
+    radius: float = 0.0,
 ) -> TabularMDP:
     """Some states do what another does with its actions permuted, or one of them twice.
 
-    Others do something of their own. Rewards are multiples of 1/8 and a little noise, or none.
+    Others do something of their own. Rewards are multiples of 1/8 and a little noise, or none. With
+    a radius it is an estimate.
     """
     rng = np.random.default_rng([19, seed])
     P, R = np.zeros((n, n_actions, n)), np.zeros((n, n_actions))
@@ -37,7 +45,10 @@ def renamed_mdp(
     available = rng.random((n, n_actions)) >= missing
     available[np.arange(n), rng.integers(n_actions, size=n)] = True
     P /= P.sum(axis=2, keepdims=True)
-    return TabularMDP.from_dense(P, R, order="sas", available=available)
+    mdp = TabularMDP.from_dense(P, R, order="sas")
+    if radius > 0.0:
+        mdp = estimated(mdp, radius, radius, seed)
+    return mdp.with_available(available)
 
 
 def random_renaming(mdp: TabularMDP, labels: Any, rng: np.random.Generator) -> Ints:
@@ -59,4 +70,4 @@ def random_labels(mdp: TabularMDP, rng: np.random.Generator, *, is_pure: bool) -
     labels = rng.integers(0, 3, mdp.n_states)
     if is_pure:
         labels = labels + 3 * mdp.action_sets
-    return np.unique(labels, return_inverse=True)[1].reshape(-1).tolist()
+    return [int(x) for x in np.unique(labels, return_inverse=True)[1].ravel()]
