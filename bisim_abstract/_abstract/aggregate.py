@@ -110,8 +110,8 @@ class Aggregation:
         """The model over clusters as a graph, for drawing and for other tools.
 
         Nodes are clusters by their number, with `size`, `representative` (the first of its
-        states), `start` (probability of starting there) and `is_end`. Every action that can
-        lead from one to another is an edge with the action as its key, and `action`,
+        states), `start` (probability of starting there) and `is_end`. Every action of a cluster
+        that can lead from one to another is an edge with the action as its key, and `action`,
         `probability` and `reward` (that of the action, whichever edge is taken). The end of
         episodes has no edges that leave it.
 

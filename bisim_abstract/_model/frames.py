@@ -56,6 +56,6 @@ def model_graph(mdp: TabularMDP, attributes: Mapping[str, npt.NDArray[Any]]) -> 
     rewards = mdp.rewards[begins, actions]
     edges = (begins, actions, mdp.indices, mdp.normalised_probs, rewards)
     for state, action, after, prob, reward in zip(*(x.tolist() for x in edges), strict=True):
-        if state != end:
+        if state != end and mdp.available[state, action]:
             graph.add_edge(state, after, key=action, action=action, probability=prob, reward=reward)
     return graph

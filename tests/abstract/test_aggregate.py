@@ -467,3 +467,12 @@ def test_agents_are_told_which_actions_there_are() -> None:
     assert policy_table(Masked(), mdp).tolist() == [1, 2, 1]
     assert policy_table(lambda cluster: 2, mdp).tolist() == [0, 2, 1]
     assert policy_table(Masked(), random_mdp(3, 3, seed=0)).tolist() == [2, 2, 2]
+
+
+def test_graphs_have_no_edges_for_what_clusters_lack() -> None:
+    pytest.importorskip("networkx")
+    mask = np.array([[True, False], [False, True], [True, True]])
+    mdp = random_mdp(3, 2, seed=0).with_available(mask)
+    graph = aggregate(mdp, [0, 1, 2]).to_networkx()
+    edges = {(begin, action) for begin, _, action in graph.edges(keys=True)}
+    assert edges == {(0, 0), (1, 1), (2, 0), (2, 1)}
