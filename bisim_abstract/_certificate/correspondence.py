@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Correspondence"]
 
 CELLS = 2_000_000  # costs of transports at a time
-SHOWN = 6  # states of a cluster that are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +60,21 @@ class Correspondence:
         """No action differs by more from the one that it is called after."""
         return float(self.difference.max())
 
+    @cached_property
+    def model_actions(self) -> IntArray:
+        """(n_states, n_actions) the action of its cluster's model that each corresponds to, or -1.
+
+        The first that is called so, where the model has several.
+        """
+        theirs = _called(self.renaming)[self.models[self.labels]]
+        found = np.take_along_axis(theirs, np.maximum(self.renaming, 0), axis=1)
+        return np.where(self.renaming >= 0, found, -1)
+
     @property
     def is_renamed(self) -> bool:
         """Whether some action corresponds to one of another number."""
-        shape = self.renaming.shape
-        called = np.stack(
-            [actions_called(self.renaming, np.full(shape[0], name)) for name in range(shape[1])], 1
-        )
         named = self.renaming >= 0
-        own = np.take_along_axis(called[self.models[self.labels]], np.maximum(self.renaming, 0), 1)
-        return bool((own != np.arange(shape[1]))[named].any())
+        return bool((self.model_actions != np.arange(self.renaming.shape[1]))[named].any())
 
     def of(self, state: int) -> dict[int, int]:
         """Which action of its cluster's model each action of a state corresponds to.
@@ -77,24 +82,22 @@ class Correspondence:
         Args:
             state: The state.
         """
-        model = int(self.models[self.labels[state]])
-        names = self.renaming[state]
-        theirs = {int(name): a for a, name in reversed(list(enumerate(self.renaming[model])))}
-        return {a: theirs[int(name)] for a, name in enumerate(names) if name >= 0}
+        return {a: int(b) for a, b in enumerate(self.model_actions[state]) if b >= 0}
 
     def __str__(self) -> str:
         lines = []
         for cluster, model in enumerate(self.models.tolist()):
             members = np.flatnonzero(self.labels == cluster)
-            renamed = [s for s in members.tolist() if any(a != b for a, b in self.of(s).items())]
-            if not renamed:
-                continue
-            lines.append(f"cluster {cluster}, as state {model}:")
-            for s in renamed[:SHOWN]:
-                pairs = ", ".join(f"{a} as {b}" for a, b in self.of(s).items())
-                lines.append(f"  state {s}: {pairs}; up to {self.difference[s].max():.3g}")
-            if len(renamed) > SHOWN:
-                lines.append(f"  and {counted(len(renamed) - SHOWN, 'more state')}")
+            kinds, which = np.unique(self.model_actions[members], axis=0, return_inverse=True)
+            for kind, actions in enumerate(kinds.tolist()):
+                changed = [f"{a} as {b}" for a, b in enumerate(actions) if b not in (-1, a)]
+                if changed:
+                    own = members[which.reshape(-1) == kind]
+                    lines.append(
+                        f"cluster {cluster}: {counted(own.size, 'state')}, {own[0]} the first, "
+                        f"as state {model} with {', '.join(changed)}; differs by at most "
+                        f"{self.difference[own].max():.3g}"
+                    )
         return "\n".join(lines) or "all actions are called what they are"
 
     def __repr__(self) -> str:
@@ -117,13 +120,16 @@ def find_correspondence(certificate: Certificate, mdp: TabularMDP) -> Correspond
     models = models[np.argsort(value.labels[models])]
     states, actions = np.nonzero(renaming >= 0)
     model = models[value.labels[states]]
-    theirs = np.stack(
-        [actions_called(renaming, np.full(mdp.n_states, name)) for name in range(mdp.n_actions)], 1
-    )
-    other = theirs[model, renaming[states, actions]]
+    other = _called(renaming)[model, renaming[states, actions]]
     difference = np.zeros(mdp.rewards.shape)
     difference[states, actions] = _differences(certificate, mdp, states, actions, model, other)
     return Correspondence(value.labels, renaming, models, difference)
+
+
+def _called(renaming: IntArray) -> IntArray:
+    """(n_states, n_actions) the first action of each state that has each name."""
+    count, names = renaming.shape
+    return np.stack([actions_called(renaming, np.full(count, name)) for name in range(names)], 1)
 
 
 def _differences(

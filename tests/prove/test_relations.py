@@ -83,7 +83,7 @@ def test_a_corridor_and_its_mirror_image_are_one() -> None:
     assert found.of(0) == {0: 0, 1: 1}
     assert found.of(10) == {0: 1, 1: 0}
     assert found.widest <= 1e-8
-    assert "state 10: 0 as 1, 1 as 0" in str(found)
+    assert "1 state, 10 the first, as state 0 with 0 as 1, 1 as 0" in str(found)
     assert not plain.correspondence().is_renamed
     value = lax.value
     assert value is not None
