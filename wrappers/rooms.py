@@ -37,10 +37,8 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
     rooms and directions alike. Base rewards are drawn once for all images of a room and a
     direction, and noise is drawn for each cell as before. What "up" does in a room is then what
     "left", or "down", does in its images. Action by action all rooms differ; once actions are
-    renamed (`relation="lax"`), a room is like its images, of which there are up to eight: 25 rooms
-    fall into 6 kinds, `twins`, and an agent that knows how actions correspond has a quarter of
-    the work. Symmetries of games, arenas and buildings are of this sort: nobody planted the same
-    room twice, and whoever comes from another side sees it turned.
+    renamed (`relation="lax"`), a room is like its images, of which there are up to eight: the 25
+    rooms fall into 6 kinds (`twins`), as in an arena that is entered from any side.
 
     Args:
         side: Cells along a side of the grid; a multiple of `room_size`.
