@@ -229,8 +229,8 @@ def picture(path: Path) -> int:
         ax.set_xticks([])
         ax.set_yticks([])
     figure.suptitle(
-        "What is best in each room. Plain clusters are single rooms; after renaming actions, rooms "
-        "of one colour are one cluster,\nand its one action is another arrow in each of them."
+        "What is best in each room. After renaming actions, rooms of one colour are one cluster,\n"
+        "and its one action is another arrow in each of them."
     )
     figure.savefig(path, dpi=110)
     return 0

@@ -191,8 +191,41 @@ def prove_value(
         ground = GroundValues(mdp, gamma, hint=hint)
     if ground.gamma != gamma or ground.mdp.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError("ground must be of this model at this discount")
-    if renaming is None:
-        renaming = matched_actions(mdp, labels, relation)
+    given = [renaming] if renaming is not None else _candidates(mdp, labels, relation)
+    found = [value for names in given for value in _proofs(ground, labels, names, hint)]
+    rank = (
+        (lambda value: (value.start_loss, value.loss))
+        if by == "start"
+        else (lambda value: (value.loss, value.start_loss))
+    )
+    best = min(found, key=rank)
+    if relation == "lax" and best.renaming is None:
+        return replace(best, renaming=own_names(mdp))  # matched, and called what they are
+    return best
+
+
+def _candidates(
+    mdp: TabularMDP, labels: npt.ArrayLike, relation: str
+) -> list[npt.ArrayLike | None]:
+    """Renamings to try: matched actions, and where all states have all actions their own names.
+
+    Any renaming will do, and the better one is handed out. Where clusters are coarse, what states
+    have in common may be a direction rather than what it does at once.
+    """
+    matched = matched_actions(mdp, labels, relation)
+    if matched is None:
+        return [None]
+    own = own_names(mdp)
+    if mdp.has_action_sets or np.array_equal(matched, own):
+        return [matched]
+    return [matched, own]
+
+
+def _proofs(
+    ground: GroundValues, labels: npt.ArrayLike, renaming: npt.ArrayLike | None, hint: Hint | None
+) -> list[ProvenValue]:
+    """What each policy of one renaming is proven to be worth."""
+    mdp, gamma = ground.mdp, ground.gamma
     small = aggregate(mdp, labels, renaming=renaming)
     planned = value_iteration(small.mdp, gamma)
     of_cluster = _middle(planned.lower, planned.upper)
@@ -205,16 +238,7 @@ def prove_value(
         policies.append(bracket.policy)
     if hint is not None:
         guess = hint.policy
-    found = [_judged(ground, small, policy, guess, bracket) for policy in policies]
-    rank = (
-        (lambda value: (value.start_loss, value.loss))
-        if by == "start"
-        else (lambda value: (value.loss, value.start_loss))
-    )
-    best = min(found, key=rank)
-    if relation == "lax" and best.renaming is None:
-        return replace(best, renaming=own_names(mdp))  # matched, and called what they are
-    return best
+    return [_judged(ground, small, policy, guess, bracket) for policy in policies]
 
 
 def matched_actions(mdp: TabularMDP, labels: npt.ArrayLike, relation: str) -> IntArray | None:

@@ -360,7 +360,7 @@ class Standing:
 
     def most_sweeps(self) -> int:
         """Backups of every pair that solving for them may take."""
-        return self._cost.most_sweeps()
+        return self._cost.most_sweeps(self.n_pairs)
 
     def sweep_seconds(self, n_pairs: int, sweeps: int) -> float:
         """How long so many sweeps of one arm over so many pairs are estimated to take."""

@@ -135,7 +135,7 @@ def test_nearest_pairs_tell_which_action_is_which() -> None:
         available=[[True, False], [False, True]],
         order="sas",
     )
-    (pair,) = certify(far, 0.5).nearest(1)
+    (pair,) = certify(far, 0.5, tau=0.5).nearest(1)
     assert pair.action is None
     assert "different actions" in str(pair)
 
