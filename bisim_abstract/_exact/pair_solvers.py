@@ -58,7 +58,8 @@ class Matching:
     def by_name(cls, model: TabularMDP, apart: float | None) -> Matching:
         """Actions correspond by their names; different action sets are `apart`."""
         n, n_actions = model.rewards.shape
-        return cls(False, np.full(n, n_actions), model.action_sets, apart or 0.0)
+        # A copy: kernels are compiled anew for arrays that cannot be written to.
+        return cls(False, np.full(n, n_actions), model.action_sets.copy(), apart or 0.0)
 
     @classmethod
     def renamed(cls, model: TabularMDP) -> Matching:
