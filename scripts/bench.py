@@ -33,7 +33,7 @@ from bisim_abstract import (
     certify,
 )
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._exact.pair_solvers import StochasticPairs
+from bisim_abstract._exact.pair_solvers import Matching, StochasticPairs
 from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, sparse_mdp
 from bisim_abstract.wrappers import Distractor, extract_mdp
 
@@ -183,7 +183,9 @@ def bench_sweep(options: Options) -> None:
     rows = []
     ours = {}
     for threads in (1, 2):
-        solver = StochasticPairs(mdp, gamma, Resources(threads=threads), None)
+        solver = StochasticPairs(
+            mdp, gamma, Matching.by_name(mdp, None), Resources(threads=threads), None
+        )
         solver._sweep()
         ours[threads] = best(solver._sweep, options.repeats)
         rows.append([f"ours, {threads} thread(s)", f"{ours[threads]:.3f}",
@@ -377,7 +379,7 @@ def bench_scaling(options: Options) -> None:
         few.cover(states, np.random.default_rng(0).integers(n, size=states.size))
         few.sweep()
         sparse = best(few.sweep, options.repeats)
-        solver = StochasticPairs(mdp, 0.9, Resources(threads=1), None)
+        solver = StochasticPairs(mdp, 0.9, Matching.by_name(mdp, None), Resources(threads=1), None)
         repeats = options.repeats if n <= 400 else 1
         full = 2.0 * best(solver.residual, repeats)  # both arms, like the other
         times.append((n, full, sparse))

@@ -38,6 +38,7 @@ from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.renaming import RELATIONS, own_names
 from bisim_abstract._propose.partitions import repair_labels
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract._verify.verify import verify
@@ -178,9 +179,10 @@ def _model() -> TabularMDP:
     return TabularMDP.from_dense(P, R)
 
 
-def _identity(mdp: TabularMDP) -> BisimulationClasses:
+def _identity(mdp: TabularMDP, relation: str) -> BisimulationClasses:
     states = np.arange(mdp.n_states)
-    return BisimulationClasses(mdp, states, states, mdp, 0.0, 0.0, 0.0, None)
+    names = own_names(mdp) if relation == "lax" else None
+    return BisimulationClasses(mdp, states, states, mdp, 0.0, 0.0, 0.0, None, relation, names)
 
 
 def _compile_arms() -> None:
@@ -255,7 +257,9 @@ def _compile_partitions() -> None:
 
 def _compile_metric() -> None:
     for mdp in (_model(), TabularMDP.from_dense(np.eye(3)[:, None, :], [0.0, 0.5, 1.0])):
-        bisimulation_metric(mdp, GAMMA, classes=_identity(mdp))
+        for relation in RELATIONS:
+            classes = _identity(mdp, relation)
+            bisimulation_metric(mdp, GAMMA, relation=relation, classes=classes)
 
 
 def _compile_features() -> None:

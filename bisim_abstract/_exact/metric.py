@@ -8,7 +8,9 @@ arithmetic, bounds how far the exact operator T moves it: f - fall <= Tf <= f + 
     f - c with (1 - gamma)·c >= fall, cut at 0, is a sub-solution, hence a lower bound,
 
 because T(f + c) <= Tf + gamma·c and T(f - c) >= Tf - gamma·c (masses sum to one; the zero
-diagonal only helps the former, and for the latter 0 >= f - c there).
+diagonal only helps the former, and for the latter 0 >= f - c there). Nothing else is needed of T,
+so that it may be the operator of either relation. Pairs of states with different actions, which
+the plain one puts at a fixed distance, are at that distance in both tables.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import (
+    check_choice,
     check_gamma,
     check_int,
     check_positive,
@@ -32,9 +35,11 @@ from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback
+from bisim_abstract._exact.apart import apart_distance, overall_span
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes, reward_span
-from bisim_abstract._exact.pair_solvers import PairSolver, pair_solver
+from bisim_abstract._exact.pair_solvers import Matching, PairSolver, pair_solver
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["MetricBounds", "bisimulation_metric"]
@@ -59,6 +64,9 @@ class MetricBounds:
         gap: Largest difference between an upper and a lower bound.
         tol: What the gap was asked to stay below.
         sweeps: Backups of all pairs that were made, the proving ones included.
+        relation: "plain" if actions correspond by their names, "lax" if by what they do.
+        apart: Distance of states that do not have the same actions, by the plain relation; None
+            where there are no such states, or names do not count.
     """
 
     gamma: float
@@ -69,6 +77,8 @@ class MetricBounds:
     gap: float
     tol: float
     sweeps: int
+    relation: str = "plain"
+    apart: float | None = None
 
     @property
     def n_states(self) -> int:
@@ -123,20 +133,23 @@ class MetricBounds:
         low, high = self.diameter
         n = self.n_states
         verdict = "within tolerance" if self.is_converged else "NOT within tolerance"
-        return "\n".join(
-            [
-                f"exact bisimulation metric, gamma = {self.gamma!r}",
-                f"  pairs     {n * (n - 1) // 2:,} of {n:,} states ({self.n_classes:,} classes)",
-                f"  diameter  between {low:.12g} and {high:.12g}",
-                f"  gap       {self.gap:.3g}, {verdict} ({self.tol:.3g})",
-                f"  sweeps    {self.sweeps}",
-            ]
-        )
+        kind = "" if self.relation == "plain" else f"{self.relation} "
+        lines = [
+            f"exact {kind}bisimulation metric, gamma = {self.gamma!r}",
+            f"  pairs     {n * (n - 1) // 2:,} of {n:,} states ({self.n_classes:,} classes)",
+            f"  diameter  between {low:.12g} and {high:.12g}",
+            f"  gap       {self.gap:.3g}, {verdict} ({self.tol:.3g})",
+            f"  sweeps    {self.sweeps}",
+        ]
+        if self.apart is not None:
+            lines.append(f"  apart     {self.apart:.12g} where states have different actions")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return (
             f"MetricBounds({counted(self.n_states, 'state')}, {counted(self.n_classes, 'class')}, "
-            f"gamma={self.gamma!r}, diameter {self.diameter[1]:.6g}, gap {self.gap:.2g})"
+            f"gamma={self.gamma!r}, diameter {self.diameter[1]:.6g}, gap {self.gap:.2g}"
+            f"{'' if self.relation == 'plain' else ', ' + self.relation})"
         )
 
     def _expanded(self, table: FloatArray, within: float) -> FloatArray:
@@ -157,6 +170,7 @@ def bisimulation_metric(
     mdp: TabularMDP,
     gamma: float,
     *,
+    relation: str = "plain",
     tol: float | None = None,
     classes: BisimulationClasses | None = None,
     max_sweeps: int = 10_000,
@@ -167,16 +181,24 @@ def bisimulation_metric(
     """The exact bisimulation metric of all pairs, enclosed between two tables.
 
     d(s,t) = max_a |R(s,a) - R(t,a)| + gamma·W₁(P(·|s,a), P(·|t,a)), W₁ under d itself
-    (Ferns, Panangaden and Precup 2004). Bisimilar states are merged first; the work is then
-    quadratic in the number of classes. The bounds hold in exact arithmetic for the stored
-    numbers, each row divided by its exact sum, and do not depend on the number of threads.
+    (Ferns, Panangaden and Precup 2004); states that do not have the same actions are as far
+    apart as rewards allow. Under the lax relation actions need not correspond by their names:
+    d(s,t) is the Hausdorff distance between what s can do and what t can do, action a of s and b
+    of t being |R(s,a) - R(t,b)| + gamma·W₁(P(·|s,a), P(·|t,b)) apart (Taylor, Precup and
+    Panangaden 2009). It is never larger, and optimal values differ by no more.
+
+    Bisimilar states are merged first; the work is then quadratic in the number of classes. The
+    bounds hold in exact arithmetic for the stored numbers, each row divided by its exact sum,
+    and do not depend on the number of threads.
 
     Args:
         mdp: The model.
         gamma: The discount, in [0, 1).
+        relation: "plain", or "lax" for distances after renaming actions.
         tol: Largest gap between the tables; 1e-9 of the diameter by default.
-        classes: Classes to merge by, if known already; `bisimulation_classes(mdp)` by
-            default. Classes that are not exact widen the bounds by their distortion.
+        classes: Classes to merge by, if known already; those of the same relation, by
+            `bisimulation_classes`, by default. Classes that are not exact widen the bounds by
+            their distortion.
         max_sweeps: Limit on backups of all pairs.
         resources: Threads and memory; all cores and what is available by default.
         callback: Called after every sweep. Without one, a progress line is shown if the
@@ -200,6 +222,7 @@ def bisimulation_metric(
     """
     check_mdp(mdp)
     gamma = check_gamma(gamma)
+    check_choice("relation", relation, RELATIONS)
     if tol is not None:
         tol = check_positive("tol", tol)
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
@@ -209,22 +232,37 @@ def bisimulation_metric(
         )
     if classes is not None and classes.mdp is not mdp and classes.mdp != mdp:
         raise InvalidArgumentError(f"classes are those of another model, {classes.mdp}, not {mdp}")
+    if classes is not None and classes.relation != relation:
+        raise InvalidArgumentError(
+            f"classes are those of the {classes.relation} relation, not of the {relation} one; "
+            f"make them by bisimulation_classes(mdp, relation={relation!r})"
+        )
+    apart = apart_distance(mdp, gamma) if relation == "plain" and mdp.has_action_sets else None
     with shown(callback, progress) as report, compiling(report, about=COMPILING):
         if classes is None:
-            classes = bisimulation_classes(mdp, resources=resources)
+            classes = bisimulation_classes(mdp, relation=relation, resources=resources)
         model = classes.quotient
-        span = reward_span(model.rewards)
+        span = reward_span(model.rewards) if relation == "plain" else overall_span(model)
         if not math.isfinite(span / (1.0 - gamma) / (1.0 - gamma)):
             raise InvalidArgumentError("the metric would overflow; rescale the rewards")
         if model.n_states == 1:
             table, rise, fall, sweeps, goal = np.zeros((1, 1)), 0.0, 0.0, 0, tol or 0.0
         else:
-            pairs = pair_solver(model, gamma, resources, report)
+            matching = Matching.by_name(model, apart)
+            if relation == "lax":
+                matching = Matching.renamed(model)
+            pairs = pair_solver(model, gamma, matching, resources, report)
             rise, fall, goal = _solve(pairs, gamma, tol, max_sweeps)
             table, sweeps = pairs.full_table(), pairs.sweeps
 
     distortion = classes.distortion(gamma)
     lower, upper = _enclose(table, gamma, rise, fall, distortion)
+    if apart is not None:
+        # T puts them there whatever the table is, in the model as in the quotient.
+        fixed = np.not_equal.outer(model.action_sets, model.action_sets)
+        lower[fixed] = upper[fixed] = apart
+    lower.setflags(write=False)
+    upper.setflags(write=False)
     within = 0.0 if classes.is_exact else distortion
     gap = float((upper - lower).max()) * (1.0 + 2.0 * EPS)
     result = MetricBounds(
@@ -236,6 +274,8 @@ def bisimulation_metric(
         gap=max(gap, within),
         tol=goal,
         sweeps=sweeps,
+        relation=relation,
+        apart=apart,
     )
     if not result.is_converged:
         logger.warning(
@@ -269,8 +309,6 @@ def _enclose(
     upper = table + shift(rise)
     np.fill_diagonal(lower, 0.0)
     np.fill_diagonal(upper, 0.0)
-    lower.setflags(write=False)
-    upper.setflags(write=False)
     return lower, upper
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from bisim_abstract._base.linear import solve_contraction
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.resources import Resources
-from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback
+from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
 
 logger = logging.getLogger(__name__)
@@ -26,9 +27,45 @@ T = TypeVar("T")
 PATIENCE = 12  # sweeps without a smaller residual before plain sweeps take over
 PLAIN_SWEEPS = 8  # how many of them
 CIRCLING = 6  # of them after which both sides seem to go in circles, and move in turn
-ALONE = 20  # Newton steps of couplings alone, at most
+ALONE = 20  # Newton steps of couplings and answers alone, at most
 COUPLED = 1e-2  # of the residual of a sweep: where these end
 ROUNDING = 2.0**-50  # plain sweeps cannot bring the residual below this, relative
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Which actions of two states are compared.
+
+    Attributes:
+        is_lax: Each action of either state with its like among those of the other, not with the
+            one that is called the same.
+        counts: (n_states) how many actions a state has, the first ones, if is_lax.
+        sets: (n_states) states of different ones are not compared, but `apart` from each other.
+        apart: How far.
+    """
+
+    is_lax: bool
+    counts: IntArray
+    sets: IntArray
+    apart: float
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether some states are not compared."""
+        return bool(self.sets.any())
+
+    @classmethod
+    def by_name(cls, model: TabularMDP, apart: float | None) -> Matching:
+        """Actions correspond by their names; different action sets are `apart`."""
+        n, n_actions = model.rewards.shape
+        # A copy: kernels are compiled anew for arrays that cannot be written to.
+        return cls(False, np.full(n, n_actions), model.action_sets.copy(), apart or 0.0)
+
+    @classmethod
+    def renamed(cls, model: TabularMDP) -> Matching:
+        """Actions are renamed. The model's states have their first ones, as quotients do."""
+        n = model.n_states
+        return cls(True, model.available.sum(axis=1), np.zeros(n, np.int64), 0.0)
 
 
 class PairSolver(Protocol):
@@ -52,12 +89,13 @@ class PairSolver(Protocol):
 def pair_solver(
     model: TabularMDP,
     gamma: float,
+    matching: Matching,
     resources: Resources,
     callback: ProgressCallback | None,
 ) -> PairSolver:
     """The solver that fits the model: without transport where it is deterministic."""
     kind = DeterministicPairs if model.is_deterministic else StochasticPairs
-    return kind(model, gamma, resources, callback)
+    return kind(model, gamma, matching, resources, callback)
 
 
 def _check_room(n: int, needed: int, resources: Resources) -> None:
@@ -76,53 +114,130 @@ def _report(callback: ProgressCallback | None, stage: str, sweeps: int, detail: 
         callback(Progress(stage, sweeps, None, detail))
 
 
+def _choice_type(n_actions: int) -> type[np.signedinteger[Any]]:
+    """What holds an action of either of two states, and -1."""
+    return np.int16 if 2 * n_actions < 2**15 else np.int32
+
+
 class DeterministicPairs:
-    """One successor per action: policy iteration on the graph of pairs, no transport."""
+    """One successor per action: policy iteration on the graph of pairs, no transport.
+
+    By name, tables grow from step to step. Where actions are renamed, one side chooses and the
+    other answers, and moves of both at once may go in circles. So they move in turn: as long as
+    the answers to the present choices are not the best ones, answers improve, and tables fall;
+    then choices improve by one step, and tables rise again, further than before.
+    """
 
     def __init__(
         self,
         model: TabularMDP,
         gamma: float,
+        matching: Matching,
         resources: Resources,
         callback: ProgressCallback | None,
     ) -> None:
         n = model.n_states
+        # Answers are kept, for actions of either state, if there are several.
+        n_matches = 2 * model.n_actions * matching.is_lax
         # Table, actions, marks, walk, and two full tables for the result.
-        _check_room(n, n * n * (8 + 2 + 4 + 4 + 16), resources)
+        _check_room(n, n * n * (8 + 2 + 4 + 4 + 16 + 2 * n_matches), resources)
         self.sweeps = 0
         self._model, self._gamma, self._callback = model, gamma, callback
+        self._matching = matching
         self._threads = resources.n_threads
         self._successor = model.indices.reshape(n, model.n_actions)
         self._table = np.zeros((n, n))
-        self._action = np.zeros((n, n), np.int16)
+        self._action = np.zeros((n, n), _choice_type(model.n_actions))
+        self._match = np.zeros((n, n, n_matches), _choice_type(model.n_actions))
         self._order = np.empty(n * (n - 1) // 2, np.int64)
         self._mark = np.empty((n, n), np.int32)
+        if matching.has_sets:
+            fixed = np.not_equal.outer(matching.sets, matching.sets)
+            self._table[fixed], self._action[fixed] = matching.apart, -1
 
     def top(self) -> float:
         return float(self._table.max())
 
     def improve(self, target: float, max_sweeps: int) -> None:
-        from bisim_abstract._kernels.pairgraph import evaluate_kernel, greedy_kernel
+        from bisim_abstract._kernels.pairgraph import greedy_kernel
 
-        model, gamma, table, action = self._model, self._gamma, self._table, self._action
         while self.sweeps < max_sweeps:
-            forward = self.sweeps % 2 == 0
-            largest = greedy_kernel(self._successor, model.rewards, gamma, table, action, forward)
-            self.sweeps += 1
-            _report(self._callback, "policy iteration", self.sweeps, f"improves {largest:.2g}")
-            if largest <= min(target, ROUNDING * self.top()):
-                return
-            evaluate_kernel(
-                self._successor, model.rewards, gamma, action, table, self._order, self._mark
+            largest = greedy_kernel(
+                self._successor,
+                self._model.rewards,
+                self._gamma,
+                self._matching.is_lax,
+                self._matching.has_sets,
+                self._matching.counts,
+                self._table,
+                self._action,
+                self._match,
+                self.sweeps % 2 == 0,
             )
+            if self._is_done(largest, target):
+                return
+            self._evaluate()
+            if self._matching.is_lax:
+                self._answer(target, max_sweeps)
+
+    def _answer(self, target: float, max_sweeps: int) -> None:
+        """Improve the answers to the present choices until they are the best ones."""
+        from bisim_abstract._kernels.pairgraph import respond_kernel
+
+        while self.sweeps < max_sweeps:
+            largest = respond_kernel(
+                self._successor,
+                self._model.rewards,
+                self._gamma,
+                self._matching.counts,
+                self._table,
+                self._action,
+                self._match,
+                self.sweeps % 2 == 0,
+            )
+            if self._is_done(largest, target):
+                return
+            self._evaluate()
+
+    def _is_done(self, largest: float, target: float) -> bool:
+        """Count a sweep that improved the table by `largest`; whether that is nothing any more."""
+        self.sweeps += 1
+        _report(self._callback, "policy iteration", self.sweeps, f"improves {largest:.2g}")
+        return largest <= min(target, ROUNDING * self.top())
+
+    def _evaluate(self) -> None:
+        from bisim_abstract._kernels.pairgraph import evaluate_kernel
+
+        evaluate_kernel(
+            self._successor,
+            self._model.rewards,
+            self._gamma,
+            self._matching.is_lax,
+            self._matching.has_sets,
+            self._action,
+            self._match,
+            self._table,
+            self._order,
+            self._mark,
+        )
 
     def residual(self) -> tuple[float, float]:
         from bisim_abstract._kernels.pairgraph import residual_kernel
 
-        rewards, gamma, table = self._model.rewards, self._gamma, self._table
-
         def part(begin: int, end: int) -> tuple[float, float]:
-            return residual_kernel(begin, end, self._successor, rewards, gamma, table)
+            return residual_kernel(
+                begin,
+                end,
+                self._successor,
+                self._model.rewards,
+                self._gamma,
+                self._matching.is_lax,
+                self._matching.has_sets,
+                self._matching.counts,
+                self._table,
+                self._action,
+                self._match,
+            )
 
         rises, falls = zip(*self._map(part), strict=True)
         self.sweeps += 1
@@ -143,7 +258,8 @@ class DeterministicPairs:
 class StochasticPairs:
     """Exact transport per pair and action; linear solves between sweeps where they fit.
 
-    Fixing each pair's maximising action and its optimal coupling leaves a linear system, whose
+    Fixing each pair's maximising action, its answer if actions are renamed, and the optimal
+    coupling leaves a linear system, whose
     solution is the next table: Newton's method for f = Tf, as in policy iteration for games.
     The residual may rise for some steps before it falls; where it does so for too long, plain
     sweeps from the best table, which contract by gamma, take over for a while.
@@ -153,6 +269,7 @@ class StochasticPairs:
         self,
         model: TabularMDP,
         gamma: float,
+        matching: Matching,
         resources: Resources,
         callback: ProgressCallback | None,
     ) -> None:
@@ -160,8 +277,11 @@ class StochasticPairs:
 
         n = model.n_states
         count = n * (n - 1) // 2
+        # An action of either state, or one for both; answers to it are kept if there are several.
+        n_choices = (1 + matching.is_lax) * model.n_actions
+        n_matches = matching.is_lax * n_choices
         # The table, a few vectors over pairs, and two full tables for the result.
-        plain = (8 + 16) * n * n + (5 + model.n_actions) * 8 * count
+        plain = (8 + 16) * n * n + ((5 + n_choices) * 8 + 2 * n_matches) * count
         _check_room(n, plain, resources)
         # Couplings have at most this many cells; the solver keeps them twice, plus vectors.
         width = 2 * model.max_support - 1
@@ -170,17 +290,30 @@ class StochasticPairs:
             width = 0
         self.sweeps = 0
         self._model, self._gamma, self._callback = model, gamma, callback
+        self._matching = matching
         self._threads = resources.n_threads
         self._table = np.zeros((n, n))
         self._value = np.empty(count)  # the table again, one entry per pair
-        self._action = np.zeros(count, np.int64)
-        # What actions were worth when last looked at, and how far tables have moved since.
-        self._ceiling, self._drift = np.full((count, model.n_actions), np.inf), 0.0
+        self._action = np.empty(count, np.int64)
+        self._match = np.zeros((count, n_matches), _choice_type(model.n_actions))
+        # What choices were worth when last looked at, and how far tables have moved since.
+        self._ceiling, self._drift = np.empty((count, n_choices)), 0.0
         self._cells = np.empty((count, width), np.int64)
         self._masses = np.empty((count, width))
 
         def fill(begin: int, end: int) -> None:
-            reward_gap_kernel(begin, end, model.rewards, self._value)
+            reward_gap_kernel(
+                begin,
+                end,
+                model.rewards,
+                matching.is_lax,
+                matching.counts,
+                matching.sets,
+                matching.apart,
+                self._value,
+                self._action,
+                self._ceiling,
+            )
 
         self._map(fill)
         self._spread(self._value)
@@ -214,7 +347,8 @@ class StochasticPairs:
     def _couple(self, target: float, max_sweeps: int) -> None:
         """Newton's method on couplings alone, until the residual of the present actions is small.
 
-        Moves of both sides at once may go in circles. With actions fixed the other side is alone,
+        Moves of both sides at once may go in circles. With actions fixed the other side, which
+        chooses couplings, and answers where actions are renamed, is alone,
         and its tables fall; then actions improve by one step, and tables rise: policy iteration.
         """
         for _ in range(ALONE):
@@ -240,8 +374,11 @@ class StochasticPairs:
                 model.normalised_probs,
                 model.rewards,
                 gamma,
+                self._matching.is_lax,
+                self._matching.counts,
                 table,
                 self._action,
+                self._match,
             )
 
         rises, falls = zip(*self._map(part), strict=True)
@@ -253,9 +390,9 @@ class StochasticPairs:
         return self._table.copy()
 
     def _sweep(self, *, is_fixed: bool = False) -> tuple[FloatArray, float]:
-        """The backup of the table, and how far it moved; actions and couplings are kept.
+        """The backup of the table, and how far it moved; choices and couplings are kept.
 
-        With `is_fixed`, actions stay, and it is not the backup but that of these.
+        With `is_fixed`, choices stay, and it is not the backup but that of these.
         """
         from bisim_abstract._kernels.transport import sweep_kernel
 
@@ -270,10 +407,13 @@ class StochasticPairs:
                 model.normalised_probs,
                 model.rewards,
                 self._gamma,
+                self._matching.is_lax,
+                self._matching.counts,
                 self._table,
                 self._drift,
                 is_fixed,
                 self._action,
+                self._match,
                 self._ceiling,
                 backup,
                 self._cells,

@@ -544,6 +544,45 @@ def gather_cost_kernel(
     return top
 
 
+@inner
+def floor_kernel(m: int, n: int, top: float, work: Scratch) -> float:
+    """A lower bound on the exact transport cost between m and n masses, without solving.
+
+    In: of `work` cost, mass_p and mass_q; top, the largest cost. Whatever leaves a row costs at
+    least the least cost there, and so for columns. Masses are within 2·EPS relative, and each sum
+    has m or n terms >= 0; masses below the normal range are covered as in `bounds_kernel`.
+    """
+    cost, a, b = work.cost, work.mass_p, work.mass_q
+    by_row = 0.0
+    for i in range(m):
+        least = cost[i * n]
+        for j in range(1, n):
+            least = min(least, cost[i * n + j])
+        by_row += a[i] * least
+    by_column = 0.0
+    for j in range(n):
+        least = cost[j]
+        for i in range(1, m):
+            least = min(least, cost[i * n + j])
+        by_column += b[j] * least
+    most = max(by_row, by_column)
+    return max(most * (1.0 - (m + n + 16) * EPS) - 1e-300 * top - TINY, 0.0)
+
+
+@inner
+def couple_actions_kernel(choice: int, match: int, n_actions: int, is_lax: bool) -> tuple[int, int]:
+    """The actions of s and t that a choice and the answer to it are.
+
+    A choice is an action of s, or n_actions and an action of t. By name, an action is answered by
+    the one that is called the same.
+    """
+    if not is_lax:
+        return choice, choice
+    if choice < n_actions:
+        return choice, match
+    return match, choice - n_actions
+
+
 @kernel
 def sweep_kernel(
     begin: int,
@@ -553,10 +592,13 @@ def sweep_kernel(
     probs: FloatArray,
     rewards: FloatArray,
     gamma: float,
+    is_lax: bool,
+    counts: IntArray,
     table: FloatArray,
     drift: float,
     is_fixed: bool,
     action: IntArray,
+    match: AnyIntArray,
     ceiling: FloatArray,
     value: FloatArray,
     cells: IntArray,
@@ -564,14 +606,19 @@ def sweep_kernel(
 ) -> None:
     """One exact backup of the pairs at positions begin..end, in plain floating point.
 
-    In: the MDP's rows and rewards (n, A), table (n, n) symmetric with zero diagonal; drift: what
-    the values of actions may have grown by so far, as the table moved; is_fixed: actions stay as
-    they are, and only couplings are looked for.
-    In/out: action (pairs), the maximising action, tried first; ceiling (pairs, A): each action's
-    value when it was last looked at, less the drift of that time. One that cannot have come up
-    to the best since is passed over.
-    Out: value (pairs); cells and masses (pairs, width): the coupling of the maximising action
-    as pair positions (-1 for a pair of equal states) and masses, padded with -1 and 0. With
+    A choice (see `couple_actions_kernel`) is worth what the best answer to it leaves; the backup
+    is the choice that is worth most. By name there is one answer to each.
+
+    In: the MDP's rows and rewards (n, A); is_lax: actions are renamed, and states have the first
+    counts (n) of them; table (n, n) symmetric with zero diagonal; drift: what
+    the values of choices may have grown by so far, as the table moved; is_fixed: choices stay as
+    they are, and only answers and couplings are looked for.
+    In/out: action (pairs), the best choice, tried first, or -1 where the table stays as it is;
+    match (pairs, choices), the answer to each, tried first; ceiling (pairs, choices): what each
+    choice was worth, at most, when it was last looked at, less the drift of that time. One that
+    cannot have come up to the best since is passed over.
+    Out: value (pairs); cells and masses (pairs, width): the coupling of the best choice and its
+    answer as pair positions (-1 for a pair of equal states) and masses, padded with -1 and 0. With
     width 0 no couplings are kept.
     """
     n, n_actions = rewards.shape
@@ -581,40 +628,82 @@ def sweep_kernel(
         widest = max(widest, indptr[p + 1] - indptr[p])
     work = scratch_kernel(widest)
     cost, flow, mass_p, mass_q = work.cost, work.flow, work.mass_p, work.mass_q
+    kept = np.empty(widest * widest if is_lax else 0)  # the flow of the best answer
     s, t = pair_at_kernel(begin, n)
     for at in range(begin, end):
         best = -1.0
         chosen = action[at]
-        for k in range(1 if is_fixed else n_actions):
-            a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
-            if ceiling[at, a] + drift <= best:
+        n_choices = 1 if is_fixed else ceiling.shape[1]
+        if chosen < 0:
+            n_choices = 0
+            best = table[s, t]
+            for k in range(width):
+                cells[at, k] = -1
+                masses[at, k] = 0.0
+        for k in range(n_choices):
+            c = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
+            if ceiling[at, c] + drift <= best:
                 continue
-            p, q = s * n_actions + a, t * n_actions + a
-            gap = abs(rewards[s, a] - rewards[t, a])
-            top = gather_cost_kernel(p, q, indptr, indices, table, cost)
-            if gap + gamma * top <= best:
-                ceiling[at, a] = gap + gamma * top - drift
-                continue
-            rows = masses_kernel(p, indptr, probs, mass_p)
-            cols = masses_kernel(q, indptr, probs, mass_q)
-            if rows == 1 or cols == 1:
-                for i in range(rows):
-                    for j in range(cols):
-                        flow[i * cols + j] = mass_p[i] * mass_q[j]
-            else:
-                solve_kernel(
-                    rows, cols, cost, mass_p, mass_q, flow, work.pot, work.links, work.amounts
-                )
-            total = 0.0
-            for k2 in range(rows * cols):
-                total += flow[k2] * cost[k2]
-            total = gap + gamma * total
-            ceiling[at, a] = total - drift
-            if total > best:
-                best = total
-                chosen = a
+            least = np.inf
+            p, q, rows, cols = 0, 0, 0, 0
+            n_answers, first = 1, 0
+            if is_lax:
+                n_answers, first = counts[t] if c < n_actions else counts[s], match[at, c]
+            for j in range(n_answers):
+                m = first if j == 0 else (j - 1 if j <= first else j)
+                a, b = couple_actions_kernel(c, m, n_actions, is_lax)
+                gap = abs(rewards[s, a] - rewards[t, b])
+                if gap >= least:
+                    continue
+                x, y = s * n_actions + a, t * n_actions + b
+                top = gather_cost_kernel(x, y, indptr, indices, table, cost)
+                if gap + gamma * top <= best:
+                    least = min(least, gap + gamma * top)
+                    if is_lax:
+                        match[at, c] = m
+                    break
+                m_rows = masses_kernel(x, indptr, probs, mass_p)
+                m_cols = masses_kernel(y, indptr, probs, mass_q)
+                if j > 0 and gap + gamma * floor_kernel(m_rows, m_cols, top, work) >= least:
+                    continue
+                if m_rows == 1 or m_cols == 1:
+                    for i in range(m_rows):
+                        for i2 in range(m_cols):
+                            flow[i * m_cols + i2] = mass_p[i] * mass_q[i2]
+                else:
+                    solve_kernel(
+                        m_rows,
+                        m_cols,
+                        cost,
+                        mass_p,
+                        mass_q,
+                        flow,
+                        work.pot,
+                        work.links,
+                        work.amounts,
+                    )
+                total = 0.0
+                for k2 in range(m_rows * m_cols):
+                    total += flow[k2] * cost[k2]
+                total = gap + gamma * total
+                if total < least:
+                    least = total
+                    p, q, rows, cols = x, y, m_rows, m_cols
+                    if is_lax:
+                        match[at, c] = m
+                        for k2 in range(rows * cols):
+                            kept[k2] = flow[k2]
+                    if least <= best:
+                        break
+            ceiling[at, c] = least - drift
+            if least > best:
+                best = least
+                chosen = c
                 if width > 0:
                     used = 0
+                    if is_lax:
+                        for k2 in range(rows * cols):
+                            flow[k2] = kept[k2]
                     for i in range(rows):
                         x = indices[indptr[p] + i]
                         for j in range(cols):
@@ -694,21 +783,29 @@ def residual_kernel(
     probs: FloatArray,
     rewards: FloatArray,
     gamma: float,
+    is_lax: bool,
+    counts: IntArray,
     table: FloatArray,
     action: IntArray,
+    match: AnyIntArray,
 ) -> tuple[float, float]:
     """Bound how far the exact backup of `table` leaves it, over pairs at begin..end.
 
     In: weights, the rows as stored; probs, the same divided by their sums. Rows that are equal
-    as stored cost nothing to couple; equal after rounding would not be enough.
+    as stored cost nothing to couple; equal after rounding would not be enough. is_lax and counts
+    as in `sweep_kernel`.
     Returns (rise, fall) with table - fall <= T(table) <= table + rise on these pairs, T being
-    the exact operator in exact arithmetic. `action` is only a hint which action to try first.
+    the exact operator in exact arithmetic. `action` and `match` are only hints what to try first,
+    but for pairs of action -1, whose entries T does not move.
 
-    Why these are bounds. For each action, `bounds_kernel` encloses the transport cost and the
-    reward gap is one subtraction, off by at most EPS relative; adding the two and multiplying
-    by gamma round three times. All terms are >= 0, so scaling by 1 ∓ 4·EPS covers them. An
-    action is skipped only if an upper bound on its value is at most a lower bound already
-    reached by another one: it then raises neither side. The maximum over actions of lower
+    Why these are bounds. For each pair of actions, `bounds_kernel` encloses the transport cost and
+    the reward gap is one subtraction, off by at most EPS relative; adding the two and multiplying
+    by gamma round three times. All terms are >= 0, so scaling by 1 ∓ 4·EPS covers them. What
+    a choice is worth, the minimum over all answers, is at most the least upper bound of those
+    that were tried, and at least the least lower bound if an answer is passed over only where some
+    lower bound on it is no less than that. A choice is
+    skipped only if an upper bound on its worth is at most a lower bound already
+    reached by another one: it then raises neither side. The maximum over choices of lower
     (upper) bounds is a lower (upper) bound on the maximum.
     """
     n, n_actions = rewards.shape
@@ -722,21 +819,46 @@ def residual_kernel(
     for at in range(begin, end):
         best_lower = 0.0
         best_upper = 0.0
-        for k in range(n_actions):
-            a = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
-            p, q = s * n_actions + a, t * n_actions + a
-            gap = abs(rewards[s, a] - rewards[t, a])
-            lower = 0.0
-            upper = 0.0
-            if not same_row_kernel(p, q, indptr, indices, weights):
-                top = gather_cost_kernel(p, q, indptr, indices, table, work.cost)
-                if (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY <= best_lower:
+        hint = action[at]
+        if hint < 0:
+            best_lower, best_upper = table[s, t], table[s, t]
+        for k in range(0 if hint < 0 else (2 * n_actions if is_lax else n_actions)):
+            c = hint if k == 0 else (k - 1 if k <= hint else k)
+            n_answers, first = 1, 0
+            if is_lax:
+                if c >= n_actions + counts[t] or counts[s] <= c < n_actions:
                     continue
-                rows = masses_kernel(p, indptr, probs, work.mass_p)
-                cols = masses_kernel(q, indptr, probs, work.mass_q)
-                lower, upper = couple_kernel(rows, cols, top, work)
-            best_lower = max(best_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
-            best_upper = max(best_upper, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
+                n_answers, first = counts[t] if c < n_actions else counts[s], match[at, c]
+            least_lower, least_upper = np.inf, np.inf
+            for j in range(n_answers):
+                m = first if j == 0 else (j - 1 if j <= first else j)
+                a, b = couple_actions_kernel(c, m, n_actions, is_lax)
+                p, q = s * n_actions + a, t * n_actions + b
+                gap = abs(rewards[s, a] - rewards[t, b])
+                if gap * (1.0 - 4.0 * EPS) - TINY >= least_lower:
+                    continue
+                lower = 0.0
+                upper = 0.0
+                if not same_row_kernel(p, q, indptr, indices, weights):
+                    top = gather_cost_kernel(p, q, indptr, indices, table, work.cost)
+                    most = (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY
+                    if most <= best_lower:
+                        least_upper = most
+                        break
+                    rows = masses_kernel(p, indptr, probs, work.mass_p)
+                    cols = masses_kernel(q, indptr, probs, work.mass_q)
+                    if j > 0:
+                        low = gap + gamma * floor_kernel(rows, cols, top, work)
+                        if low * (1.0 - 4.0 * EPS) - TINY >= least_lower:
+                            continue
+                    lower, upper = couple_kernel(rows, cols, top, work)
+                least_lower = min(least_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)
+                least_upper = min(least_upper, (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY)
+                if least_upper <= best_lower:
+                    break
+            if least_upper > best_lower:
+                best_lower = max(best_lower, least_lower)
+                best_upper = max(best_upper, least_upper)
         # One subtraction each: at most EPS relative of its result, covered by the factor.
         rise = max(rise, (best_upper - table[s, t]) * (1.0 + 2.0 * EPS))
         fall = max(fall, (table[s, t] - best_lower) * (1.0 + 2.0 * EPS))
@@ -1263,14 +1385,45 @@ def spread_kernel(begin: int, end: int, value: FloatArray, table: FloatArray) ->
 
 
 @kernel
-def reward_gap_kernel(begin: int, end: int, rewards: FloatArray, value: FloatArray) -> None:
-    """Largest reward difference over actions, for the pairs at positions begin..end."""
+def reward_gap_kernel(
+    begin: int,
+    end: int,
+    rewards: FloatArray,
+    is_lax: bool,
+    counts: IntArray,
+    sets: IntArray,
+    apart: float,
+    value: FloatArray,
+    action: IntArray,
+    ceiling: FloatArray,
+) -> None:
+    """How far apart rewards alone put the pairs at positions begin..end, and what to sweep there.
+
+    In: sets (n), apart: pairs of states of different sets are that far apart, and stay so; the
+    others as in `sweep_kernel`. Out: value (pairs); action (pairs), -1 for those that stay;
+    ceiling (pairs, choices), infinite, but minus infinity for actions that a state does not have.
+    """
     n, n_actions = rewards.shape
     s, t = pair_at_kernel(begin, n)
     for at in range(begin, end):
         best = 0.0
-        for a in range(n_actions):
-            best = max(best, abs(rewards[s, a] - rewards[t, a]))
+        for c in range(ceiling.shape[1]):
+            ceiling[at, c] = np.inf
+            n_answers = 1
+            if is_lax:
+                if c >= n_actions + counts[t] or counts[s] <= c < n_actions:
+                    ceiling[at, c] = -np.inf
+                    continue
+                n_answers = counts[t] if c < n_actions else counts[s]
+            least = np.inf
+            for m in range(n_answers):
+                a, b = couple_actions_kernel(c, m, n_actions, is_lax)
+                least = min(least, abs(rewards[s, a] - rewards[t, b]))
+            best = max(best, least)
+        action[at] = 0
+        if sets[s] != sets[t]:
+            best = apart
+            action[at] = -1
         value[at] = best
         t += 1
         if t == n:

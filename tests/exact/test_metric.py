@@ -22,7 +22,7 @@ from bisim_abstract import (
     value_iteration,
 )
 from bisim_abstract._base.types import Progress
-from bisim_abstract._exact.pair_solvers import DeterministicPairs, StochasticPairs
+from bisim_abstract._exact.pair_solvers import DeterministicPairs, Matching, StochasticPairs
 from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
 from bisim_abstract.errors import MemoryLimitError
@@ -242,7 +242,7 @@ def test_encloses_the_linear_program_on_any_small_model(mdp: TabularMDP, gamma: 
 def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float) -> None:
     tables = []
     for kind in (DeterministicPairs, StochasticPairs):
-        pairs = kind(mdp, gamma, ONE, None)
+        pairs = kind(mdp, gamma, Matching.by_name(mdp, None), ONE, None)
         top = float(np.ptp(mdp.rewards)) / (1.0 - gamma)
         pairs.improve(1e-14 * top, 2000)
         rise, fall = pairs.residual()
@@ -296,8 +296,11 @@ def pair_residual(
         mdp.normalised_probs,
         mdp.rewards,
         gamma,
+        False,
+        np.full(n, mdp.n_actions),
         table,
         action,
+        np.zeros((action.size, 0), np.int16),
     )
 
 
@@ -317,8 +320,21 @@ def test_residuals_bound_the_exact_backup_of_any_table(
             if mdp.is_deterministic:
                 successor = mdp.indices.reshape(n, mdp.n_actions)
                 # This kernel walks whole rows of pairs: its bounds cover more than this one.
+                action = np.full((n, n), hint, np.int16)
                 found.append(
-                    pairgraph.residual_kernel(s, s + 1, successor, mdp.rewards, gamma, table)
+                    pairgraph.residual_kernel(
+                        s,
+                        s + 1,
+                        successor,
+                        mdp.rewards,
+                        gamma,
+                        False,
+                        False,
+                        np.full(n, mdp.n_actions),
+                        table,
+                        action,
+                        np.zeros((n, n, 0), np.int16),
+                    )
                 )
             for rise, fall in found:
                 assert now - Fraction(fall) <= truth <= now + Fraction(rise)
@@ -332,7 +348,7 @@ def test_residuals_bound_the_exact_backup_near_the_fixed_point(support: int) -> 
         rng = np.random.default_rng(seed)
         mdp = sparse_mdp(6, 2, support=support, seed=seed)
         gamma = float(rng.choice([0.0, 0.5, 0.9, 0.99]))
-        pairs = StochasticPairs(mdp, gamma, ONE, None)
+        pairs = StochasticPairs(mdp, gamma, Matching.by_name(mdp, None), ONE, None)
         pairs.improve(0.0, 300)
         table = pairs.full_table()
         for s in range(6):
@@ -420,7 +436,7 @@ def test_whole_residuals_cover_every_pair(kind: type[DeterministicPairs | Stocha
     for seed in range(6):
         mdp = sparse_mdp(6, 2, support=1, seed=seed)
         for sweeps in (0, 1, 2, 50):
-            pairs = kind(mdp, 0.9, ONE, None)
+            pairs = kind(mdp, 0.9, Matching.by_name(mdp, None), ONE, None)
             pairs.improve(1e-15, sweeps)
             rise, fall = pairs.residual()
             table = pairs.full_table()

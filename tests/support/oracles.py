@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import lcm
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -150,25 +151,61 @@ def partial_exact(
 # -- the metric --------------------------------------------------------------------------------
 
 
-def backup_exact(mdp: TabularMDP, gamma: float, table: Table) -> list[list[Fraction]]:
+def backup_exact(
+    mdp: TabularMDP,
+    gamma: float,
+    table: Table,
+    relation: str = "plain",
+    apart: float | None = None,
+) -> list[list[Fraction]]:
     """T(table) for a symmetric table with zero diagonal, every number taken as it is."""
     n = mdp.n_states
     result = [[Fraction(0)] * n for _ in range(n)]
     for s in range(n):
         for t in range(s + 1, n):
-            result[s][t] = result[t][s] = backup_pair_exact(mdp, gamma, table, s, t)
+            value = backup_pair_exact(mdp, gamma, table, s, t, relation, apart)
+            result[s][t] = result[t][s] = value
     return result
 
 
-def backup_pair_exact(mdp: TabularMDP, gamma: float, table: Table, s: int, t: int) -> Fraction:
+def backup_pair_exact(
+    mdp: TabularMDP,
+    gamma: float,
+    table: Table,
+    s: int,
+    t: int,
+    relation: str = "plain",
+    apart: float | None = None,
+) -> Fraction:
     """T(table) at one pair."""
-    best = Fraction(0)
-    for a in range(mdp.n_actions):
-        (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, a)
+    worth: dict[tuple[int, int], Fraction] = {}
+    jobs = compared(mdp, s, t, relation)
+    if jobs is None:
+        assert apart is not None
+        return Fraction(apart)
+    for a, b in jobs:
+        (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, b)
         cost = [[Fraction(table[i][j]) for j in y.tolist()] for i in x.tolist()]
-        gap = abs(Fraction(float(mdp.rewards[s, a])) - Fraction(float(mdp.rewards[t, a])))
-        best = max(best, gap + Fraction(gamma) * transport_exact(cost, p.tolist(), q.tolist()))
-    return best
+        gap = abs(Fraction(float(mdp.rewards[s, a])) - Fraction(float(mdp.rewards[t, b])))
+        worth[a, b] = gap + Fraction(gamma) * transport_exact(cost, p.tolist(), q.tolist())
+    return Fraction(hausdorff(worth))
+
+
+def compared(mdp: TabularMDP, s: int, t: int, relation: str) -> list[tuple[int, int]] | None:
+    """The pairs of actions of s and t that count; None where states are not compared."""
+    mine, theirs = own_actions(mdp, s), own_actions(mdp, t)
+    if relation == "lax":
+        return [(a, b) for a in mine for b in theirs]
+    return [(a, a) for a in mine] if mine == theirs else None
+
+
+def hausdorff(worth: dict[tuple[int, int], Any]) -> Any:
+    """The largest of what each action of either state is, at least, from those of the other."""
+    sides: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+    for pair, value in worth.items():
+        for side, action in zip(sides, pair, strict=True):
+            side[action] = min(side.get(action, value), value)
+    return max(max(side.values()) for side in sides)
 
 
 def compared_pair(
@@ -230,25 +267,35 @@ def check_inequalities(
     gamma: float,
     lower: npt.NDArray[np.float64],
     upper: npt.NDArray[np.float64],
+    relation: str = "plain",
+    apart: float | None = None,
 ) -> None:
     """lower <= T(lower) and upper >= T(upper) on every pair, in exact arithmetic.
 
     By monotony of T and uniqueness of its fixed point d this proves lower <= d <= upper.
     """
-    below, above = backup_exact(mdp, gamma, lower), backup_exact(mdp, gamma, upper)
+    below, above = (backup_exact(mdp, gamma, table, relation, apart) for table in (lower, upper))
     for s, t in np.ndindex(lower.shape):
         assert Fraction(float(lower[s, t])) <= below[s][t], ("lower", s, t)
         assert Fraction(float(upper[s, t])) >= above[s][t], ("upper", s, t)
 
 
-def metric_lp(mdp: TabularMDP, gamma: float, *, error: float = 1e-8) -> npt.NDArray[np.float64]:
+def metric_lp(
+    mdp: TabularMDP,
+    gamma: float,
+    *,
+    error: float = 1e-8,
+    relation: str = "plain",
+    apart: float | None = None,
+) -> npt.NDArray[np.float64]:
     """The metric by value iteration from 0, all transports of a sweep in one linear program.
 
     Off by less than `error` of the largest possible distance, and by what the solver leaves.
     """
-    n, n_actions = mdp.rewards.shape
-    jobs = [(s, t, a) for s in range(n) for t in range(s + 1, n) for a in range(n_actions)]
-    if not jobs:
+    n = mdp.n_states
+    every = {(s, t): compared(mdp, s, t, relation) for s in range(n) for t in range(s + 1, n)}
+    jobs = [(s, t, a, b) for (s, t), pairs in every.items() for a, b in pairs or ()]
+    if not every:
         return np.zeros((n, n))
     equations: list[int] = []
     variables: list[int] = []
@@ -256,8 +303,8 @@ def metric_lp(mdp: TabularMDP, gamma: float, *, error: float = 1e-8) -> npt.NDAr
     left: list[int] = []
     right: list[int] = []
     owner: list[int] = []
-    for job, (s, t, a) in enumerate(jobs):
-        (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, a)
+    for job, (s, t, a, b) in enumerate(jobs):
+        (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, b)
         first, base = len(left), len(masses)
         for i in range(x.size):
             for j in range(y.size):
@@ -273,19 +320,26 @@ def metric_lp(mdp: TabularMDP, gamma: float, *, error: float = 1e-8) -> npt.NDAr
         masses += (p / p.sum()).tolist() + (q / q.sum()).tolist()[:-1]
     matrix = np.zeros((len(masses), len(left)))
     matrix[equations, variables] = 1.0
-    gaps = np.array([abs(mdp.rewards[s, a] - mdp.rewards[t, a]) for s, t, a in jobs])
-    top = float(gaps.max()) or 1.0
+    gaps = np.array([abs(mdp.rewards[s, a] - mdp.rewards[t, b]) for s, t, a, b in jobs])
+    top = max(float(gaps.max(initial=0.0)), (apart or 0.0) * (1.0 - gamma)) or 1.0
     gaps /= top
     table = np.zeros((n, n))
     remaining = 1.0
     while remaining > error:
-        cost = table[left, right]
-        result = linprog(cost, A_eq=matrix, b_eq=masses, method="highs")
-        assert result.x is not None, result.message
-        backup = gaps + gamma * np.bincount(owner, weights=result.x * cost, minlength=len(jobs))
+        backup = gaps
+        if jobs:
+            cost = table[left, right]
+            result = linprog(cost, A_eq=matrix, b_eq=masses, method="highs")
+            assert result.x is not None, result.message
+            carried = np.bincount(owner, weights=result.x * cost, minlength=len(jobs))
+            backup = gaps + gamma * carried
         table = np.zeros((n, n))
-        for (s, t, _), value in zip(jobs, backup, strict=True):
-            table[s, t] = table[t, s] = max(table[s, t], value)
+        found = dict(zip(jobs, backup.tolist(), strict=True))
+        for (s, t), pairs in every.items():
+            value = (apart or 0.0) / top
+            if pairs is not None:
+                value = hausdorff({(a, b): found[s, t, a, b] for a, b in pairs})
+            table[s, t] = table[t, s] = value
         remaining *= gamma
     return table * top
 
