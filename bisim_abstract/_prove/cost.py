@@ -63,8 +63,10 @@ class Cost:
         """Backups of every pair after which solving for all ends: a budget ends it otherwise."""
         if self.is_given:
             return MOST_SWEEPS
+        if self.solving == SOLVING:
+            return MOST_SOLVING
         affordable = self.patience / max(n_pairs * self.backup, 1e-9)
-        return int(np.clip(affordable, MOST_SOLVING * self.solving // SOLVING, MOST_SWEEPS))
+        return int(np.clip(affordable, MOST_SOLVING, MOST_SWEEPS))
 
     def sweeps(self, n_pairs: int, count: int) -> float:
         """Seconds of so many backups of so many pairs."""

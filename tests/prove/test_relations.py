@@ -26,7 +26,7 @@ from tests.support.relations import renamed_mdp
 from tests.support.worlds import mirrored
 
 RELATIONS = ("plain", "lax")
-METHODS = {
+METHODS: dict[str, Blocks | Covering] = {
     "pairs": Blocks(),
     "blocks": Blocks(max_pairs=0),
     "few": Blocks(max_pairs=12),
