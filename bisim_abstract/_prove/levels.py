@@ -252,6 +252,9 @@ class Levels:
         count = int(labels.max()) + 1
         if count == table.n or count > MOST_BLOCKS or (count == 1 and table.n > 1):
             return None
+        is_quick = table.n * (table.n - 1) // 2 <= MOST_BLOCK_PAIRS
+        if 2 * count > table.n and not is_quick and not self._standing.too_many():
+            return None  # all pairs of states take no longer, and say more
         if self._target.is_by_value:
             self._standing.search.stand_in(labels)
             if not self._standing.is_worth(labels):
