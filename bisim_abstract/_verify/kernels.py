@@ -668,26 +668,27 @@ def next_match(
 
 
 @inner
-def matched_bound(
-    s: int, t: int, available: BoolArray, is_matched: bool, found: FloatArray
-) -> float:
-    """The largest over actions of the least over counterparts: of both sides, if is_matched.
+def matched_bounds(
+    s: int, t: int, available: BoolArray, is_lax: bool, least: FloatArray, most: FloatArray
+) -> tuple[float, float]:
+    """Bounds on a backup: the largest over actions of the least over those that stand for them.
 
-    In: available (blocks, actions); found (actions, actions), or (actions, 1) if not is_matched.
+    In: available (blocks, actions); least, most (actions, actions), or (actions, 1) by name.
     """
-    n_actions = found.shape[0]
-    bound = 0.0
-    for side in range(2 if is_matched else 1):
+    n_actions = least.shape[0]
+    lower, upper = 0.0, 0.0
+    for side in range(2 if is_lax else 1):
         one, two = (s, t) if side == 0 else (t, s)
         for row in range(n_actions):
-            if available[one, row]:
-                nearest = np.inf if is_matched else found[row, 0]
-                for other in range(n_actions if is_matched else 0):
-                    if available[two, other]:
-                        a, b = (row, other) if side == 0 else (other, row)
-                        nearest = min(nearest, found[a, b])
-                bound = max(bound, nearest)
-    return bound
+            if not available[one, row]:
+                continue
+            low, high = np.inf, np.inf
+            for other in range(least.shape[1]):
+                if not is_lax or available[two, other]:
+                    a, b = (row, other) if side == 0 else (other, row)
+                    low, high = min(low, least[a, b]), min(high, most[a, b])
+            lower, upper = max(lower, low), max(upper, high)
+    return lower, upper
 
 
 @kernel
@@ -810,9 +811,8 @@ def check_pairs_kernel(
                     least[a, col], most[a, col] = base * (1.0 - 2.0 * U), np.inf
                     is_open[a, col] = True
             if is_low:
-                proved = matched_bound(s, t, available, is_lax, least)
-                if proved >= claim:
-                    lower[pair, 0] = proved
+                lower[pair, 0] = matched_bounds(s, t, available, is_lax, least, most)[0]
+                if lower[pair, 0] >= claim:
                     continue
             # First all actions in turn, then those matches that are asked for.
             step, n_first = -1, n_actions * n_others
@@ -910,16 +910,11 @@ def check_pairs_kernel(
                 most[a, col] = (base + gamma * more) * up + TINY
                 if is_low and not is_lax and least[a, col] >= claim:
                     break
-            proved_low = matched_bound(s, t, available, is_lax, least)
+            less, more = matched_bounds(s, t, available, is_lax, least, most)
             if is_low:
-                lower[pair, 0] = proved_low
-                if not proved_low >= claim:
-                    lower[pair, 1] = matched_bound(s, t, available, is_lax, most)
+                lower[pair, 0], lower[pair, 1] = less, np.inf if less >= claim else more
             else:
-                proved_high = matched_bound(s, t, available, is_lax, most)
-                upper[pair, 0] = proved_high
-                if not proved_high <= claim:
-                    upper[pair, 1] = proved_low
+                upper[pair, 0], upper[pair, 1] = more, 0.0 if more <= claim else less
 
 
 # -- block models ------------------------------------------------------------------------------

@@ -25,9 +25,10 @@ T = TypeVar("T")
 
 MOST = 4_096  # entries of a memory; the oldest goes first
 KINDS = (FeatureClaims, Table, ValueClaims, WitnessClaims)
-# What checks read of the model besides its rows and their radii, which stand in the claims' own
-# table of states. Rewards and their radii stand there as intervals, from which they cannot be told.
-MODEL = ("rewards", "available", "start", "terminal_state")
+# What checks read of the model besides its rows, their radii and the actions of states, which stand
+# in the claims' own table of states. Rewards and their radii stand there as intervals, from which
+# they cannot be told.
+MODEL = ("rewards", "start", "terminal_state")
 
 
 @dataclass(frozen=True)

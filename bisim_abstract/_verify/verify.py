@@ -114,7 +114,7 @@ __all__ = ["Verification", "VerificationError", "verify"]
 
 PARTS = ("values", "blocks", "features", "pairs", "clusters")
 MODES = ("float", "exact", "sampled")
-COMPILING = 6  # seconds it takes to compile what this module needs, on an ordinary machine
+COMPILING = 7  # seconds it takes to compile what this module needs, on an ordinary machine
 SMALL = 1_000_000  # steps, some seconds, up to which fractions decide what rounding leaves open
 PROBLEM_STEPS = 10  # what a transport problem takes per cost besides, in the same unit
 

@@ -341,10 +341,11 @@ def test_the_distance_of_different_actions() -> None:
     for side, sign in (("lower", 1.0), ("upper", -1.0)):
         for amount in (1e-6, 1.0, 150.0):
             changed = deep(content)
-            changed[side][1] += sign * amount
-            rejected(changed, mdp)
+            changed["lower"][1], changed["upper"][1] = 0.0, 1e3
+            changed[side][1] = 200.0 + sign * amount
+            rejected(changed, mdp, f"{side} bound of pair (0, 2)")
             changed["features"] = None
-            rejected(changed, mdp)
+            rejected(changed, mdp, f"{side} bound of pair (0, 2)")
 
 
 def test_radii_count_in_the_distance_of_different_actions() -> None:
