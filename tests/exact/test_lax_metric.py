@@ -272,6 +272,30 @@ def test_residuals_bound_the_exact_backup_of_any_table(
             at += 1
 
 
+def test_residuals_of_tables_without_any_order() -> None:
+    # Which answer is best has nothing to do with which is tried first, or with rewards: whatever
+    # is passed over wrongly shows.
+    n, n_actions = 4, 4
+    pairs = [(s, t) for s in range(n) for t in range(s + 1, n)]
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        mdp = sparse_mdp(n, n_actions, support=3, seed=seed)
+        half = np.triu(rng.choice([0.0, 0.3, 1.0, 4.0], size=(n, n)) * rng.random((n, n)), 1)
+        table = half + half.T
+        counts = np.full(n, n_actions)
+        action = rng.integers(2 * n_actions, size=len(pairs))
+        match = rng.integers(n_actions, size=(len(pairs), 2 * n_actions)).astype(np.int16)
+        for at, (s, t) in enumerate(pairs):
+            rows = mdp.indptr, mdp.indices, mdp.probs, mdp.normalised_probs
+            rise, fall = transport_kernels.residual_kernel(
+                at, at + 1, *rows, mdp.rewards, 0.9, True, counts, table, action, match
+            )
+            off = backup_pair_exact(mdp, 0.9, table, s, t, "lax") - Fraction(float(table[s, t]))
+            assert -Fraction(fall) <= off <= Fraction(rise), (seed, s, t)
+            assert rise <= max(float(off), 0.0) + 1e-13
+            assert fall <= max(-float(off), 0.0) + 1e-13
+
+
 @pytest.mark.parametrize("support", [1, 2, 4])
 def test_residuals_near_the_fixed_point_are_tight_and_true(support: int) -> None:
     for seed in range(8):
