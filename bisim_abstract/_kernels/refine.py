@@ -171,7 +171,7 @@ def thing_kernel(
     """Note what an action does, if no other has done it before.
 
     In: w1, w2: the hash of where it leads; count, how many things there were. In/out: things,
-    does and place, as in `signature_kernel`. Returns what it adds to the hash of all things, and
+    does and place, as in `things_kernel`. Returns what it adds to the hash of all things, and
     how many there are now.
     """
     w1 += mix_kernel(reward_key, np.uint64(0xD6E8FEB86659FD93))
@@ -193,12 +193,60 @@ def thing_kernel(
 
 
 @inlined
-def signature_kernel(
+def row_signature_kernel(
     s: int,
-    reward_key: IntArray,
+    begin: int,
+    end: int,
     is_lax: bool,
-    has_rewards: bool,
+    n_actions: int,
+    indptr: IntArray,
+    indices: IntArray,
+    probs: FloatArray,
+    scale: float,
+    block: IntArray,
+    slot: IntArray,
+    touched: IntArray,
+    hi: FloatArray,
+    lo: FloatArray,
+    bits: FloatArray,
+    word: UIntArray,
+) -> tuple[np.uint64, np.uint64]:
+    """128-bit hash of where actions begin..end of state s lead under the current blocks.
+
+    In: is_lax: it does not matter which actions they are; scale: masses are rounded to multiples
+    of 1/scale, or kept as floats for scale 0.
+    Scratch: slot (blocks), zero; touched, hi, lo (widest row); bits (1) and word, the same memory
+    seen as an integer.
+    """
+    h1 = np.uint64(0)
+    h2 = np.uint64(0)
+    for a in range(begin, end):
+        salt = np.uint64(1) if is_lax else np.uint64(2 * a + 1)
+        count, total_hi, total_lo, _ = lift_row_kernel(
+            s * n_actions + a, indptr, indices, probs, block, slot, touched, hi, lo
+        )
+        for k in range(count):
+            mass = 1.0
+            if count > 1:
+                mass = ratio_kernel(hi[k], lo[k], total_hi, total_lo)
+            if scale > 0.0:
+                mass = np.rint(mass * scale)
+            if mass == 0.0:
+                continue
+            bits[0] = mass
+            b = np.uint64(touched[k])
+            here = mix_kernel(word[0], salt) + b * np.uint64(0x9FB21C651E98DF25)
+            # A sum over blocks: it does not depend on their order.
+            h1 += mix_kernel(here, np.uint64(0xE7037ED1A0B428DB))
+            h2 += mix_kernel(here, np.uint64(0x8EBC6AF09C88C6E3) + salt)
+    return h1, h2
+
+
+@inner
+def things_kernel(
+    s: int,
     has_rows: bool,
+    reward_key: IntArray,
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
@@ -214,51 +262,45 @@ def signature_kernel(
     does: IntArray,
     place: IntArray,
 ) -> tuple[np.uint64, np.uint64, int]:
-    """128-bit hash of what state s can do, and how many different things, if that matters.
+    """128-bit hash of the different things that state s can do, and their number.
 
-    In: is_lax: what actions are called does not matter; has_rewards, has_rows: whether it counts
-    what actions pay, and where they lead under the current blocks; scale: masses are rounded to
-    multiples of 1/scale, or kept as floats for scale 0.
-    Out, if is_lax: things (2, actions), first entries: signatures of the different things, in the
-    order of actions; does (actions), which of them each action does.
-    Scratch: slot (blocks), zero; touched, hi, lo (widest row); bits (1) and word, the same memory
-    seen as an integer; place, as in `find_kernel`, zero on entry, which the caller clears.
+    In: has_rows: whether it counts where actions lead, not only what they pay.
+    Out: things (2, actions), first entries: a signature of each, in the order of actions; does
+    (actions), which of them each action does; place, as in `find_kernel`. Scratch: as in
+    `row_signature_kernel`.
     """
     n_actions = reward_key.shape[1]
+    place[:] = 0
     h1 = np.uint64(0)
     h2 = np.uint64(0)
-    n_things = 0
-    if has_rewards and not is_lax:
-        h1, h2 = reward_signature_kernel(s, reward_key)
-    for a in range(n_actions if is_lax or has_rows else 0):
-        salt = np.uint64(1) if is_lax else np.uint64(2 * a + 1)
+    count = 0
+    for a in range(n_actions):
         w1 = np.uint64(0)
         w2 = np.uint64(0)
-        count, total_hi, total_lo = 0, 0.0, 0.0
         if has_rows:
-            count, total_hi, total_lo, _ = lift_row_kernel(
-                s * n_actions + a, indptr, indices, probs, block, slot, touched, hi, lo
+            w1, w2 = row_signature_kernel(
+                s,
+                a,
+                a + 1,
+                True,
+                n_actions,
+                indptr,
+                indices,
+                probs,
+                scale,
+                block,
+                slot,
+                touched,
+                hi,
+                lo,
+                bits,
+                word,
             )
-        for k in range(count):
-            mass = 1.0
-            if count > 1:
-                mass = ratio_kernel(hi[k], lo[k], total_hi, total_lo)
-            if scale > 0.0:
-                mass = np.rint(mass * scale)
-            if mass == 0.0:
-                continue
-            bits[0] = mass
-            b = np.uint64(touched[k])
-            here = mix_kernel(word[0], salt) + b * np.uint64(0x9FB21C651E98DF25)
-            # A sum over blocks: it does not depend on their order.
-            w1 += mix_kernel(here, np.uint64(0xE7037ED1A0B428DB))
-            w2 += mix_kernel(here, np.uint64(0x8EBC6AF09C88C6E3) + salt)
-        if is_lax:
-            key = np.uint64(reward_key[s, a])
-            w1, w2, n_things = thing_kernel(a, key, w1, w2, n_things, things, does, place)
+        key = np.uint64(reward_key[s, a])
+        w1, w2, count = thing_kernel(a, key, w1, w2, count, things, does, place)
         h1 += w1
         h2 += w2
-    return h1, h2, n_things
+    return h1, h2, count
 
 
 @inner
@@ -392,31 +434,50 @@ def refine_kernel(
             b = block[s]
             if size[b] == 1:
                 continue
-            # Later on, the states of a block pay the same under each action; and with one block,
-            # all mass stays in it.
-            h1, h2, _ = signature_kernel(
-                s,
-                reward_key,
-                is_lax,
-                is_first,
-                n_blocks > 1,
-                indptr,
-                indices,
-                probs,
-                scale,
-                block,
-                slot,
-                touched,
-                hi,
-                lo,
-                bits,
-                word,
-                things,
-                does,
-                places,
-            )
+            h1, h2 = np.uint64(0), np.uint64(0)
             if is_lax:
-                places[:] = 0
+                h1, h2, _ = things_kernel(
+                    s,
+                    n_blocks > 1,
+                    reward_key,
+                    indptr,
+                    indices,
+                    probs,
+                    scale,
+                    block,
+                    slot,
+                    touched,
+                    hi,
+                    lo,
+                    bits,
+                    word,
+                    things,
+                    does,
+                    places,
+                )
+            elif is_first:  # later on, the states of a block pay the same under each action
+                h1, h2 = reward_signature_kernel(s, reward_key)
+            if n_blocks > 1 and not is_lax:  # else all mass stays in the one block
+                w1, w2 = row_signature_kernel(
+                    s,
+                    0,
+                    n_actions,
+                    False,
+                    n_actions,
+                    indptr,
+                    indices,
+                    probs,
+                    scale,
+                    block,
+                    slot,
+                    touched,
+                    hi,
+                    lo,
+                    bits,
+                    word,
+                )
+                h1 += w1
+                h2 += w2
             sig1[s] = h1
             sig2[s] = h2
             if marked[b] == 0:
@@ -555,16 +616,14 @@ def naming_kernel(
     theirs, their_place, count = things.copy(), place.copy(), 0
     known = -1  # the block whose representative these three are of
     for s in range(begin, end):
-        is_known = block[s] == known
-        for turn in range(1 if is_known or s == representative[block[s]] else 2):
-            is_member = is_known or turn == 1
-            place[:] = 0
-            _, _, n_things = signature_kernel(
-                s if is_member else representative[block[s]],
+        is_new = block[s] != known
+        known = block[s]
+        # The representative of a block that has just been met, if it is another state, and s.
+        for x in (representative[known] if is_new else s, s):
+            _, _, n_things = things_kernel(
+                x,
+                True,
                 reward_key,
-                True,
-                True,
-                True,
                 indptr,
                 indices,
                 probs,
@@ -580,9 +639,11 @@ def naming_kernel(
                 does,
                 place,
             )
-            if not is_member:
-                known, count = block[s], n_things
+            if is_new:
+                count, is_new = n_things, False
                 theirs[:], their_place[:] = things, place
+            if x == s:
+                break
         if n_things != count:
             return s
         for a in range(n_actions):
