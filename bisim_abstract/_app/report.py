@@ -218,6 +218,7 @@ class _Page:
             merges=self.merges(),
             comparison=self.table(),
             pair=self.pair(),
+            close=_text(self.close()),
             reservations="".join(f"<p>{_text(line)}</p>" for line in self.reservations()),
             remedies=self.remedies(),
             commands=_commands(commands),
@@ -385,26 +386,29 @@ class _Page:
             return _section("renamed", title, text)
         found = certificate.correspondence(self.mdp)
         if not found.is_renamed:
-            text = "States of a cluster are alike action by action: nothing had to be renamed."
+            text = (
+                "Actions of the states of a cluster correspond by their own names, and are proven "
+                f"to differ by at most {_number(found.widest)}."
+            )
             return _section("renamed", title, text)
         rows: list[Row] = []
         for cluster in np.argsort(-np.bincount(found.labels), kind="stable").tolist():
-            model = int(found.models[cluster])
-            for state in np.flatnonzero(found.labels == cluster).tolist():
+            model, members = int(found.models[cluster]), np.flatnonzero(found.labels == cluster)
+            for state in members[members != model].tolist():
                 pairs = found.of(state)
                 if any(a != b for a, b in pairs.items()):
                     named = ", ".join(f"{a} as {b}" for a, b in pairs.items())
-                    most = _number(float(found.difference[state].max()))
+                    most = _number(float(found.difference[members].max()))
                     cells = (self.state(model), named, most)
-                    name = _text(self.state(state))
-                    rows.append((name, [(cell, None) for cell in cells], False))
+                    rows.append((_text(self.state(state)), [(x, None) for x in cells], False))
                     break  # one state of each cluster
         text = (
             "States of a cluster are alike after renaming actions. Here is one state of each "
             "cluster that needs it: what its actions are in the cluster's first state, and what "
-            "they are proven to differ by at most, at once and in all that follows."
+            "any actions of one name in this cluster are proven to differ by at most from those of "
+            "that state, at once and in all that follows."
         )
-        head = ("state", "as state", "actions", "differ by at most")
+        head = ("state", "as state", "actions", "in its cluster at most")
         return _section("renamed", title, text, _table("losses near", head, rows[:MAX_RENAMED]))
 
     def little(self) -> str:
@@ -515,6 +519,15 @@ class _Page:
             )
             parts.append(_section("cloud", "Embedding", text, _EMBEDDING))
         return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+
+    def close(self) -> str:
+        """What it means that two states are close."""
+        if self.certificate.relation == "lax":
+            return (
+                "Two states are close if whatever can be done in one of them can be done in the "
+                "other, by some action or other, with much the same outcome"
+            )
+        return "Two states are close if no sequence of actions tells them apart by much"
 
     def reservations(self) -> Iterator[str]:
         """What else the verdict depends on, in plain words."""

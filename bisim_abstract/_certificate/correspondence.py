@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bisim_abstract._base.cached import cached_property
+from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
@@ -82,6 +83,7 @@ class Correspondence:
         Args:
             state: The state.
         """
+        state = check_int("state", state, low=0, high=self.labels.size - 1)
         return {a: int(b) for a, b in enumerate(self.model_actions[state]) if b >= 0}
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NearPair"]
 
+NOTHING = 1e-12  # of the future part: what is left of a coupling by rounding
 SOURCES = 3  # pairs of successors that are named
 
 
@@ -42,7 +43,8 @@ class NearPair:
         successors: (state, state, share) pairs of successors that the future part comes from:
             the largest first, each with its share of that part.
         renaming: Where actions may be renamed, which action of the first is most like which of the
-            second, (action, action) pairs with every action of both.
+            second: (action, action) pairs for every action of the first, and for actions of the
+            second that are none of these, with what they are most like.
     """
 
     first: int
@@ -166,21 +168,22 @@ def _explained(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> Nea
         for a in one
         for b in (two if is_lax else [a])
     }
-    # Each action of either state with the one of the other that is most like it.
-    lines = [
-        min(((a, b) for b in two if (a, b) in found), key=lambda k: found[k].total) for a in one
-    ]
+    # Each action of either state with the one of the other that is most like it; of several, the
+    # one of the same name.
+    rank = {key: (x.total, key[0] != key[1]) for key, x in found.items()}
+    lines = [min(((a, b) for b in two if (a, b) in found), key=rank.__getitem__) for a in one]
+    renaming = list(lines)
     if is_lax:
-        lines += [min(((a, b) for a in one), key=lambda k: found[k].total) for b in two]
+        lines += [min(((a, b) for a in one), key=rank.__getitem__) for b in two]
+        renaming += [(a, b) for a, b in lines[len(one) :] if b not in {y for _, y in renaming}]
     action, match = max(lines, key=lambda k: found[k].total)
     worst = found[action, match]
     order = np.argsort(-worst.parts, axis=None, kind="stable")[:SOURCES]
     successors = []
     for i, j in zip(*np.unravel_index(order, worst.parts.shape), strict=True):
-        if worst.future > 0.0 and worst.parts[i, j] > 0.0:
+        if worst.parts[i, j] > NOTHING * worst.future:
             share = float(worst.parts[i, j] / worst.future)
             successors.append((int(worst.states[i]), int(worst.others[j]), share))
-    renaming = tuple(sorted(set(lines))) if is_lax else ()
     return NearPair(
         s,
         t,
@@ -191,5 +194,5 @@ def _explained(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> Nea
         worst.reward,
         worst.future,
         tuple(successors),
-        renaming,
+        tuple(renaming) if is_lax else (),
     )

@@ -116,6 +116,7 @@ PARTS = ("values", "blocks", "features", "pairs", "clusters")
 MODES = ("float", "exact", "sampled")
 COMPILING = 7  # seconds it takes to compile what this module needs, on an ordinary machine
 SMALL = 1_000_000  # steps, some seconds, up to which fractions decide what rounding leaves open
+UNDERFLOW = 1e-290  # far above what is lost where products of small numbers become 0
 PROBLEM_STEPS = 10  # what a transport problem takes per cost besides, in the same unit
 
 
@@ -357,7 +358,7 @@ class _Check:
             if is_float and table.table.keys.size:
                 check_limit(table.limit)
             _check_largest(table)
-        _check_apart(states)
+        _check_apart(states, claims.gamma)
         self._tell("values")
         check_values = check_exact_value if self._mode == "exact" else check_value
         self.values = check_values(claims, self._mdp)
@@ -486,9 +487,19 @@ def _exact_work(claims: Claims, mdp: TabularMDP) -> int:
     return work
 
 
-def _check_apart(states: ExactTable) -> None:
-    """No two states may be farther apart than those with different actions."""
+def _check_apart(states: ExactTable, gamma: float) -> None:
+    """No two states may be farther apart than those with different actions.
+
+    Nor may these be farther than that and a little for rounding: whoever reads bounds off the
+    certificate takes the largest distance there can be for theirs.
+    """
     apart = states.table.apart
+    room = 1 + Fraction(1, 2**44) / (1 - Fraction(gamma))
+    if apart is not None and Fraction(apart) > states.whole_limit * room + Fraction(UNDERFLOW):
+        raise VerificationError(
+            f"apart is {apart!r}, but states whose actions are not the same are at most "
+            f"{above_float(states.whole_limit)!r} apart, up to rounding"
+        )
     if apart is not None and Fraction(apart) < states.whole_limit:
         raise VerificationError(
             f"apart is {apart!r}, but states whose actions are not the same must be at least "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -171,3 +172,16 @@ def test_checkpoints_belong_to_a_relation(tmp_path: Path) -> None:
     assert file.exists()
     with pytest.raises(InvalidArgumentError, match="other settings"):
         certify(mdp, 0.9, method=Covering(), max_rounds=2, tau=0.1, checkpoint=file)
+
+
+@pytest.mark.parametrize("mode", ["float", "exact"])
+def test_the_distance_of_other_actions_is_the_one_that_bounds_read(mode: str) -> None:
+    """A larger one, or another gamma, and `bounds` would leave the stated distance out."""
+    mdp = renamed_mdp(2, missing=0.4)
+    made = certify(mdp, 0.8)
+    assert made.apart is not None
+    for name, value in (("apart", 1.5 * made.apart), ("gamma", 0.5), ("apart", 0.99 * made.apart)):
+        forged = copy.copy(made)
+        object.__setattr__(forged, name, value)
+        found = verify(mdp, forged, mode=mode)
+        assert not found.is_valid
