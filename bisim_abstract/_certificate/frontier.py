@@ -181,6 +181,11 @@ class ValueSearch:
         first = np.unique(small.labels, return_index=True)[1]
         self._small = small, first, ValueSearch(small.mdp, self.gamma, by=self._by)
 
+    @property
+    def has_stand_in(self) -> bool:
+        """Whether there is a smaller model that tells about partitions."""
+        return self._small is not None
+
     def prove(self, labels: IntArray) -> ProvenValue:
         """The whole proof."""
         key = self._key(labels)
