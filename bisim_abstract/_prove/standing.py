@@ -30,6 +30,7 @@ WORTH = 0.8  # clusters that others must have fewer than, times these, to be wor
 FINER = 3  # finer thresholds that are tried where one was promising only
 FEATURES = 32  # value functions where blocks are many: each of them saves pairs of blocks
 FEATURE_TOL = 1e-3  # of the diameter: what they may be off by, far below the width of blocks
+FOUND_BYTES = 88  # what a pair takes that is looked up, at most
 KEPT_BACK = 0.5  # of the patience: what all pairs may take to be kept in reach
 LOOSE = 20.0  # blocks wider than this many times their distances are no sign of structure
 FARTHER = 2.0  # times as far apart as they are now, blocks may still get
@@ -350,14 +351,14 @@ class Standing:
 
     @property
     def room(self) -> int:
-        """Pairs of states that may still be covered: those allowed, and those afforded.
+        """Pairs of states that may still be covered: allowed, afforded, and as many as fit.
 
         What all pairs take is kept back where that is not too much: they settle it for certain.
         """
         kept = 0.0
         if not self.cost.is_given and self.all_seconds() <= KEPT_BACK * self.cost.patience:
             kept = 0.0 if self.too_many() else self.all_seconds()
-        most = self.cost.most_pairs(kept)
+        most = min(self.cost.most_pairs(kept), self._most_that_fit())
         if self._max_pairs is not None:
             most = min(most, self._max_pairs)
         return max(most - self.table.n_covered, 0)
@@ -366,6 +367,14 @@ class Standing:
         """Ground costs that a sweep over all pairs reads: for each action, two rows' product."""
         mdp = self.table.mdp
         return self.n_pairs * mdp.n_actions * (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
+
+    def _most_that_fit(self) -> int:
+        """Pairs that can be covered in the memory there is, with what their backups look up."""
+        bytes_, cells = self.table.resources.room, self.pair_costs() / max(self.n_pairs, 1)
+        each = PAIR_BYTES + FOUND_BYTES + 4.0 * cells
+        # Every cell may be a pair that nothing else reads, and no pair is met twice.
+        all_met = (bytes_ - FOUND_BYTES * self.n_pairs) / each
+        return int(max(all_met, bytes_ / (each + FOUND_BYTES * cells), 0.0))
 
     @property
     def n_pairs(self) -> int:

@@ -139,7 +139,8 @@ def test_bounds_need_their_rounding_slack() -> None:
 def test_values_found_by_sweeps_are_enclosed(gamma: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of large chains are: what all states are off by in common is added at once."""
     monkeypatch.setattr(planning, "DIRECT_LIMIT", 0)
-    for seed, mdp in enumerate((random_mdp(5, 2, seed=0), sparse_mdp(7, 2, seed=1), wheel(gamma).mdp)):
+    models = random_mdp(5, 2, seed=0), sparse_mdp(7, 2, seed=1), wheel(gamma).mdp
+    for seed, mdp in enumerate(models):
         policy = np.random.default_rng(seed).dirichlet(np.ones(mdp.n_actions), size=mdp.n_states)
         values = evaluate_policy(mdp, gamma, policy)
         check_bounds(values, policy_values_exact(mdp, policy.tolist(), gamma))

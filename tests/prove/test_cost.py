@@ -63,6 +63,25 @@ def test_what_was_spent_is_not_there_for_later_steps() -> None:
     assert plain.most_pairs() == 0
 
 
+def test_no_more_pairs_are_covered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run abstains in little memory; it does not fail there."""
+    monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
+    mdp, groups = grouped_mdp(300, 12, noise=0.1, seed=1)
+    coverage = []
+    for limit in (10**6, 4 * 10**6, 10**9):
+        found = certify(
+            mdp,
+            0.9,
+            tau=0.5,
+            method=Blocks(partition=groups, propose=[]),
+            resources=Resources(threads=1, memory_limit=limit),
+        )
+        coverage.append(found.coverage)
+        assert verify(mdp, found).is_valid
+    assert coverage == sorted(coverage)
+    assert coverage[0] == 0.0 < coverage[-1]
+
+
 def test_sweeps_are_paid_for() -> None:
     """Up to a limit of their own, unless a clock ends the run."""
     mdp = sparse_mdp(60, seed=0)
