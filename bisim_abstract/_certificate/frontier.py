@@ -191,6 +191,11 @@ class ValueSearch:
         search = ValueSearch(small.mdp, self.gamma, relation=self._relation, by=self._by)
         self._small = small, first, search
 
+    @property
+    def has_stand_in(self) -> bool:
+        """Whether there is a smaller model that tells about partitions."""
+        return self._small is not None
+
     def prove(self, labels: IntArray) -> ProvenValue:
         """The whole proof."""
         key = self._key(labels)

@@ -1,8 +1,8 @@
-"""What work on pairs takes, estimated, so that a run does what it can afford.
+"""What work takes, estimated, so that a run does what it can afford.
 
 Of two quiet cores, whatever there is here: what a certificate says must not depend on the machine
-that made it. Measured: a backup of a pair and action with rows of 4 takes a microsecond of one
-core, one without transport a gather.
+that made it, nor on its clock. Measured: a backup of a pair and action with rows of 4 takes a
+microsecond of one core, one without transport a gather.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bisim_abstract._bounds.blocks import BlockModel
 from bisim_abstract._model.mdp import TabularMDP
 
-PATIENCE = 100.0  # seconds that a step may be estimated to take where no budget is given
+PATIENCE = 100.0  # seconds that a run may be estimated to take where no budget is given
 CORES = 2
 SOLVING = 7  # backups of every pair until all of them are solved for, about, whatever gamma is
 MOST_SOLVING = 25  # the same, at most: where more are needed it goes in circles for long
@@ -22,30 +23,34 @@ LAX_SOLVING = 12  # the same where actions have no names: both sides of a game m
 LAX_GATHERS = 60  # and longer still without transports, which takes little time all the same
 MATCHES = 3  # actions that one is compared with where they have no names, about: most are ruled out
 SWEEPING = 60  # backups of both arms until covered pairs move no more, about
+COVERING = 10  # backups that covering a pair takes as long as: it is looked up what these read
 MOST_COVERED = 10_000_000  # pairs, as each of them takes some memory as well
+FREE = 1e-300  # masses below are listed, and not transported
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cost:
-    """Estimates for one model.
+    """Estimates for one model, and what a run has taken by them so far.
 
     Attributes:
         backup: Seconds of one backup of one pair.
-        patience: Seconds that a step may take.
-        is_given: Whether these are what somebody asked for.
+        patience: Seconds that the run may take.
+        is_given: Whether these are what somebody asked for: then a clock ends the run.
         solving: Backups of every pair until all of them are solved for.
+        spent: Seconds that it is estimated to have taken.
     """
 
     backup: float
     patience: float
     is_given: bool
     solving: int = SOLVING
+    spent: float = 0.0
 
     @classmethod
     def of(cls, mdp: TabularMDP, max_seconds: float | None, relation: str = "plain") -> Cost:
         """Of a model, a budget, None for none, and which actions are compared."""
         cells = (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
-        micros = 0.02 if mdp.is_deterministic else 0.02 + 0.045 * cells**1.15
+        micros = 0.02 if mdp.is_deterministic else 0.02 + _transport(cells)
         patience = PATIENCE if max_seconds is None else max_seconds
         backup = mdp.n_actions * micros * 1e-6 / CORES
         solving = SOLVING
@@ -55,9 +60,23 @@ class Cost:
             solving = LAX_GATHERS if is_quick else LAX_SOLVING
         return cls(backup, patience, max_seconds is not None, solving)
 
-    def most_pairs(self) -> int:
-        """Pairs that can be covered and swept."""
-        return int(min(self.patience / (SWEEPING * self.backup), MOST_COVERED))
+    @property
+    def left(self) -> float:
+        """Seconds that are left; all of a budget, as a clock knows better what is left of it."""
+        return self.patience if self.is_given else max(self.patience - self.spent, 0.0)
+
+    def affords(self, seconds: float, share: float = 1.0) -> bool:
+        """Whether so many seconds are within a share of what is left, or a clock decides."""
+        return self.is_given or seconds <= share * self.left
+
+    def spend(self, seconds: float) -> None:
+        """Note what a piece of work is estimated to have taken."""
+        self.spent += seconds
+
+    def most_pairs(self, kept: float = 0.0) -> int:
+        """Pairs that can be covered and swept with what is left, less what is kept for others."""
+        left = max(self.left - kept, 0.0)
+        return int(min(left / (SWEEPING * self.backup), MOST_COVERED))
 
     def most_sweeps(self, n_pairs: int) -> int:
         """Backups of every pair after which solving for all ends: a budget ends it otherwise."""
@@ -75,3 +94,32 @@ class Cost:
     def all_pairs(self, n_pairs: int, *, is_estimate: bool) -> float:
         """Seconds until all pairs are solved for, or swept where the model is an estimate."""
         return n_pairs * self.backup * (SWEEPING if is_estimate else self.solving)
+
+
+def block_backup(model: BlockModel, relation: str = "plain") -> float:
+    """Seconds of one backup of one pair of blocks, and which actions are compared in it.
+
+    All cells of two rows are read. Their masses are transported, unless radii leave nothing of it.
+    """
+    widths = np.diff(model.indptr)
+    masses = np.add.reduceat((model.probs > FREE).astype(np.float64), model.indptr[:-1])
+    solved = float(np.maximum(1.0 - 2.0 * model.radius, 0.0).mean())
+    micros = 1.0 + 0.0025 * float(widths.mean()) ** 2
+    micros += solved * _transport(float(masses.mean()) ** 2)
+    matches = min(MATCHES, model.n_actions) if relation == "lax" else 1
+    return matches * model.n_actions * micros * 1e-6 / CORES
+
+
+def _transport(cells: float) -> float:
+    """Microseconds of a transport with so many cells."""
+    return 0.045 * float(cells**1.15)
+
+
+def proof_of_value(nnz: int, gamma: float) -> float:
+    """Seconds of a proof of what a clustering is worth, for a model of so many transitions."""
+    return nnz * (6e-7 + 6e-9 / (1.0 - gamma))
+
+
+def round_of_witnesses(n_states: int, n_blocks: int, count: int) -> float:
+    """Seconds of one round in which so many witnesses are made."""
+    return 7e-10 * n_states * n_blocks * count

@@ -35,8 +35,15 @@ from bisim_abstract._propose.partitions import (
 )
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract._prove.apart import likely_limit, raise_lower
+from bisim_abstract._prove.cost import block_backup, proof_of_value
 from bisim_abstract._prove.standing import Standing
-from bisim_abstract._prove.sweeping import CHECK_EVERY, Sweeper, moved_outward, sweeps_needed
+from bisim_abstract._prove.sweeping import (
+    CHECK_EVERY,
+    Purse,
+    Sweeper,
+    moved_outward,
+    sweeps_needed,
+)
 from bisim_abstract._prove.target import USEFUL, Prospect
 
 MOST_BLOCKS = 20_000  # of one level
@@ -46,6 +53,7 @@ FEW_OPEN = 50_000  # pairs of blocks that are covered in any case
 OPEN_BYTES = 1_500  # what each of them takes, with the costs that it reads
 MANY_BLOCKS = 2_000  # beyond, looking at the goal takes as long as a few sweeps
 LIMIT = 1.01 * USEFUL  # times the diameters of blocks: how far these should be apart
+ONE_OF_MANY = 0.5  # of what is left: what the sweeps of one proposal may take
 WIDE = 0.25  # of the largest distance: blocks as wide as this lead nowhere
 SAMPLES = (8_000, 64_000)  # states in which blocks are looked for before all of them
 AHEAD = "rewards ahead"
@@ -130,7 +138,7 @@ class Levels:
                 count += 1
         if count == int(cells.max()) + 1:
             return ""
-        arms = self._bounded(numbered(labels), "splitting")
+        arms = self._bounded(numbered(labels), "splitting", is_rival=False)
         self._candidate = None
         if arms is None:
             return ""
@@ -244,8 +252,11 @@ class Levels:
         )
         return np.hstack([self._rewards, found.points()])
 
-    def _bounded(self, labels: IntArray, name: str) -> Arms | None:
-        """Arms over the blocks of a partition, swept; None if it says nothing."""
+    def _bounded(self, labels: IntArray, name: str, *, is_rival: bool = True) -> Arms | None:
+        """Arms over the blocks of a partition, swept; None if it says nothing.
+
+        A rival of other partitions is compared with them, which may take longer than to sweep it.
+        """
         table = self._table
         if table.starts.has_sets:  # states with different actions are far apart
             labels = numbered(labels * (int(table.starts.sets.max()) + 1) + table.starts.sets)
@@ -274,7 +285,7 @@ class Levels:
         if count > MANY_BLOCKS and _widest(arms) > WIDE * arms.starts.diameter:
             return None  # sweeps would take minutes
         if arms.n_pairs > MOST_BLOCK_PAIRS and self._keep_apart(arms, name):
-            self._propose(arms, name)
+            self._propose(arms, name, is_rival=is_rival)
             return arms
         if arms.n_pairs <= MOST_BLOCK_PAIRS:
             arms.cover_all()
@@ -282,12 +293,12 @@ class Levels:
             # What diameters read, and blocks whose rewards do not keep them apart.
             arms.cover(*arms.ground_pairs())
             arms.cover(*_close_blocks(arms, MOST_BLOCK_PAIRS))
-        self._propose(arms, name)
+        self._propose(arms, name, is_rival=is_rival)
         if self._target.is_by_value:
             self._sweep_by_value(arms, name)
         else:
             self._sweep_for_width(arms, name)
-        self._propose(arms, name)
+        self._propose(arms, name, is_rival=is_rival)
         return arms
 
     def _keep_apart(self, arms: Arms, name: str) -> bool:
@@ -344,13 +355,18 @@ class Levels:
     def _sweeps(self, arms: Arms, name: str) -> Iterator[tuple[int, float]]:
         """Sweep the arms of blocks: numbers of sweeps, and by how much bounds moved."""
         before, what = self.backups, f"bounding {counted(arms.n, 'block')} by {name}"
+        cost = self._standing.cost
+        limit = cost.spent + ONE_OF_MANY * cost.left
         sweeper = Sweeper(
             arms,
             lower=True,
             tol=1e-9 * arms.starts.diameter,
             pause=lambda detail: self._standing.pause(what, detail),
+            purse=Purse(cost, block_backup(arms.model, arms.relation), limit),
         )
         for sweep in range(1, sweeps_needed(self._table.gamma) + 1):
+            if not sweeper.is_affordable:
+                return
             moved = sweeper.sweep()
             self.backups = before + arms.backups
             self._tell(arms, name, sweep, moved)
@@ -364,9 +380,14 @@ class Levels:
             self._standing.pause(f"solving for {counted(arms.n, 'block')} by {name}", "")
             self._solve_quotient(arms)
             return
+        cost, look = self._standing.cost, self._look_seconds(arms)
+        looked = -math.inf  # what had been spent when values were looked at last
         for sweep, moved in self._sweeps(arms, name):
-            # Looked at ever more rarely: it takes longer than sweeping.
-            if sweep in VALUE_CHECKS and self._has_clusters(arms):
+            # Looked at ever more rarely, and not before sweeps have taken as long as a look does.
+            is_time = sweep in VALUE_CHECKS and cost.spent - looked >= look
+            if is_time and self._has_clusters(arms):
+                cost.spend(look)
+                looked = cost.spent
                 found = self._block_prospect(arms)
                 if found.best is not None and (found.target is None or arms.n > MANY_BLOCKS):
                     break
@@ -376,6 +397,12 @@ class Levels:
     def _has_clusters(self, arms: Arms) -> bool:
         """Whether anything is certified but a single cluster: else there is no value to look at."""
         return any(interval.n_clusters > 1 for interval in self._block_intervals(arms)[0])
+
+    def _look_seconds(self, arms: Arms) -> float:
+        """How long it takes to see what the clusterings of blocks are worth, at most."""
+        search, mdp = self._standing.search, self._table.mdp
+        nnz = int(arms.model.indptr[-1]) if search.has_stand_in else mdp.nnz
+        return min(arms.n, search.most) * proof_of_value(nnz, self._table.gamma)
 
     def _solve_quotient(self, arms: Arms) -> None:
         """The exact metric of blocks whose members are exactly alike.
@@ -424,9 +451,9 @@ class Levels:
                 break
             width = wider
 
-    def _propose(self, arms: Arms, name: str) -> None:
+    def _propose(self, arms: Arms, name: str, *, is_rival: bool) -> None:
         """Remember these blocks if they are the best so far."""
-        score = self._score(arms)
+        score = self._score(arms) if is_rival else math.inf
         if self._candidate is None or score >= self._candidate[0] or arms is self._candidate[1]:
             self._candidate = (score, arms, name)
 

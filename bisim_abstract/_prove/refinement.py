@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bisim_abstract._base.arrays import array_digest
-from bisim_abstract._base.checks import check_int
+from bisim_abstract._base.checks import check_int, check_real
 from bisim_abstract._base.text import counted
-from bisim_abstract._base.types import IntArray
+from bisim_abstract._base.types import BoolArray, IntArray, Progress
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.features import value_features
 from bisim_abstract._bounds.spanning import Cells, common_refinement, find_cells, row_reader
@@ -39,13 +39,14 @@ from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._prove.apart import pairs_ahead
-from bisim_abstract._prove.cost import Cost
+from bisim_abstract._prove.cost import COVERING, SWEEPING, Cost, round_of_witnesses
 from bisim_abstract._prove.levels import Levels
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._prove.standing import Standing, go_on
 from bisim_abstract._prove.sweeping import (
     CHECK_EVERY,
     JUMP_AFTER,
+    Purse,
     Sweeper,
     moved_outward,
     sweeps_needed,
@@ -62,6 +63,7 @@ MOST_DIFFERENCES = 300_000_000  # of functions between states and blocks, in a r
 SPLITS = 2  # rounds of splitting
 ROUNDS = 1_000  # of witnesses, at most
 AT_ONCE = 4.0  # seconds: all pairs are solved for at once rather than narrowed down to
+LONG = 2.0  # seconds: before sweeping for longer, it is looked at what this can reach at best
 QUICK_CELLS = 10_000_000  # ground costs of all pairs up to which these come first
 CHASE = 8_000_000  # backups of pairs in one step towards a threshold that seems worth it
 
@@ -153,19 +155,20 @@ class Refinement:
 
     def record(self) -> Mapping[str, Any]:
         """How it went."""
-        return {"steps": list(self.log)}
+        return {"steps": list(self.log), "estimated_seconds": self.standing.cost.spent}
 
     def resume(self, checkpoint: Certificate) -> None:
         """Go on from the certificate of an unfinished run."""
         run = checkpoint.run
         done = check_int("rounds", run["rounds"], low=0, high=len(self._plan))
         log = [str(text) for text in run["steps"]]
+        spent = check_real("estimated_seconds", run["estimated_seconds"])
         for level in checkpoint.levels:
             self.table.add_level(level)
         if checkpoint.features is not None:
             self.table.set_features(checkpoint.features)
         self.table.restore(checkpoint.keys, checkpoint.lower, checkpoint.upper, run["backups"])
-        self.done, self.log = done, log
+        self.done, self.log, self.standing.cost.spent = done, log, spent
 
     @property
     def backups(self) -> int:
@@ -216,43 +219,74 @@ class Refinement:
         tau = self.standing.aim()
         if tau is None:
             return ""
-        labels = common_refinement(self.table.n, self.table.ground.levels)
-        above = self.standing.forests[1].labels(tau)
-        parts = np.unique(np.stack([labels, above]), axis=1)[0]  # block of each part of a block
-        sizes = np.bincount(labels)
-        is_wide = np.bincount(parts, minlength=sizes.size) > 1
-        # Where the threshold is still to be found, others may be in the way of a better one.
-        wide = np.flatnonzero(is_wide | (sizes > 1) if self.target.is_free else is_wide)
-        if not is_wide.any():
+        labels, is_wide, n_open = self._wide_blocks(tau)
+        room, needed = self.standing.room, int(n_open[is_wide].sum())
+        if not is_wide.any() or needed > room:
+            return ""  # those left out would stay in the way
+        instead = self._all_instead(needed)
+        if instead is not None:
+            return instead
+        if self.standing.sweep_seconds(needed, SWEEPING) > LONG and self.standing.is_stuck:
             return ""
-        wide = wide[np.argsort(sizes[wide], kind="stable")]
-        room = self.standing.max_pairs - self.table.n_covered
-        wide = wide[np.cumsum(sizes[wide] * (sizes[wide] - 1) // 2) <= room]
-        order = np.argsort(labels, kind="stable")
-        begins = np.concatenate([[0], np.cumsum(sizes)])
+        # Where the threshold is still to be found, others may be in the way of a better one.
+        order = np.lexsort((n_open, ~is_wide))
+        order = order[(n_open > 0)[order] & (is_wide | self.target.is_free)[order]]
+        wide = order[np.cumsum(n_open[order]) <= room]
+        members_of = np.argsort(labels, kind="stable")
+        begins = np.concatenate([[0], np.cumsum(np.bincount(labels))])
         first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for block in wide.tolist():
-            members = order[begins[block] : begins[block + 1]]
+            members = members_of[begins[block] : begins[block + 1]]
             i, j = np.triu_indices(members.size, 1)
             first.append(members[i])
             second.append(members[j])
-        if self._is_longer_than_all(sum(x.size for x in first)):
-            return self._all_pairs()
-        added = self.table.cover(np.concatenate(first), np.concatenate(second))
+        instead = self._all_instead(sum(x.size for x in first))
+        if instead is not None:
+            return instead
+        added = self._cover(np.concatenate(first), np.concatenate(second))
         if added == 0:
             return ""
         self._sweep_pairs(tau, "inside blocks", is_lower=False)
         return f"{counted(added, 'pair')} inside {counted(wide.size, 'block')}"
 
+    def _wide_blocks(self, tau: float) -> tuple[IntArray, BoolArray, IntArray]:
+        """Blocks, which of them the upper arm cannot connect, and their pairs not covered yet."""
+        labels = common_refinement(self.table.n, self.table.ground.levels)
+        above = self.standing.forests[1].labels(tau)
+        parts = np.unique(np.stack([labels, above]), axis=1)[0]  # block of each part of a block
+        sizes = np.bincount(labels)
+        is_wide = np.bincount(parts, minlength=sizes.size) > 1
+        first, second = self.table.pairs()
+        inside = labels[first][labels[first] == labels[second]]
+        covered = np.bincount(inside, minlength=sizes.size)
+        return labels, is_wide, sizes * (sizes - 1) // 2 - covered
+
+    def _is_out_of_reach(self, tau: float) -> bool:
+        """Whether a threshold that was asked for leaves blocks open that cannot be looked into.
+
+        Then it does not help to keep clusters apart.
+        """
+        if self.target.is_free:
+            return False
+        _, is_wide, n_open = self._wide_blocks(tau)
+        return int(n_open[is_wide].sum()) > self.standing.room
+
+    def _cover(self, first: IntArray, second: IntArray) -> int:
+        """Cover pairs, and note what that takes; how many of them were new."""
+        added = self.table.cover(first, second)
+        self.standing.cost.spend(self.standing.sweep_seconds(added, COVERING))
+        return added
+
     def _across(self) -> str:
         """Cover pairs that may be linked although the upper arm keeps them apart."""
         tau = self.standing.aim_apart()
-        if tau is None:
+        if tau is None or self._is_out_of_reach(tau):
             return ""
-        s, t = self._open_pairs(tau, self.standing.max_pairs - self.table.n_covered)
-        if self._is_longer_than_all(2 * s.size):  # of both arms
-            return self._all_pairs()
-        added = self.table.cover(s, t) if s.size else 0
+        s, t = self._open_pairs(tau, self.standing.room)
+        instead = self._all_instead(2 * s.size)  # of both arms
+        if instead is not None:
+            return instead
+        added = self._cover(s, t) if s.size else 0
         if added == 0:
             return ""
         self._sweep_pairs(tau, "across blocks", is_lower=True)
@@ -261,12 +295,12 @@ class Refinement:
     def _behind(self) -> str:
         """Cover what the backups of open pairs read, where that is not covered itself."""
         tau, table = self.standing.aim_apart(), self.table
-        if tau is None:
+        if tau is None or self._is_out_of_reach(tau):
             return ""
         above = self.standing.forests[1].labels(tau)
         s, t = table.pairs()
         is_open = (above[s] != above[t]) & (table.lower <= tau)
-        room = self.standing.max_pairs - table.n_covered
+        room = self.standing.room
         lengths = np.diff(table.mdp.indptr).reshape(table.n, -1)
         if int((lengths[s[is_open]] * lengths[t[is_open]]).sum()) > 20 * room:
             return ""
@@ -275,19 +309,25 @@ class Refinement:
         first, second = first[apart], second[apart]
         if first.size == 0 or first.size > room:
             return ""
-        added = table.cover(first, second)
+        added = self._cover(first, second)
         if added == 0:
             return ""
         self._sweep_pairs(tau, "behind open pairs", is_lower=True, is_upper=False)
         return f"{counted(added, 'pair')} behind open ones"
 
-    def _is_longer_than_all(self, n_pairs: int) -> bool:
-        """Whether sweeping pairs takes longer than to solve for all, which does not need sweeps."""
-        if self.table.model.is_estimate or self.standing.too_many():
-            return False
+    def _all_instead(self, n_pairs: int) -> str | None:
+        """Solve for all pairs where that is quicker than sweeping some; None if it is not.
+
+        Nothing is done if even that is too long for what speaks for it.
+        """
         # Until a start has shrunk to a thousandth.
         sweeps = min(sweeps_needed(self.table.gamma, 1e-3), 2 * JUMP_AFTER)  # and jumps
-        return self.standing.sweep_seconds(n_pairs, sweeps) > self.standing.all_seconds()
+        is_longer = self.standing.sweep_seconds(n_pairs, sweeps) > self.standing.all_seconds()
+        if self.table.model.is_estimate or not is_longer:
+            return None
+        if self.standing.too_long():
+            return ""
+        return None if self.standing.too_many() else self._all_pairs()
 
     def _open_pairs(self, tau: float, room: int) -> tuple[IntArray, IntArray]:
         """Uncovered pairs in different clusters of the upper arm that may be within tau."""
@@ -306,7 +346,7 @@ class Refinement:
             s = order[begins[cell] : begins[cell + 1]]
             t = order[near[cells.labels[order]]]
             seen += s.size * t.size
-            if seen > 20 * self.standing.max_pairs:
+            if seen > 20 * (room + table.n_covered):
                 return none, none
             for block in np.array_split(s, 1 + s.size * t.size // 1_000_000):
                 x, y = (z.ravel() for z in np.meshgrid(block, t, indexing="ij"))
@@ -334,10 +374,13 @@ class Refinement:
             upper=is_upper,
             tol=1e-2 * little,
             pause=lambda detail: self.standing.pause(what, detail),
+            purse=Purse(self.standing.cost, self.standing.cost.backup),
         )
         for sweep in range(1, limit + 1):
             if self.target.is_by_value and table.backups - begin > CHASE:
                 break  # this threshold was only a hope
+            if not sweeper.is_affordable:
+                break
             moved = sweeper.sweep()
             self.standing.pause(what, f"sweep {sweep}, moved {moved:.2g}")
             if moved <= little or sweeper.is_settled:
@@ -359,15 +402,28 @@ class Refinement:
         features = table.ground.features
         if tau is None or features is None or table.model.is_estimate or not table.ground.levels:
             return ""
-        if features.witnesses is not None or table.relation == "lax":
+        if table.relation == "lax":
             return ""  # functions of single actions say nothing where actions have no names
+        if features.witnesses is not None or self._is_out_of_reach(tau):
+            return ""
         model = max((level.model for level in table.ground.levels), key=lambda x: x.n_blocks)
         first, second, is_open = self._close_blocks(tau, model.labels)
         if not is_open:
             return ""
         room = max(MOST_DIFFERENCES // (table.n * model.n_blocks) - features.values.shape[0], 1)
         first, second = first[:room], second[:room]
-        pause = self.standing.pause
+        seconds = round_of_witnesses(table.n, model.n_blocks, first.size)
+        cost, rounds = self.standing.cost, int(np.clip(10.0 / (1.0 - table.gamma), 50, ROUNDS))
+        if not cost.is_given:
+            rounds = min(rounds, int(cost.left / seconds))
+        if rounds == 0:
+            return ""
+
+        def tell(progress: Progress) -> None:
+            cost.spend(seconds)
+            what = f"telling {counted(first.size, 'pair')} of blocks apart"
+            self.standing.pause(what, progress.detail)
+
         made = make_witnesses(
             table.mdp,
             table.gamma,
@@ -376,11 +432,9 @@ class Refinement:
             first,
             second,
             tol=0.01 * tau,
-            max_rounds=int(np.clip(10.0 / (1.0 - table.gamma), 50, ROUNDS)),
+            max_rounds=rounds,
             resources=self._resources,
-            callback=lambda x: pause(
-                f"telling {counted(first.size, 'pair')} of blocks apart", x.detail
-            ),
+            callback=tell,
         )
         table.set_features(features.with_witnesses(made))
         return "1 witness" if made.count == 1 else f"{made.count:,} witnesses"
@@ -425,6 +479,7 @@ class Refinement:
         if table.model.is_estimate:
             self._sweep_pairs(self.target.resolution, "one by one", is_lower=True)
         else:
+            self.standing.cost.spend(self.standing.all_seconds())
             pause = self.standing.pause
             found = bisimulation_metric(
                 table.mdp,

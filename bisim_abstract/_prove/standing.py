@@ -21,6 +21,7 @@ from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import CertifiedInterval, certified_intervals, middle
 from bisim_abstract._prove.cost import Cost
+from bisim_abstract._prove.reach import shortest_links
 from bisim_abstract._prove.target import Prospect, Target
 from bisim_abstract._prove.work import Pause
 
@@ -29,7 +30,10 @@ WORTH = 0.8  # clusters that others must have fewer than, times these, to be wor
 FINER = 3  # finer thresholds that are tried where one was promising only
 FEATURES = 32  # value functions where blocks are many: each of them saves pairs of blocks
 FEATURE_TOL = 1e-3  # of the diameter: what they may be off by, far below the width of blocks
-HOPELESS = 20.0  # blocks wider than this many times their distances are not worth more work
+FOUND_BYTES = 88  # what a pair takes that is looked up, at most
+KEPT_BACK = 0.5  # of the patience: what all pairs may take to be kept in reach
+LOOSE = 20.0  # blocks wider than this many times their distances are no sign of structure
+FARTHER = 2.0  # times as far apart as they are now, blocks may still get
 
 
 def go_on(stage: str, detail: str, *, may_end: bool = True) -> None:
@@ -46,14 +50,13 @@ class Standing:
         cost: What work takes, and may take.
 
     Attributes:
-        max_pairs: Pairs that may be covered one by one.
+        cost: The same.
         search: What clusterings are worth.
         pause: Called between sweeps; may end a step.
     """
 
     def __init__(self, table: Arms, target: Target, max_pairs: int | None, cost: Cost) -> None:
-        self.table, self.target, self._cost, self._max_pairs = table, target, cost, max_pairs
-        self.max_pairs = cost.most_pairs() if max_pairs is None else max_pairs
+        self.table, self.target, self.cost, self._max_pairs = table, target, cost, max_pairs
         by = "start" if target.max_loss is None else "worst"
         self.search = ValueSearch(table.mdp, table.gamma, relation=table.relation, by=by)
         self.pause: Pause = go_on
@@ -65,6 +68,7 @@ class Standing:
         self._forests: tuple[Forest, Forest] | None = None
         self._intervals: list[CertifiedInterval] | None = None
         self._prospect: Prospect | None = None
+        self._is_stuck: bool | None = None
 
     @property
     def forests(self) -> tuple[Forest, Forest]:
@@ -226,7 +230,7 @@ class Standing:
 
         Where not all pairs can be looked at, that may take long and come to nothing.
         """
-        return not self.too_many() and self.all_seconds() <= HOPE
+        return self.all_seconds() <= HOPE and not self.too_many()
 
     def _merges_nothing(self, best: CertifiedInterval) -> bool:
         return best.n_clusters == self.target.n_states > 1
@@ -288,8 +292,6 @@ class Standing:
     def aim(self) -> float | None:
         """The threshold to work at: the one asked for, or a promising one; None if none is."""
         target = self.target
-        if self._is_hopeless():
-            return None
         if target.tau is not None:
             return target.tau
         if target.is_by_value:
@@ -321,23 +323,50 @@ class Standing:
         needed = float(upper.weights[links - 1]) * (1.0 + 1e-6)
         return max(tau, needed) if needed < self.table.starts.diameter else tau
 
-    def _is_hopeless(self) -> bool:
-        """Whether blocks, if there are any, are far wider than they are apart."""
-        return self._widest_block() > HOPELESS * self._closest_blocks()
+    @property
+    def is_stuck(self) -> bool:
+        """Whether pairs inside blocks would not link these, however long they were swept.
 
-    def _widest_block(self) -> float:
-        """Upper bound on the diameters of blocks at the last level."""
-        if not self.table.ground.levels:
-            return self.table.starts.diameter
-        level = self.table.ground.levels[-1]
-        first, second = np.divmod(level.keys, level.model.n_blocks)
-        return float(level.upper[first == second].max(initial=0.0))
+        At the threshold asked for; or, if it is to be found, at any at which there could be
+        several clusters, once more is known of how far these are apart.
+        """
+        if self._is_stuck is None:
+            tau = self.aim()
+            if tau is None or not self.table.ground.levels:
+                self._is_stuck = False
+            else:
+                lower, upper = self.forests
+                limit = (
+                    FARTHER * float(lower.weights.max(initial=0.0)) if self.target.is_free else tau
+                )
+                blocks = common_refinement(self.table.n, self.table.ground.levels)
+                self._is_stuck = shortest_links(self.table, blocks, upper.labels(tau)) > limit
+        return self._is_stuck
 
-    def _closest_blocks(self) -> float:
-        """Lower bound on the distance of members of different blocks."""
+    def _has_structure(self) -> bool:
+        """Whether there are blocks, and not far wider than they are apart."""
         table = self.table
+        if not table.ground.levels:
+            return False
+        level = table.ground.levels[-1]
+        first, second = np.divmod(level.keys, level.model.n_blocks)
+        widest = float(level.upper[first == second].max(initial=0.0))
         cells = Cells.of(common_refinement(table.n, table.ground.levels))
-        return closest_cells(table.ground, cells)
+        return widest <= LOOSE * closest_cells(table.ground, cells)
+
+    @property
+    def room(self) -> int:
+        """Pairs of states that may still be covered: allowed, afforded, and as many as fit.
+
+        What all pairs take is kept back where that is not too much: they settle it for certain.
+        """
+        kept = 0.0
+        if not self.cost.is_given and self.all_seconds() <= KEPT_BACK * self.cost.patience:
+            kept = 0.0 if self.too_many() else self.all_seconds()
+        most = min(self.cost.most_pairs(kept), self._most_that_fit())
+        if self._max_pairs is not None:
+            most = min(most, self._max_pairs)
+        return max(most - self.table.n_covered, 0)
 
     def pair_costs(self) -> float:
         """Ground costs that a sweep over all pairs reads: for each action, two rows' product."""
@@ -349,6 +378,14 @@ class Standing:
         """Pairs of actions that are compared in a pair of states: by name, or each with each."""
         return self.table.mdp.n_actions ** (2 if self.table.relation == "lax" else 1)
 
+    def _most_that_fit(self) -> int:
+        """Pairs that can be covered in the memory there is, with what their backups look up."""
+        bytes_, cells = self.table.resources.room, self.pair_costs() / max(self.n_pairs, 1)
+        each = PAIR_BYTES + FOUND_BYTES + 4.0 * cells
+        # Every cell may be a pair that nothing else reads, and no pair is met twice.
+        all_met = (bytes_ - FOUND_BYTES * self.n_pairs) / each
+        return int(max(all_met, bytes_ / (each + FOUND_BYTES * cells), 0.0))
+
     @property
     def n_pairs(self) -> int:
         return self.table.n * (self.table.n - 1) // 2
@@ -356,31 +393,37 @@ class Standing:
     def all_seconds(self) -> float:
         """How long all pairs are estimated to take."""
         is_estimate = self.table.model.is_estimate
-        return self._cost.all_pairs(self.n_pairs, is_estimate=is_estimate)
+        return self.cost.all_pairs(self.n_pairs, is_estimate=is_estimate)
 
     def most_sweeps(self) -> int:
         """Backups of every pair that solving for them may take."""
-        return self._cost.most_sweeps(self.n_pairs)
+        return self.cost.most_sweeps(self.n_pairs)
 
     def sweep_seconds(self, n_pairs: int, sweeps: int) -> float:
         """How long so many sweeps of one arm over so many pairs are estimated to take."""
-        return self._cost.sweeps(n_pairs, sweeps)
+        return self.cost.sweeps(n_pairs, sweeps)
+
+    def too_long(self) -> str:
+        """Why all pairs would take too long; empty if they would not."""
+        seconds, patience = self.all_seconds(), self.cost.left
+        is_asked = self.cost.is_given or not self.target.is_free
+        if HOPE < seconds <= patience and not is_asked:
+            patience = patience if self._has_structure() else HOPE
+        if seconds <= patience:
+            return ""
+        return (
+            f"all {self.n_pairs:,} pairs would take about {duration_text(seconds)}, more than "
+            f"{patience:.3g} s (max_seconds)"
+        )
 
     def too_many(self) -> str:
         """Why not all pairs can be looked at; empty if they can."""
         pairs, mdp = self.n_pairs, self.table.mdp
         if self._max_pairs is not None and pairs > self._max_pairs:
             return f"all {pairs:,} pairs are more than max_pairs = {self._max_pairs:,}"
-        seconds, patience = self.all_seconds(), self._cost.patience
-        is_asked = self._cost.is_given or not self.target.is_free
-        if HOPE < seconds <= patience and not is_asked:
-            has_structure = bool(self.table.ground.levels) and not self._is_hopeless()
-            patience = patience if has_structure else HOPE
-        if seconds > patience:
-            return (
-                f"all {pairs:,} pairs would take about {duration_text(seconds)}, more than "
-                f"{patience:g} s (max_seconds)"
-            )
+        why = self.too_long()
+        if why:
+            return why
         # The metric's tables, and what covering takes.
         tables = (44 + 4 * mdp.n_actions) * mdp.n_states**2
         needed, room = tables + PAIR_BYTES * pairs, self.table.resources.room

@@ -20,6 +20,7 @@ from bisim_abstract import (
     value_iteration,
 )
 from bisim_abstract._base.types import Progress
+from bisim_abstract._exact import planning
 from bisim_abstract._exact.planning import _bounded, _residual_bounds
 from bisim_abstract.parts import random_mdp, sparse_mdp
 from tests.support.oracles import optimal_values_exact, policy_values_exact
@@ -132,6 +133,18 @@ def test_bounds_need_their_rounding_slack() -> None:
         values = evaluate_policy(mdp, gamma, policy)
         check_bounds(values, truth)
         assert values.gap <= 1e-12 / (1.0 - gamma) ** 2
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.99, 0.999])
+def test_values_found_by_sweeps_are_enclosed(gamma: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of large chains are: what all states are off by in common is added at once."""
+    monkeypatch.setattr(planning, "DIRECT_LIMIT", 0)
+    models = random_mdp(5, 2, seed=0), sparse_mdp(7, 2, seed=1), wheel(gamma).mdp
+    for seed, mdp in enumerate(models):
+        policy = np.random.default_rng(seed).dirichlet(np.ones(mdp.n_actions), size=mdp.n_states)
+        values = evaluate_policy(mdp, gamma, policy)
+        check_bounds(values, policy_values_exact(mdp, policy.tolist(), gamma))
+        assert values.is_converged
 
 
 def test_tiny_terms_of_a_wide_mixture_add_up() -> None:

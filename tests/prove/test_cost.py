@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from bisim_abstract import Blocks, Resources, TabularMDP, certify, verify
 from bisim_abstract._base.text import duration_text
+from bisim_abstract._bounds.blocks import build_blocks
 from bisim_abstract._prove import cost, refinement, standing
 from bisim_abstract._prove.cost import Cost
+from bisim_abstract._prove.sweeping import Purse
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 
 
@@ -38,6 +41,90 @@ def test_a_budget_takes_the_place_of_patience() -> None:
     assert (rich.patience, rich.is_given) == (1e4, True)
     assert rich.most_pairs() > plain.most_pairs() > poor.most_pairs() == 0
     assert Cost.of(mdp, np.inf).most_pairs() == cost.MOST_COVERED
+
+
+def test_what_was_spent_is_not_there_for_later_steps() -> None:
+    """A clock knows better what is left of a budget."""
+    mdp = sparse_mdp(60, seed=0)
+    plain, given = Cost.of(mdp, None), Cost.of(mdp, 50.0)
+    most = plain.most_pairs()
+    for cost_of_run in (plain, given):
+        cost_of_run.spend(40.0)
+    assert plain.left == cost.PATIENCE - 40.0
+    assert plain.most_pairs() == pytest.approx(0.6 * most, abs=1)
+    assert plain.most_pairs(kept=30.0) == pytest.approx(0.3 * most, abs=1)
+    assert plain.affords(60.0)
+    assert not plain.affords(60.1)
+    assert not plain.affords(31.0, share=0.5)
+    assert given.left == 50.0
+    assert given.affords(1e9)
+    plain.spend(1e9)
+    assert plain.left == 0.0
+    assert plain.most_pairs() == 0
+
+
+def test_no_more_pairs_are_covered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run abstains in little memory; it does not fail there."""
+    monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
+    mdp, groups = grouped_mdp(300, 12, noise=0.1, seed=1)
+    coverage = []
+    for limit in (10**6, 4 * 10**6, 10**9):
+        found = certify(
+            mdp,
+            0.9,
+            tau=0.5,
+            method=Blocks(partition=groups, propose=[]),
+            resources=Resources(threads=1, memory_limit=limit),
+        )
+        coverage.append(found.coverage)
+        assert verify(mdp, found).is_valid
+    assert coverage == sorted(coverage)
+    assert coverage[0] == 0.0 < coverage[-1]
+
+
+def test_sweeps_are_paid_for() -> None:
+    """Up to a limit of their own, unless a clock ends the run."""
+    mdp = sparse_mdp(60, seed=0)
+    for seconds, is_free in ((None, False), (9.0, True)):
+        run = Cost.of(mdp, seconds)
+        run.spend(10.0)
+        purse = Purse(run, backup=1.0, limit=13.0)
+        assert purse.affords(3)
+        assert purse.affords(4) == is_free
+        purse.pay(3)
+        assert run.spent == 13.0
+        assert purse.affords(1) == is_free
+
+
+def test_backups_of_blocks_take_longer_where_more_is_read_or_transported() -> None:
+    mdp = sparse_mdp(120, seed=0)
+    few, many = (build_blocks(mdp, np.arange(120) % count) for count in (5, 30))
+    assert 0.0 < cost.block_backup(few) < cost.block_backup(many)
+    mdp, groups = grouped_mdp(120, 6, noise=0.1, seed=0)
+    model = build_blocks(mdp, groups)
+    wide = replace(model, radius=np.ones_like(model.radius))  # nothing is left to transport
+    assert cost.block_backup(wide) < cost.block_backup(model)
+
+
+@pytest.mark.parametrize("goal", [{"tau": 0.7}, {"tau": "auto"}, {}])
+def test_a_run_ends_when_its_patience_is_spent(
+    goal: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By estimates alone: the same on any machine, and what was proven until then holds."""
+    monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
+    monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
+    mdp, _ = grouped_mdp(120, 12, noise=0.1, seed=1)
+    options = {"resources": Resources(threads=1), **goal}
+    whole = certify(mdp, 0.9, **options)
+    needed = whole.run["estimated_seconds"]
+    assert 0.0 < needed < cost.PATIENCE
+    for share in (0.5, 0.05):
+        monkeypatch.setattr(cost, "PATIENCE", share * needed)
+        poor = certify(mdp, 0.9, **options)
+        # What was begun is ended: a jump, or a look at values.
+        assert poor.run["estimated_seconds"] <= 2.0 * cost.PATIENCE
+        assert poor.run["steps"] == certify(mdp, 0.9, **options).run["steps"]
+        assert verify(mdp, poor).is_valid
 
 
 def test_all_pairs_that_take_too_long_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from bisim_abstract._base.types import Progress
 from bisim_abstract._bounds import spanning
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._linkage.thresholds import CertifiedInterval
-from bisim_abstract._prove import refinement, standing
+from bisim_abstract._prove import refinement
 from bisim_abstract._prove.options import Options
 from bisim_abstract._prove.refinement import Refinement
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
@@ -170,7 +170,6 @@ def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few states are treated like many: no step is passed over."""
     monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
     monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
-    monkeypatch.setattr(standing, "HOPELESS", np.inf)
 
 
 @pytest.fixture
@@ -433,8 +432,6 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(
 ) -> None:
     monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
     monkeypatch.setattr(refinement, "QUICK_CELLS", 0)
-    if name != "unstructured":
-        monkeypatch.setattr(standing, "HOPELESS", np.inf)
     make, options = CHECKPOINTED[name]
     mdp = make()
     whole = certify_named(mdp, 0.9, resources=Resources(threads=1), **options)
