@@ -16,7 +16,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from values import made
+from values import Case, made
 
 from bisim_abstract import (
     QLearning,
@@ -48,15 +47,6 @@ COLUMNS = (
 )
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
 console = Console(width=170, highlight=False)
-
-
-@dataclass(frozen=True)
-class Case:
-    """An environment by name."""
-
-    name: str
-    make: Callable[[], TabularMDP]
-    is_small: bool = True
 
 
 def cases() -> Iterator[Case]:

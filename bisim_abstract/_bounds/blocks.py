@@ -37,7 +37,7 @@ from bisim_abstract._model.checks import check_available
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.renaming import check_renaming, used_names
-from bisim_abstract._model.rows import Rows
+from bisim_abstract._model.rows import Rows, rows_taken
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["BlockLevel", "BlockModel", "build_blocks"]
@@ -358,9 +358,7 @@ def _rows_of_actions(
     first = available.argmax(axis=1) + np.arange(available.shape[0]) * n_actions
     source = np.where(available, np.arange(available.size).reshape(available.shape), first[:, None])
     source = source.ravel()
-    sizes, before = counts[source], np.cumsum(counts) - counts
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    take = np.repeat(before[source] - starts[:-1], sizes) + np.arange(starts[-1])
+    starts, take = rows_taken(np.concatenate([[0], np.cumsum(counts)]), source)
     return own[take], starts
 
 

@@ -44,7 +44,7 @@ from bisim_abstract._model.checks import (
     check_state_ids,
     dense_order,
 )
-from bisim_abstract._model.rows import Rows
+from bisim_abstract._model.rows import Rows, rows_taken
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
 if TYPE_CHECKING:
@@ -331,9 +331,7 @@ class TabularMDP(Rows):
         place = np.full(self.n_states, -1, np.int64)
         place[keep] = np.arange(keep.size)
         rows = (keep[:, None] * self.n_actions + np.arange(self.n_actions)).ravel()
-        sizes = np.diff(self.indptr)[rows]
-        indptr = np.concatenate([[0], np.cumsum(sizes)])
-        take = np.repeat(self.indptr[rows] - indptr[:-1], sizes) + np.arange(indptr[-1])
+        indptr, take = rows_taken(self.indptr, rows)
         indices = place[self.indices[take]]
         if indices.size and indices.min() < 0:
             bad = int(np.searchsorted(indptr, int(np.argmin(indices)), side="right")) - 1
@@ -625,10 +623,7 @@ def _padded(
     check_available(mask, rewards.shape)
     n, a = rewards.shape
     chosen = np.where(mask, np.arange(a), mask.argmax(axis=1)[:, None])
-    take = (np.arange(n)[:, None] * a + chosen).ravel()
-    sizes = np.diff(indptr)[take]
-    ptr = np.concatenate([[0], np.cumsum(sizes)])
-    entries = np.repeat(indptr[take] - ptr[:-1], sizes) + np.arange(ptr[-1])
+    ptr, entries = rows_taken(indptr, (np.arange(n)[:, None] * a + chosen).ravel())
     paid = np.take_along_axis(rewards, chosen, axis=1)
     return ptr, indices[entries], probs[entries], paid, mask
 

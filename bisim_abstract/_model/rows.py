@@ -13,6 +13,18 @@ from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._model.checks import check_rows
 
 
+def rows_taken(indptr: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
+    """Boundaries of some rows, one after another, and where their entries are now.
+
+    Args:
+        indptr: Boundaries of all rows.
+        rows: Those to take, in any order; one may be taken more than once.
+    """
+    sizes = np.diff(indptr)[rows]
+    taken = np.concatenate([[0], np.cumsum(sizes)])
+    return taken, np.repeat(indptr[rows] - taken[:-1], sizes) + np.arange(taken[-1])
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
     """Row `x * n_actions + a` holds where `x` leads under action `a`. Arrays are read-only.

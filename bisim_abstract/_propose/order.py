@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.rows import rows_taken
 
 __all__ = ["by_worth"]
 
@@ -31,9 +32,7 @@ def by_worth(mdp: TabularMDP, gamma: float) -> TabularMDP:
             values = worth.max(axis=1)
     order = np.argsort(-worth, axis=1, kind="stable")
     rows = (np.arange(n)[:, None] * n_actions + order).ravel()
-    sizes = np.diff(mdp.indptr)[rows]
-    indptr = np.concatenate([[0], np.cumsum(sizes)])
-    entries = np.repeat(mdp.indptr[rows] - indptr[:-1], sizes) + np.arange(indptr[-1])
+    indptr, entries = rows_taken(mdp.indptr, rows)
     return TabularMDP(
         indptr=indptr,
         indices=mdp.indices[entries],
