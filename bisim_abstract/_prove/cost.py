@@ -65,9 +65,9 @@ class Cost:
         """Seconds that are left; all of a budget, as a clock knows better what is left of it."""
         return self.patience if self.is_given else max(self.patience - self.spent, 0.0)
 
-    def affords(self, seconds: float, share: float = 1.0) -> bool:
-        """Whether so many seconds are within a share of what is left, or a clock decides."""
-        return self.is_given or seconds <= share * self.left
+    def affords(self, seconds: float) -> bool:
+        """Whether so many seconds are left, or a clock decides."""
+        return self.is_given or seconds <= self.left
 
     def spend(self, seconds: float) -> None:
         """Note what a piece of work is estimated to have taken."""
