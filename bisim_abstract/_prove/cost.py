@@ -84,7 +84,7 @@ class Cost:
             return MOST_SWEEPS
         if self.solving == SOLVING:
             return MOST_SOLVING
-        affordable = self.patience / max(n_pairs * self.backup, 1e-9)
+        affordable = self.left / max(n_pairs * self.backup, 1e-9)
         return int(np.clip(affordable, MOST_SOLVING, MOST_SWEEPS))
 
     def sweeps(self, n_pairs: int, count: int) -> float:
