@@ -77,6 +77,7 @@ class Result:
 TRANSPORT = ("exact/test_transport.py", "bounds/test_arms.py")
 ARMS = ("bounds/test_arms.py", "bounds/test_blocks.py")
 BLOCKS = ("bounds/test_blocks.py",)
+RELATIONS = ("bounds/test_relations.py", "prove/test_relations.py")
 GROUND = ("bounds/test_ground.py", "bounds/test_arms.py")
 METRIC = ("exact/test_metric.py",)
 CLASSES = ("exact/test_classes.py", "exact/test_metric.py")
@@ -121,6 +122,85 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "total = hi",
         TRANSPORT,
     ),
+    # -- relations -----------------------------------------------------------------------------
+    (
+        "lax: matches of one side only",
+        "lines = 2 * n_actions if is_lax else n_actions\n    size",
+        "lines = n_actions\n    size",
+        RELATIONS,
+    ),
+    (
+        "lax: the first match is taken for the smallest",
+        "if least[a, b] >= smallest:",
+        "if smallest < np.inf:",
+        RELATIONS,
+    ),
+    (
+        "lax: cheapest cells count where mass travels free",
+        "bottom, top = 0.0, max(top, reach)",
+        "top = max(top, reach)",
+        RELATIONS,
+    ),
+    (
+        "lax: blocks match their actions with any of their own",
+        "if not is_lax or s == t:\n            for a",
+        "if not is_lax:\n            for a",
+        RELATIONS,
+    ),
+    (
+        "lax: the largest of rewards by action",
+        'is_by_name = relation == "plain" and has_all',
+        "is_by_name = True",
+        RELATIONS,
+    ),
+    (
+        "lax: features with signs that differ",
+        "signs = np.where(np.arange(count) % 2 == 0, 1, -1)[:, None] * ones",
+        "signs = rng.choice([-1, 1], size=(count, n_actions))",
+        RELATIONS,
+    ),
+    (
+        "lax: means as features",
+        "return signs, np.zeros(count, np.int64)\n    rows",
+        "return signs, np.arange(count) % 2\n    rows",
+        RELATIONS,
+    ),
+    (
+        "lax: rewards by action keep cells apart",
+        'if self.relation == "plain":\n            if not self.has_sets:',
+        "if True:\n            if not self.has_sets:",
+        RELATIONS,
+    ),
+    (
+        "sets: states with different actions are compared by what they lack",
+        "if not is_lax and blocks.sets[s] != blocks.sets[t]:",
+        "if False:",
+        RELATIONS,
+    ),
+    (
+        "sets: different actions are no distance",
+        "upper[differ] = self.diameter",
+        "upper[differ] = self.diameter / 2.0",
+        RELATIONS,
+    ),
+    (
+        "renaming: intervals of the first row only",
+        "high=np.maximum.reduceat(high, starts[:-1]).reshape(shape),",
+        "high=high[starts[:-1]].reshape(shape),",
+        RELATIONS,
+    ),
+    (
+        "correspondence: without what follows",
+        "found = (gap + gamma * out) * (1.0 + 16.0 * EPS) + TINY",
+        "found = gap * (1.0 + 16.0 * EPS) + TINY",
+        ("prove/test_relations.py",),
+    ),
+    (
+        "correspondence: the model's own actions",
+        "other = _called(renaming)[model, renaming[states, actions]]",
+        "other = actions",
+        ("prove/test_relations.py",),
+    ),
     # -- arms ----------------------------------------------------------------------------------
     (
         "arms: no rounding below",
@@ -136,26 +216,26 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "arms: one radius for two rows",
-        "free = radius[s, a] + radius[t, a]",
-        "free = radius[s, a]",
+        "free = blocks.radius[s, a] + blocks.radius[t, b]\n    if free > 0.0:",
+        "free = blocks.radius[s, a]\n    if free > 0.0:",
         ARMS,
     ),
     (
         "arms: the smaller spare",
-        "without = max(spare[s, a], spare[t, a])",
-        "without = min(spare[s, a], spare[t, a])",
+        "without = max(blocks.spare[s, a], blocks.spare[t, b])",
+        "without = min(blocks.spare[s, a], blocks.spare[t, b])",
         ARMS,
     ),
     (
         "arms: one short for two rows",
-        "free = without + (short[s, a] + short[t, a])",
-        "free = without + short[s, a]",
+        "free = without + (blocks.short[s, a] + blocks.short[t, b])",
+        "free = without + blocks.short[s, a]",
         ARMS,
     ),
     (
         "arms: the spare share is not left",
-        "free = without + (short[s, a] + short[t, a])",
-        "free = short[s, a] + short[t, a]",
+        "free = without + (blocks.short[s, a] + blocks.short[t, b])",
+        "free = blocks.short[s, a] + blocks.short[t, b]",
         ARMS,
     ),
     (
@@ -227,8 +307,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "blocks: blocks of little mass are out of reach",
-        "cell += 1\n                    if c > top:",
-        "cell += 1\n                    if c > top and min(line, place_q[j]) >= 0:",
+        "cell += 1\n            if c > top:",
+        "cell += 1\n            if c > top and min(line, place_q[j]) >= 0:",
         BLOCKS,
     ),
     (
@@ -246,8 +326,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     # -- what uncovered pairs read -------------------------------------------------------------
     (
         "ground: the diameter is not rounded up",
-        "inflation = 1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma)",
-        "inflation = 1.0",
+        "far = span / (1.0 - gamma) * (1.0 + 16.0 * EPS + 16.0 * EPS / (1.0 - gamma))",
+        "far = span / (1.0 - gamma)",
         GROUND,
     ),
     (
@@ -258,8 +338,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "ground: the upper start is not rounded up",
-        "return lower, (span + self.gamma * self.diameter) * (1.0 + 4.0 * EPS) + tiny",
-        "return lower, span + self.gamma * self.diameter + tiny",
+        "upper = (span + self.gamma * self.diameter) * (1.0 + 4.0 * EPS) + tiny",
+        "upper = span + self.gamma * self.diameter + tiny",
         GROUND,
     ),
     # -- metric and classes --------------------------------------------------------------------
@@ -277,8 +357,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "metric: no rounding of a residual",
-        "best_lower = max(best_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)",
-        "best_lower = max(best_lower, gap + gamma * lower)",
+        "least_lower = min(least_lower, (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY)",
+        "least_lower = min(least_lower, gap + gamma * lower)",
         METRIC,
     ),
     (
@@ -368,8 +448,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "refinement: witnesses in place of those that bounds rest on",
-        'if features.witnesses is not None:\n            return ""',
-        'if False:\n            return ""',
+        "if features.witnesses is not None or self._is_out_of_reach(tau):",
+        "if self._is_out_of_reach(tau):",
         ("test_refinement.py",),
     ),
     # -- refinement ----------------------------------------------------------------------------
@@ -653,32 +733,32 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "kernels: backups below without rounding",
-        "proved_low = max(proved_low, (gap + gamma * less) * down - TINY)",
-        "proved_low = max(proved_low, gap + gamma * less)",
+        "least[a, col] = max(least[a, col], (base + gamma * less) * down - TINY)",
+        "least[a, col] = max(least[a, col], base + gamma * less)",
         CHECKER,
     ),
     (
         "kernels: backups above without rounding",
-        "proved_high = max(proved_high, (span + gamma * more) * up + TINY)",
-        "proved_high = max(proved_high, span + gamma * more)",
+        "most[a, col] = (base + gamma * more) * up + TINY\n                if is_low and",
+        "most[a, col] = base + gamma * more\n                if is_low and",
         CHECKER,
     ),
     (
         "kernels: one radius for two rows",
-        "away = (radius[s, action] + radius[t, action]) * (1.0 + 2.0 * U)",
-        "away = radius[s, action] * (1.0 + 2.0 * U)",
+        "free = (radius[s, a] + radius[t, b]) * (1.0 + 2.0 * U)",
+        "free = radius[s, a] * (1.0 + 2.0 * U)",
         CHECKER,
     ),
     (
         "kernels: one short for two rows",
-        "left = (without + (short[s, action] + short[t, action])) * (1.0 + 4.0 * U)",
-        "left = (without + short[s, action]) * (1.0 + 4.0 * U)",
+        "free = (without + (short[s, a] + short[t, b])) * (1.0 + 4.0 * U)",
+        "free = (without + short[s, a]) * (1.0 + 4.0 * U)",
         CHECKER,
     ),
     (
         "kernels: the smaller spare",
-        "without = max(spare[s, action], spare[t, action])",
-        "without = min(spare[s, action], spare[t, action])",
+        "without = max(spare[s, a], spare[t, b])",
+        "without = min(spare[s, a], spare[t, b])",
         CHECKER,
     ),
     (
@@ -732,7 +812,7 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "exact: one radius for two rows",
-        "free += Fraction(float(table.radius[second, action]))",
+        "free += Fraction(float(table.radius[second, other]))",
         "free += Fraction(0)",
         CHECKER,
     ),
@@ -750,14 +830,14 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "exact: what members lack is not looked at",
-        "if lacks > Fraction(float(table.short[block, action])):",
-        "if lacks > 2 + Fraction(float(table.short[block, action])):",
+        "if lacks > Fraction(float(table.short[block, name])):",
+        "if lacks > 2 + Fraction(float(table.short[block, name])):",
         CHECKER,
     ),
     (
         "exact: the spare share is not left",
-        "least = min(kappa, (1 - sigma) * least + rest * kappa)",
-        "least = min(kappa, (1 - sigma) * least + (rest - sigma) * kappa)",
+        "return span + gamma * min(kappa, (1 - sigma) * least + rest * kappa)",
+        "return span + gamma * min(kappa, (1 - sigma) * least + (rest - sigma) * kappa)",
         CHECKER,
     ),
     # -- values --------------------------------------------------------------------------------
