@@ -9,7 +9,7 @@ import pytest
 
 from bisim_abstract import TabularMDP, value_iteration
 from bisim_abstract._base.resources import Resources
-from bisim_abstract._base.types import IntArray
+from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract._bounds.features import value_features
@@ -17,7 +17,7 @@ from bisim_abstract._bounds.jumps import jump
 from bisim_abstract._model.renaming import check_renaming, own_names, used_names
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract.errors import InvalidArgumentError
-from tests.support.oracles import compared_pair
+from tests.support.oracles import compared_pair, partial_exact
 from tests.support.relations import renamed_mdp
 
 RELATIONS = ("plain", "lax")
@@ -364,3 +364,48 @@ def test_positions_found_anew_give_the_same(relation: str) -> None:
         found.append((arms.lower, arms.upper))
     assert (found[0][0] == found[1][0]).all()
     assert (found[0][1] == found[1][1]).all()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_backups_of_blocks_are_what_they_should_be(seed: int) -> None:
+    """By definition and in fractions: each action with the one most like it, radii for free."""
+    rng = np.random.default_rng(seed)
+    mdp = renamed_mdp(seed, n=8, noise=0.1, missing=0.1)
+    labels = rng.integers(4, size=8)
+    model = build_blocks(mdp, labels, renaming=match_actions(mdp, labels))
+    arms = Arms(mdp, GAMMA, model=model, relation="lax", resources=Resources(threads=1))
+    arms.start_diagonal()
+    arms.cover_all()
+    for _ in range(int(rng.integers(6))):
+        arms.sweep()
+    table = np.zeros((arms.n, arms.n))
+    first, second = arms.pairs()
+    table[first, second] = table[second, first] = arms.lower
+    found = arms.backup(arms.ground_costs(is_upper=False), is_upper=False)
+    for k, (s, t) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+        if s == t:
+            continue
+        one, two = (np.flatnonzero(model.available[x]).tolist() for x in (s, t))
+        differ = [[compared_blocks(model, table, s, a, t, b) for b in two] for a in one]
+        truth = max(max(map(min, differ)), max(map(min, zip(*differ, strict=True))))
+        assert Fraction(float(found[k])) <= truth
+        assert float(truth) - found[k] <= 1e-12
+
+
+def compared_blocks(
+    model: BlockModel, table: FloatArray, s: int, a: int, t: int, b: int
+) -> Fraction:
+    """A lower bound on what members' actions differ by: both radii of the mass travel free."""
+    low, high = (Fraction(float(x)) for x in (model.low[s, a], model.high[t, b]))
+    other, top = (Fraction(float(x)) for x in (model.low[t, b], model.high[s, a]))
+    gap = max(Fraction(0), low - high, other - top)
+    rows = []
+    for block, action in ((s, a), (t, b)):
+        at = block * model.n_actions + action
+        span = slice(model.indptr[at], model.indptr[at + 1])
+        rows.append((model.indices[span].tolist(), model.probs[span].tolist()))
+    (x, p), (y, q) = rows
+    cost = [[Fraction(float(table[i, j])) for j in y] for i in x]
+    free = Fraction(float(model.radius[s, a])) + Fraction(float(model.radius[t, b]))
+    moved = Fraction(0) if free >= 1 else partial_exact(cost, p, q, free)
+    return gap + Fraction(GAMMA) * moved
