@@ -366,30 +366,38 @@ def test_positions_found_anew_give_the_same(relation: str) -> None:
     assert (found[0][1] == found[1][1]).all()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_backups_of_blocks_are_what_they_should_be(seed: int) -> None:
     """By definition and in fractions: each action with the one most like it, radii for free."""
     rng = np.random.default_rng(seed)
-    mdp = renamed_mdp(seed, n=8, noise=0.1, missing=0.1)
-    labels = rng.integers(4, size=8)
-    model = build_blocks(mdp, labels, renaming=match_actions(mdp, labels))
+    n_blocks, n_actions = 5, 3
+    lengths = rng.integers(1, 3, size=n_blocks * n_actions)
+    low = np.round(rng.random((n_blocks, n_actions)), 1)
+    model = BlockModel(
+        labels=np.arange(2 * n_blocks) % n_blocks,
+        low=low,
+        high=low + rng.choice([0.0, 0.05], size=low.shape),
+        indptr=np.concatenate([[0], np.cumsum(lengths)]),
+        indices=np.concatenate([np.sort(rng.permutation(n_blocks)[:k]) for k in lengths]),
+        probs=np.concatenate([rng.dirichlet(np.ones(k)) for k in lengths]),
+        radius=rng.choice([0.0, 0.1, 0.3, 0.6], size=low.shape),
+    )
+    mdp = renamed_mdp(seed, n=2 * n_blocks)  # which has no part in a backup
     arms = Arms(mdp, GAMMA, model=model, relation="lax", resources=Resources(threads=1))
-    arms.start_diagonal()
     arms.cover_all()
-    for _ in range(int(rng.integers(6))):
-        arms.sweep()
-    table = np.zeros((arms.n, arms.n))
-    first, second = arms.pairs()
-    table[first, second] = table[second, first] = arms.lower
-    found = arms.backup(arms.ground_costs(is_upper=False), is_upper=False)
-    for k, (s, t) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
-        if s == t:
-            continue
-        one, two = (np.flatnonzero(model.available[x]).tolist() for x in (s, t))
-        differ = [[compared_blocks(model, table, s, a, t, b) for b in two] for a in one]
-        truth = max(max(map(min, differ)), max(map(min, zip(*differ, strict=True))))
-        assert Fraction(float(found[k])) <= truth
-        assert float(truth) - found[k] <= 1e-12
+    table = np.zeros((n_blocks, n_blocks))
+    table[np.triu_indices(n_blocks)] = rng.random(n_blocks * (n_blocks + 1) // 2) + 0.2
+    table = np.maximum(table, table.T)
+    values = table[arms.ground_pairs()]
+    values[0] = 0.0
+    found = arms.backup(values, is_upper=False)
+    actions = range(n_actions)
+    for k, (s, t) in enumerate(zip(*(x.tolist() for x in arms.pairs()), strict=True)):
+        if s != t:
+            differ = [[compared_blocks(model, table, s, a, t, b) for b in actions] for a in actions]
+            truth = max(max(map(min, differ)), max(map(min, zip(*differ, strict=True))))
+            assert Fraction(float(found[k])) <= truth
+            assert float(truth) - found[k] <= 1e-12
 
 
 def compared_blocks(
