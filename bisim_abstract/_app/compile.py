@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bisim_abstract._base.parallel import thread_count
+from bisim_abstract._base.parallel import read_only, thread_count
 from bisim_abstract._base.progress import COMPILE
 from bisim_abstract._base.types import Progress, ProgressCallback
 from bisim_abstract._bounds.arms import Arms
@@ -193,7 +193,7 @@ def _compile_arms() -> None:
         jump(arms, is_upper=True)
     for reward_radius in (0.0, 0.1):  # sets of rewards, or of intervals
         low = _model().rewards
-        high = low if reward_radius == 0.0 else low + reward_radius
+        high = low if reward_radius == 0.0 else read_only(low + reward_radius)
         starts = Starts.of(low, high, GAMMA, relation="lax", lower="reward", upper="reward")
         starts.read(np.array([0]), np.array([1]))
 

@@ -44,10 +44,11 @@ estimated = estimate_mdp(*steps, n_states=5, n_actions=2, reward_range=(0, 1))
 with watching() as compiled:
     for mdp in (grouped_mdp(60, 4, noise=0.02, seed=0)[0], sparse_mdp(40, seed=0), estimated,
                 extract_mdp("FrozenLake-v1"), extract_mdp("CliffWalking-v1")):
-        for options in ({}, {"tau": "auto"}, {"tau": 0.1, "method": Covering()}):
-            verify(mdp, certify(mdp, 0.9, **options))
+        for relation in ("plain", "lax"):
+            for options in ({}, {"tau": "auto"}, {"tau": 0.1, "method": Covering()}):
+                verify(mdp, certify(mdp, 0.9, relation=relation, **options))
+            bisimulation_metric(mdp, 0.9, relation=relation)
         single_build(mdp, 0.9, tau=0.1)
-        bisimulation_metric(mdp, 0.9)
     solve_transport([[1.0, 2.0]], [1.0], [0.5, 0.5])
     spanning.FEW_CELLS, levels.MOST_BLOCK_PAIRS = 0, 1  # as if blocks were many
     certify(grouped_mdp(60, 4, noise=0.02, seed=0)[0], 0.9, tau="auto")
