@@ -15,6 +15,7 @@ from bisim_abstract import (
     verify,
 )
 from bisim_abstract.wrappers import AbstractedEnv, RoomsGridEnv, extract_mdp, make_env
+from tests.support.models import TAXI
 
 GAMMA = 0.9
 
@@ -50,7 +51,7 @@ def test_mirrored_rooms_from_certificate_to_deployed_agent(dynamics: str) -> Non
 @pytest.mark.parametrize("relation", ["plain", "lax"])
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
 def test_taxi_with_masks(relation: str, dynamics: str) -> None:
-    env = make_env("Taxi-v3")
+    env = make_env(TAXI)
     mdp = extract_mdp(env, action_masks=True)
     assert mdp.has_action_sets
     certificate = certify(mdp, GAMMA, relation=relation)
@@ -79,6 +80,6 @@ def test_one_call() -> None:
     )
     assert small.certificate.relation == "lax"
     assert small.observation_space == Discrete(6)
-    masked = abstract_env("Taxi-v3", gamma=GAMMA, action_masks=True)
+    masked = abstract_env(TAXI, gamma=GAMMA, action_masks=True)
     assert masked.certificate.apart is not None
     assert "different actions" in masked.certificate.summary()
