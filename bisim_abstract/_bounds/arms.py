@@ -58,7 +58,7 @@ LOOKUP = (
     *("first", "second", "indptr", "indices", "n_blocks", "available", "sets", "is_lax"),
     *("is_point", "slots", "places"),
 )
-# What backups know of blocks, in the order of `transport.BlockArrays`.
+# What backups know of blocks, in the order of `arm_kernel`.
 BLOCKS = (
     *("indptr", "indices", "probs", "normalised_probs", "low", "high", "radius", "spare", "short"),
     *("available", "sets"),

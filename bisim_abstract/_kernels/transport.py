@@ -905,28 +905,7 @@ def keep_kernel(
     return total
 
 
-class BlockArrays(NamedTuple):
-    """What backups of block pairs know of blocks, as `BlockModel` has it.
-
-    The centre rows as stored (weights) and divided by their sums (probs); low, high, radius, spare,
-    short and available (blocks, actions); sets (blocks), equal numbers for blocks with the same
-    actions.
-    """
-
-    indptr: IntArray
-    indices: IntArray
-    weights: FloatArray
-    probs: FloatArray
-    low: FloatArray
-    high: FloatArray
-    radius: FloatArray
-    spare: FloatArray
-    short: FloatArray
-    available: BoolArray
-    sets: IntArray
-
-
-@inner
+@inlined
 def actions_backup_kernel(
     s: int,
     a: int,
@@ -934,7 +913,15 @@ def actions_backup_kernel(
     b: int,
     cell: int,
     positions: AnyIntArray,
-    blocks: BlockArrays,
+    indptr: IntArray,
+    indices: IntArray,
+    weights: FloatArray,
+    probs: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    radius: FloatArray,
+    spare: FloatArray,
+    short: FloatArray,
     gamma: float,
     reach: float,
     is_upper: bool,
@@ -943,14 +930,17 @@ def actions_backup_kernel(
     place_p: IntArray,
     place_q: IntArray,
     work: Scratch,
-    note: FloatArray,
+    out: FloatArray,
+    pair: int,
+    begin_note: int,
+    end_note: int,
 ) -> float:
     """One certified backup of action a of block s against action b of block t.
 
     In: positions from `cell` on: where in `values` the costs of the cells of both supports stand;
-    reach: no ground cost outside the supports is larger; least: what does not exceed it may be
-    answered by 0. Out: note, if it has room: the line of a pair of actions as in `arm_kernel`.
-    Scratch: place_p, place_q, work.
+    blocks as in `arm_kernel`; reach: no ground cost outside the supports is larger; least: what
+    does not exceed it may be answered by 0. Out: of `out` the columns begin_note to end_note of the
+    pair, if there are any: a line as in `arm_kernel`. Scratch: place_p, place_q, work.
 
     Why bounds, for members x and y with rows within t and t' of the centres c and c':
     - Rewards: |R(x) - R(y)| lies between the gap and the span of the two intervals.
@@ -970,18 +960,17 @@ def actions_backup_kernel(
       below 4·EPS per line.
     """
     cost, mass_p, mass_q = work.cost, work.mass_p, work.mass_q
-    indptr, low, high = blocks.indptr, blocks.low, blocks.high
     n_actions = low.shape[1]
     p, q = s * n_actions + a, t * n_actions + b
-    rows = some_masses_kernel(p, indptr, blocks.probs, mass_p, place_p)
-    cols = some_masses_kernel(q, indptr, blocks.probs, mass_q, place_q)
+    rows = some_masses_kernel(p, indptr, probs, mass_p, place_p)
+    cols = some_masses_kernel(q, indptr, probs, mass_q, place_q)
     length_p, length_q = indptr[p + 1] - indptr[p], indptr[q + 1] - indptr[q]
     without = 0.0
     if is_upper:
-        without = max(blocks.spare[s, a], blocks.spare[t, b])
-        free = without + (blocks.short[s, a] + blocks.short[t, b])
+        without = max(spare[s, a], spare[t, b])
+        free = without + (short[s, a] + short[t, b])
     else:
-        free = blocks.radius[s, a] + blocks.radius[t, b]
+        free = radius[s, a] + radius[t, b]
     if free > 0.0:
         free *= 1.0 + 4.0 * EPS
     if rows < length_p or cols < length_q:
@@ -1005,9 +994,9 @@ def actions_backup_kernel(
     else:
         gap = max(0.0, low[s, a] - high[t, b], low[t, b] - high[s, a])
     most = max(top, reach) if free > 0.0 else top
-    if (gap + gamma * most) * (1.0 + 4.0 * EPS) + TINY <= least and note.size == 0:
+    if (gap + gamma * most) * (1.0 + 4.0 * EPS) + TINY <= least and begin_note == end_note:
         return 0.0
-    is_still = same_row_kernel(p, q, indptr, blocks.indices, blocks.weights)
+    is_still = same_row_kernel(p, q, indptr, indices, weights)
     if is_still:
         for i in range(rows):
             if cost[i * stride + i] > 0.0:
@@ -1033,7 +1022,8 @@ def actions_backup_kernel(
         value = (gap + gamma * upper) * (1.0 + 4.0 * EPS) + TINY
     else:
         value = (gap + gamma * lower) * (1.0 - 4.0 * EPS) - TINY
-    if note.size > 0:
+    if end_note > begin_note:
+        note = out[pair, begin_note:end_note]
         total = 0.0
         note[:] = 0.0
         if not is_capped and not is_still and free < 1.0 and top > 0.0:
@@ -1050,13 +1040,20 @@ def actions_backup_kernel(
     return float(value)
 
 
-@inner
+@inlined
 def estimate_actions_kernel(
     s: int,
     t: int,
     cell: int,
     positions: AnyIntArray,
-    blocks: BlockArrays,
+    indptr: IntArray,
+    probs: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    radius: FloatArray,
+    spare: FloatArray,
+    short: FloatArray,
+    available: BoolArray,
     gamma: float,
     reach: float,
     is_upper: bool,
@@ -1073,11 +1070,10 @@ def estimate_actions_kernel(
     cheapest and the dearest cell tell. The cheapest cell tells nothing where some of the mass
     travels free, or takes no part.
     """
-    n_actions = blocks.low.shape[1]
-    indptr, low, high = blocks.indptr, blocks.low, blocks.high
+    n_actions = low.shape[1]
     for a in range(n_actions):
         for b in range(n_actions):
-            if not blocks.available[s, a] or not blocks.available[t, b]:
+            if not available[s, a] or not available[t, b]:
                 continue
             p, q = s * n_actions + a, t * n_actions + b
             begins[a, b] = cell
@@ -1090,19 +1086,17 @@ def estimate_actions_kernel(
                 top = max(top, c)
             if is_upper:
                 gap = max(high[s, a] - low[t, b], high[t, b] - low[s, a])
-                free = max(blocks.spare[s, a], blocks.spare[t, b]) + (
-                    blocks.short[s, a] + blocks.short[t, b]
-                )
+                free = max(spare[s, a], spare[t, b]) + (short[s, a] + short[t, b])
             else:
                 gap = max(0.0, low[s, a] - high[t, b], low[t, b] - high[s, a])
-                free = blocks.radius[s, a] + blocks.radius[t, b]
+                free = radius[s, a] + radius[t, b]
             if free > 0.0:
                 bottom, top = 0.0, max(top, reach)
             for k in range(indptr[p], indptr[p + 1]):
-                if blocks.probs[k] <= NOTHING:
+                if probs[k] <= NOTHING:
                     bottom = 0.0
             for k in range(indptr[q], indptr[q + 1]):
-                if blocks.probs[k] <= NOTHING:
+                if probs[k] <= NOTHING:
                     bottom = 0.0
             least[a, b] = (gap + gamma * bottom) * (1.0 - 4.0 * EPS) - TINY
             most[a, b] = (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY
@@ -1142,9 +1136,11 @@ def arm_kernel(
 
     In: first and second (pairs), the blocks of each pair; positions: for every pair from
     `begin` on, every two actions that are compared, and cell of their supports, where in `values`
-    its ground cost stands; offset (end - begin + 1), where each pair's positions begin; arrays,
-    those of `BlockArrays` (a plain tuple: the cache of compiled code could not be read any more
-    where a class of arguments had another name since); widest, the
+    its ground cost stands; offset (end - begin + 1), where each pair's positions begin; arrays, of
+    blocks: indptr and indices of their centre rows, these as stored (weights) and divided by their
+    sums (probs); low, high, radius, spare, short and available (blocks, actions); sets (blocks),
+    equal numbers for blocks with the same actions (a plain tuple: what is compiled and kept could
+    not be read any more where a class of arguments has another name since); widest, the
     longest row; is_lax: whether every action is compared with all of the other block, or with the
     one of its name; apart: the distance of blocks with different actions, if not; reach: no ground
     cost outside the supports is larger (0 if members reach nothing outside).
@@ -1163,20 +1159,8 @@ def arm_kernel(
     has one of its name in the other, which bounds the smallest above. A line is given up once it is
     at most what another has reached, as the maximum does not change then.
     """
-    blocks = BlockArrays(
-        arrays[0],
-        arrays[1],
-        arrays[2],
-        arrays[3],
-        arrays[4],
-        arrays[5],
-        arrays[6],
-        arrays[7],
-        arrays[8],
-        arrays[9],
-        arrays[10],
-    )
-    n_actions = blocks.low.shape[1]
+    indptr, indices, weights, probs, low, high, radius, spare, short, available, sets = arrays
+    n_actions = low.shape[1]
     work = scratch_kernel(widest + 1)
     place_p, place_q = np.empty(widest, np.int64), np.empty(widest, np.int64)
     room = n_actions if is_lax else 0
@@ -1194,124 +1178,110 @@ def arm_kernel(
         best = 0.0
         out[at] = 0.0
         is_asked = out.shape[1] > 1
-        if not is_lax and blocks.sets[s] != blocks.sets[t]:
+        if not is_lax and sets[s] != sets[t]:
             out[at, 0] = apart
             if is_asked:
                 out[at, 1] = apart
             continue
-        if not is_lax or s == t:
-            for a in range(n_actions):
-                if not blocks.available[s, a]:
-                    continue
-                value = actions_backup_kernel(
-                    s,
-                    a,
-                    t,
-                    a,
-                    cell,
-                    positions,
-                    blocks,
-                    gamma,
-                    reach,
-                    is_upper,
-                    best,
-                    values,
-                    place_p,
-                    place_q,
-                    work,
-                    out[at, 1 + a * size : 1 + (a + 1) * size],
-                )
-                best = max(best, value)
-                p, q = s * n_actions + a, t * n_actions + a
-                cell += (blocks.indptr[p + 1] - blocks.indptr[p]) * (
-                    blocks.indptr[q + 1] - blocks.indptr[q]
-                )
-            out[at, 0] = best
-            continue
-        estimate_actions_kernel(
-            s,
-            t,
-            cell,
-            positions,
-            blocks,
-            gamma,
-            reach,
-            is_upper,
-            values,
-            begins,
-            known,
-            least,
-            most,
-        )
-        for line in range(lines):
+        is_named = not is_lax or s == t
+        if not is_named:
+            estimate_actions_kernel(
+                s,
+                t,
+                cell,
+                positions,
+                indptr,
+                probs,
+                low,
+                high,
+                radius,
+                spare,
+                short,
+                available,
+                gamma,
+                reach,
+                is_upper,
+                values,
+                begins,
+                known,
+                least,
+                most,
+            )
+        for line in range(n_actions if is_named else lines):
             is_first = line < n_actions
             own = line if is_first else line - n_actions
             one, two = (s, t) if is_first else (t, s)
-            if not blocks.available[one, own]:
+            if not available[one, own]:
                 continue
-            # The most promising one first: it lets others be passed over.
-            likely, bound = -1, np.inf
-            for other in range(n_actions):
-                if blocks.available[two, other]:
-                    high = most[own, other] if is_first else most[other, own]
-                    if likely < 0 or high < bound:
-                        likely, bound = other, high
-            if bound <= best and not is_asked:
-                continue
+            likely, bound = own, np.inf
+            if not is_named:
+                # The most promising one first: it lets others be passed over.
+                likely = -1
+                for other in range(n_actions):
+                    if available[two, other]:
+                        top = most[own, other] if is_first else most[other, own]
+                        if likely < 0 or top < bound:
+                            likely, bound = other, top
+                if bound <= best and not is_asked:
+                    continue
             smallest, match = np.inf, likely
-            for k in range(-1, n_actions):
-                other = likely if k < 0 else k
-                if not blocks.available[two, other] or k == likely:
+            # First the likely one, then the others, and last, if asked for, that of the smallest
+            # once more. One place that calls: compiling takes as long as all of them together.
+            for k in range(-1, 0 if is_named else n_actions + 1):
+                is_last = k == n_actions
+                if is_last and not is_asked:
+                    break
+                other = match if is_last else (likely if k < 0 else k)
+                if not is_last and (k == likely or not available[two, other]):
                     continue
                 a, b = (own, other) if is_first else (other, own)
-                value = known[a, b]
-                if np.isnan(value):
-                    if least[a, b] >= smallest:
+                begin_cell = cell
+                if not is_named:
+                    begin_cell = begins[a, b]
+                    if not is_last and np.isnan(known[a, b]) and least[a, b] >= smallest:
                         continue
+                value = known[a, b] if not is_named and not is_last else np.nan
+                if np.isnan(value):
+                    is_noted = is_named or is_last
                     value = actions_backup_kernel(
                         s,
                         a,
                         t,
                         b,
-                        begins[a, b],
+                        begin_cell,
                         positions,
-                        blocks,
+                        indptr,
+                        indices,
+                        weights,
+                        probs,
+                        low,
+                        high,
+                        radius,
+                        spare,
+                        short,
                         gamma,
                         reach,
                         is_upper,
-                        -1.0,
+                        best if is_named else -1.0,
                         values,
                         place_p,
                         place_q,
                         work,
-                        out[at, 1:1],
+                        out,
+                        at,
+                        1 + line * size,
+                        1 + (line + is_noted) * size,
                     )
-                    known[a, b] = value
+                    if not is_named:
+                        known[a, b] = value
                 if value < smallest:
                     smallest, match = value, other
                 if smallest <= best and not is_asked:
                     break
             best = max(best, smallest)
-            if is_asked:
-                a, b = (own, match) if is_first else (match, own)
-                actions_backup_kernel(
-                    s,
-                    a,
-                    t,
-                    b,
-                    begins[a, b],
-                    positions,
-                    blocks,
-                    gamma,
-                    reach,
-                    is_upper,
-                    -1.0,
-                    values,
-                    place_p,
-                    place_q,
-                    work,
-                    out[at, 1 + line * size : 1 + (line + 1) * size],
-                )
+            if is_named:
+                p, q = s * n_actions + own, t * n_actions + own
+                cell += (indptr[p + 1] - indptr[p]) * (indptr[q + 1] - indptr[q])
         out[at, 0] = best
 
 

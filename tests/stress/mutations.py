@@ -131,8 +131,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "lax: the first match is taken for the smallest",
-        "if least[a, b] >= smallest:",
-        "if smallest < np.inf:",
+        "if not is_last and np.isnan(known[a, b]) and least[a, b] >= smallest:",
+        "if not is_last and smallest < np.inf:",
         RELATIONS,
     ),
     (
@@ -143,8 +143,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "lax: blocks match their actions with any of their own",
-        "if not is_lax or s == t:\n            for a",
-        "if not is_lax:\n            for a",
+        "is_named = not is_lax or s == t",
+        "is_named = not is_lax",
         RELATIONS,
     ),
     (
@@ -173,8 +173,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "sets: states with different actions are compared by what they lack",
-        "if not is_lax and blocks.sets[s] != blocks.sets[t]:",
-        "if False:",
+        "if not is_lax and sets[s] != sets[t]:\n            out",
+        "if False:\n            out",
         RELATIONS,
     ),
     (
@@ -216,26 +216,26 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "arms: one radius for two rows",
-        "free = blocks.radius[s, a] + blocks.radius[t, b]\n    if free > 0.0:",
-        "free = blocks.radius[s, a]\n    if free > 0.0:",
+        "free = radius[s, a] + radius[t, b]\n    if free > 0.0:",
+        "free = radius[s, a]\n    if free > 0.0:",
         ARMS,
     ),
     (
         "arms: the smaller spare",
-        "without = max(blocks.spare[s, a], blocks.spare[t, b])",
-        "without = min(blocks.spare[s, a], blocks.spare[t, b])",
+        "without = max(spare[s, a], spare[t, b])\n        free",
+        "without = min(spare[s, a], spare[t, b])\n        free",
         ARMS,
     ),
     (
         "arms: one short for two rows",
-        "free = without + (blocks.short[s, a] + blocks.short[t, b])",
-        "free = without + blocks.short[s, a]",
+        "free = without + (short[s, a] + short[t, b])",
+        "free = without + short[s, a]",
         ARMS,
     ),
     (
         "arms: the spare share is not left",
-        "free = without + (blocks.short[s, a] + blocks.short[t, b])",
-        "free = blocks.short[s, a] + blocks.short[t, b]",
+        "free = without + (short[s, a] + short[t, b])",
+        "free = short[s, a] + short[t, b]",
         ARMS,
     ),
     (
@@ -757,8 +757,8 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "kernels: the smaller spare",
-        "without = max(spare[s, a], spare[t, b])",
-        "without = min(spare[s, a], spare[t, b])",
+        "without = max(spare[s, a], spare[t, b])\n                n = drop",
+        "without = min(spare[s, a], spare[t, b])\n                n = drop",
         CHECKER,
     ),
     (
