@@ -45,6 +45,7 @@ from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.policies import lift_table, uniform_policy
 from bisim_abstract._model.renaming import RELATIONS, own_names
+from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["prove_value"]
@@ -253,8 +254,6 @@ def matched_actions(mdp: TabularMDP, labels: npt.ArrayLike, relation: str) -> In
     check_choice("relation", relation, RELATIONS)
     if relation == "plain":
         return None
-    from bisim_abstract._propose.renaming import match_actions
-
     clusters, _ = set_end_apart(as_labels(labels, mdp.n_states), mdp.terminal_state)
     return match_actions(mdp, clusters)
 

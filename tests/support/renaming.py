@@ -48,20 +48,6 @@ def random_renaming(
     return renaming
 
 
-def match_by_reward(mdp: TabularMDP, labels: Sequence[int] | Ints) -> Ints:
-    """Names by rank of what actions pay: the first name for what pays most."""
-    clusters = np.asarray(labels)
-    renaming = np.full(mdp.rewards.shape, -1)
-    for cluster in np.unique(clusters):
-        members = np.flatnonzero(clusters == cluster)
-        count = int(mdp.available[members].sum(axis=1).min())
-        for x in members:
-            own = np.flatnonzero(mdp.available[x])
-            ranked = own[np.argsort(-mdp.rewards[x, own], kind="stable")]
-            renaming[x, ranked] = np.minimum(np.arange(own.size), count - 1)
-    return renaming
-
-
 def taken(mdp: TabularMDP, renaming: Ints | None, state: int, name: int) -> int:
     """What a state does if it is told a name: its first action of that name, or its first."""
     own = [a for a in range(mdp.n_actions) if mdp.available[state, a]]
