@@ -1,6 +1,6 @@
 """`python -m bisim_abstract` is the command `bisim-abstract`."""
 
-from bisim_abstract._app.cli import console
-
 if __name__ == "__main__":
+    from bisim_abstract._app.cli import console
+
     console()

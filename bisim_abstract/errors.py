@@ -31,9 +31,38 @@ __all__ = [
     "VerificationError",
 ]
 
+SPACES = {ord(char): " " for char in "\n\t"}
+
+
+def without_controls(text: str, *, but: str = "\n\t") -> str:
+    """The text with a mark in place of every character that is not for reading.
+
+    Args:
+        text: Any text.
+        but: Characters that stay all the same.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in but else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
+
 
 class BisimError(Exception):
-    """Root of the tree: catch this to catch everything the package raises on purpose."""
+    """Root of the tree: catch this to catch everything the package raises on purpose.
+
+    Messages quote what files hold. Whatever that is, they have one line and no control characters:
+    a terminal shows them and does nothing else.
+    """
+
+    def __init__(self, *args: object) -> None:
+        # Line ends of others (a failed import tells a story) become spaces.
+        super().__init__(
+            *(
+                without_controls(each.translate(SPACES), but="") if isinstance(each, str) else each
+                for each in args
+            )
+        )
 
 
 class InvalidArgumentError(BisimError, ValueError):

@@ -9,11 +9,15 @@ import hashlib
 import json
 import os
 import re
+import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from bisim_abstract._base.untrusted import kind_in_words, open_regular
+from bisim_abstract.errors import FileFormatError
 
 UNFINISHED = re.compile(r"\.[0-9a-f]{12}\.\d+\.\d+\.part")
 
@@ -23,9 +27,13 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     """A file to write to, which takes this path's place at the end.
 
     It is written beside the target, synced and renamed: an interruption leaves the old file or
-    the new one, never half of it. What a killed writer left at this path is removed.
+    the new one, never half of it. What a killed writer left at this path is removed. A link stays,
+    and what it names is replaced.
+
+    Raises:
+        OSError: If something lies there that is no regular file, or it cannot be written.
     """
-    target = Path(path)
+    target = replaceable(path)
     # Different for every writer at this path.
     writer = f"{os.getpid()}.{threading.get_ident()}"
     unfinished = target.with_name(f".{_mark(target)}.{writer}.part")
@@ -37,10 +45,40 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
             os.replace(unfinished, target)
     except OSError as error:
-        error.filename = str(target)  # the file that was asked for, not our temporary one
+        error.filename = str(path)  # the file that was asked for, not our temporary one
         raise
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def replaceable(path: str | Path) -> Path:
+    """Where a file of this path lies: there, or where a link leads, whether or not it is there yet.
+
+    Raises:
+        OSError: If what lies there is no regular file. A rename would put one in its place, and
+            nobody who opens a device or waits at a pipe would find it again.
+    """
+    target = _followed(path)
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return target
+    kind = kind_in_words(mode)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(
+            errno.EISDIR, "is a directory, and a file is to be written", str(path)
+        )
+    if kind:
+        raise FileExistsError(
+            errno.EEXIST, f"is {kind}, which a file must not replace; give another name", str(path)
+        )
+    return target
+
+
+def _followed(path: str | Path) -> Path:
+    """The path, or what a link there leads to in the end."""
+    target = Path(path)
+    return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
 def remove_unfinished(path: str | Path) -> None:
@@ -48,12 +86,13 @@ def remove_unfinished(path: str | Path) -> None:
 
     A living writer holds a lock on its file, whatever container it is in, and is left alone.
     """
-    target = Path(path)
+    target = _followed(path)
     is_folder = target.is_dir()
     folder, mark = (target, "") if is_folder else (target.parent, _mark(target))
     for each in list(folder.glob(f".{mark}*.part")):
         if UNFINISHED.fullmatch(each.name):
-            with contextlib.suppress(OSError), open(each, "rb") as file:
+            # What only has such a name, a pipe say, is not ours.
+            with contextlib.suppress(OSError, FileFormatError), open_regular(each) as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Its writer may have ended well meanwhile, and begun another of that name.
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(each)):
@@ -61,8 +100,13 @@ def remove_unfinished(path: str | Path) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Refuse at once a file whose folder is missing or could not be written to."""
-    folder = Path(path).parent
+    """Refuse at once what could not be written in the end.
+
+    Raises:
+        OSError: If something lies there that is no regular file, or its folder is missing or could
+            not be written to.
+    """
+    folder = replaceable(path).parent
     if not folder.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -77,7 +121,7 @@ def _mark(target: Path) -> str:
 def _locked(path: Path) -> IO[bytes]:
     """The file at a path, made anew and locked."""
     while True:
-        file = open(path, "wb")  # noqa: SIM115 - the caller closes it
+        file = open(path, "wb", opener=_own)  # noqa: SIM115 - the caller closes it
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
@@ -87,6 +131,18 @@ def _locked(path: Path) -> IO[bytes]:
         except OSError:
             return file  # a file system without locks, where nothing is removed either
         file.close()
+
+
+def _own(path: str, flags: int) -> int:
+    # Anybody may guess the name: a link laid there is not followed, a pipe not waited for.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def write_pieces(path: str | Path, pieces: Iterable[str]) -> None:
+    """Write a text that is made piece by piece, none of which is kept."""
+    with replacing(path) as file:
+        for piece in pieces:
+            file.write(piece.encode())
 
 
 def write_json(path: str | Path, value: Any) -> None:

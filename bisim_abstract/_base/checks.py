@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import math
 import operator
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +19,7 @@ from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 
 
 def check_gamma(gamma: float) -> float:
-    """Return the discount as a float; it must lie in [0, 1)."""
+    """Return the discount as a float; it must lie in [0, 1) and not be subnormal."""
     if isinstance(gamma, list | tuple | np.ndarray) and np.ndim(gamma) > 0:
         raise InvalidArgumentError(
             f"gamma must be a real number, got an array of shape {np.shape(gamma)}; subjects come "
@@ -27,6 +30,12 @@ def check_gamma(gamma: float) -> float:
         raise InvalidArgumentError(
             f"gamma must lie in [0, 1), got {value!r}; "
             "the metric and the values are not finite at 1 and beyond"
+        )
+    # Products with less lose most of their digits, and no bound on rounding holds for them.
+    if 0.0 < value < sys.float_info.min:
+        raise InvalidArgumentError(
+            f"gamma must be 0 or at least {sys.float_info.min:.4g}, got {value!r}: floats below "
+            "that have fewer digits than others"
         )
     return value
 
@@ -104,6 +113,21 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
         listed = ", ".join(repr(choice) for choice in choices)
         raise InvalidArgumentError(f"{name} must be one of {listed}, got {value!r}")
     return value
+
+
+def check_suffix(name: str, path: str | Path, suffixes: Iterable[str]) -> str:
+    """Return the ending of a file's name, in small letters, if it is one of these."""
+    try:
+        suffix = Path(path).suffix.lower()
+    except TypeError:
+        raise InvalidArgumentError(f"{name} must be the name of a file, got {path!r}") from None
+    listed = list(suffixes)
+    if suffix not in listed:
+        others = f"{', '.join(listed[:-1])} or {listed[-1]}"
+        raise InvalidArgumentError(
+            f"{name} must end in {others}, which says what is written, got {str(path)!r}"
+        )
+    return suffix
 
 
 def as_generator(seed: SeedLike) -> np.random.Generator:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from bisim_abstract._base.atomic import replacing
 from bisim_abstract._base.memory import available_bytes, human_bytes
+from bisim_abstract._base.untrusted import open_regular, parse_json, plain_values
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 
 # What the standard library and NumPy raise on damaged archives, besides ValueError.
@@ -38,6 +39,10 @@ DAMAGE = (
     zlib.error,
     lzma.LZMAError,
 )
+# How NumPy packs. The others are unpacked by the standard library without a limit: some kilobytes
+# may become gigabytes before the first of them can be looked at.
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+PIECE = 2**20  # bytes that are unpacked at a time
 
 
 def write_npz(
@@ -82,8 +87,9 @@ def read_record(
     if "header" not in arrays:
         raise FileFormatError(f"{path} holds no {what}")
     try:
-        text = arrays.pop("header").tobytes().decode()
-        header = json.loads(text)
+        data = arrays.pop("header").tobytes()
+        header = plain_values(parse_json(data, path))
+        text = data.decode()
         found, number = header.pop("format"), header.pop("version")
         stored = arrays.pop("digest").tobytes().decode() if found == kind else ""
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -113,8 +119,9 @@ def read_npz(path: str | Path) -> dict[str, npt.NDArray[Any]]:
     Raises:
         FileFormatError: If it is not an archive of arrays, or is damaged.
         FileNotFoundError: If there is no such file.
+        MemoryLimitError: If it holds more than the memory available.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         if file.read(6) == b"\x93NUMPY":
             raise FileFormatError(f"{path} is a single array, not an .npz archive")
         try:
@@ -133,6 +140,10 @@ def _read(file: IO[bytes], path: str | Path) -> dict[str, npt.NDArray[Any]]:
             name = entry.filename.removesuffix(".npy")
             if name in arrays:
                 raise FileFormatError(f"{path} holds {name!r} twice")
+            if entry.compress_type not in PACKINGS:
+                raise FileFormatError(
+                    f"{path} holds {name!r} packed by other means than NumPy packs: refused"
+                )
             with archive.open(entry) as member:
                 # What the array claims to be must be what the archive holds, before any
                 # memory is set aside for it.
@@ -148,8 +159,9 @@ def _read(file: IO[bytes], path: str | Path) -> dict[str, npt.NDArray[Any]]:
                         f"{path}: {name!r} claims {human_bytes(size)}, the archive holds "
                         f"{human_bytes(entry.file_size)}"
                     )
-                # Whole numbers of one byte are made ones of eight afterwards.
-                room -= math.prod(shape) * max(dtype.itemsize, 8)
+                # Twice: as they are read, and as the copies that nobody else can write to, for
+                # which whole numbers of one byte are made ones of eight.
+                room -= size + math.prod(shape) * max(dtype.itemsize, 8)
                 if room < 0:
                     raise MemoryLimitError(
                         f"{path} holds more than the memory available: {name!r} alone has "
@@ -172,9 +184,18 @@ def _header(member: IO[bytes], major: int) -> tuple[tuple[int, ...], bool, np.dt
     return shape, is_fortran, dtype
 
 
-def _exactly(member: IO[bytes], size: int) -> bytes:
-    data = member.read(size)
+def _exactly(member: IO[bytes], size: int) -> npt.NDArray[np.uint8]:
+    # Piece by piece into its place: unpacked in one go, it would be there twice for a moment.
+    data = np.empty(size, np.uint8)
+    done = 0
+    while done < size:
+        piece = member.read(min(PIECE, size - done))
+        if not piece:
+            break
+        data[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+        done += len(piece)
     # Reading on to the end makes the archive check its checksum.
-    if len(data) != size or member.read(1):
+    if done != size or member.read(1):
         raise FileFormatError("an array is shorter or longer than its header says")
+    data.setflags(write=False)
     return data

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bisim_abstract._base.text import plain_text
 from bisim_abstract._base.types import Progress, ProgressCallback
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class _TerminalLine:
             description="" if report.stage == COMPILE else f"{report.stage}: {report.done:,}",
             completed=report.done,
             total=report.total,
-            detail=report.detail,
+            detail=plain_text(report.detail),
         )
 
     def close(self) -> None:
@@ -129,8 +130,8 @@ def _bar() -> Bar:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TextColumn("{task.fields[detail]}", style="dim"),
+        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.fields[detail]}", style="dim", markup=False),
         TimeElapsedColumn(),
     )
     return Bar(*columns, console=Console(stderr=True), transient=True)
@@ -198,10 +199,10 @@ class _PlainLines:
 def _sentence(report: Progress, seconds: float) -> str:
     """A report as one line: "sweeping: 12 of 40, residual 0.01 (3 s)"."""
     if report.stage == COMPILE:
-        return report.detail
+        return plain_text(report.detail)
     of = "" if report.total is None else f" of {report.total:,}"
     detail = f", {report.detail}" if report.detail else ""
-    return f"{report.stage}: {report.done:,}{of}{detail} ({seconds:.0f} s)"
+    return plain_text(f"{report.stage}: {report.done:,}{of}{detail} ({seconds:.0f} s)")
 
 
 @contextmanager

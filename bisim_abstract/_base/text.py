@@ -5,6 +5,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from bisim_abstract.errors import without_controls as without_controls
+
+
+def plain_text(text: str) -> str:
+    """The text on one line and without control characters, which must not reach a terminal.
+
+    That of a file may move the cursor, colour what follows, or turn the direction of reading.
+    """
+    return without_controls(text, but="")
+
+
+def shortened(text: str, most: int, *, mark: str = ", ") -> str:
+    """A list in words in at most so many characters: whole entries, and dots for those left out.
+
+    Args:
+        text: The entries.
+        most: Characters, at least 2.
+        mark: What stands between entries; a single long one is cut wherever that may be.
+    """
+    if len(text) <= most:
+        return text
+    end = text.rfind(mark, 0, most - 1)
+    return f"{text[:end]}{mark}…" if end > 0 else f"{text[: most - 1]}…"
+
 
 def counted(number: int, word: str) -> str:
     """A number with its noun: "1 state", "2,500 states"."""
