@@ -5,6 +5,9 @@ when the data were gathered by an adaptive policy: the number of visits N is the
 each N is given its own share delta / (N (N + 1)) of the error probability (these shares sum
 to delta), and the outcomes of the first N visits to a state and action are independent by the
 Markov property.
+
+Radii may also hold surely: alpha is then 0, and they cover the rounding of numbers that were
+computed, as in the chain that a policy makes of a model (`chains`).
 """
 
 from __future__ import annotations
@@ -33,17 +36,18 @@ ROW_BYTES, STEP_BYTES = 180, 80  # what a state and action and what a sample tak
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Estimate:
-    """What is known about the accuracy of an estimated model.
+    """What is known about the accuracy of an estimated model, or of one that was computed.
 
     With probability at least 1 - alpha, for all states and actions at once, the true expected
     reward is within `reward_radius` of the model's, and the true row within `row_radius` of
-    the model's in total variation.
+    the model's in total variation. With alpha = 0 that is sure: nothing was sampled, and the
+    radii are those of rounding.
 
     Attributes:
-        counts: (n_states, n_actions) number of visits.
+        counts: (n_states, n_actions) number of visits; 0 where nothing was sampled.
         reward_radius: (n_states, n_actions).
         row_radius: (n_states, n_actions) in total variation, between 0 and 1.
-        alpha: Probability that some radius fails.
+        alpha: Probability that some radius fails; 0 if none can.
         reward_range: Known bounds on single rewards, (low, high).
         support_bound: Known bound on the number of successors of a state and action.
     """
@@ -57,7 +61,7 @@ class Estimate:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "alpha", check_alpha(self.alpha))
+        set_field(self, "alpha", check_alpha(self.alpha, or_sure=True))
         set_field(self, "reward_range", check_reward_range(self.reward_range))
         set_field(self, "support_bound", check_int("support_bound", self.support_bound, low=1))
         counts = frozen("estimate.counts", self.counts, np.int64)
@@ -77,6 +81,11 @@ class Estimate:
     def __reduce__(self) -> tuple[Callable[..., Estimate], tuple[dict[str, Any]]]:
         # Through the constructor, so that copies are read-only too.
         return _rebuild, ({name: getattr(self, name) for name in self.__dataclass_fields__},)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether radii hold with some probability only; else surely, as those of rounding do."""
+        return self.alpha > 0.0
 
     def header(self) -> dict[str, Any]:
         """The scalar fields, as JSON values."""
@@ -373,9 +382,11 @@ def _steps(
     )
 
 
-def check_alpha(alpha: float) -> float:
-    """Return alpha as a float strictly between 0 and 1."""
+def check_alpha(alpha: float, *, or_sure: bool = False) -> float:
+    """Return alpha as a float strictly between 0 and 1; or 0 too, which means surely."""
     value = check_real("alpha", alpha)
+    if or_sure and value == 0.0:
+        return 0.0
     if not 0.0 < value < 1.0:
         raise InvalidArgumentError(f"alpha must lie strictly between 0 and 1, got {value!r}")
     return value

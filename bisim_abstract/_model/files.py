@@ -1,8 +1,9 @@
-"""Reading and writing MDP files: our own `.npz` format and BRIDGE's. Never a pickle."""
+"""Reading and writing MDP files: our own `.npz` format, and what others write. Never a pickle."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,21 @@ import numpy.typing as npt
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.npz import read_npz, write_npz
+from bisim_abstract._base.tarball import is_tarball
+from bisim_abstract._base.text import plain_text
+from bisim_abstract._base.untrusted import parse_json, plain_values
 from bisim_abstract._model.estimation import Estimate
+from bisim_abstract._model.explicit import RewardLike
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.names import Names
+from bisim_abstract._model.storm import PRISM, SUFFIXES, Constant, build_model
+from bisim_abstract._model.umb import read_umb
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError, InvalidMDPError
 
 __all__ = ["read_bridge", "read_model"]
 
 FORMAT = "bisim_abstract.TabularMDP"
-VERSION = 2
+VERSION = 3
 BRIDGE_BYTES = 128  # per state and action while a model is made: measured, and rounded up
 Arrays = dict[str, npt.NDArray[Any]]
 ARRAYS = ("indptr", "indices", "probs", "rewards", "available", "start", "state_ids")
@@ -32,10 +40,12 @@ def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
         "version": VERSION,
         "terminal_state": mdp.terminal_state,
         "estimate": None if mdp.estimate is None else mdp.estimate.header(),
+        "names": mdp.names.header(),
         "metadata": dict(mdp.metadata),
         "fingerprint": mdp.fingerprint,
     }
     arrays: dict[str, npt.NDArray[Any]] = {name: getattr(mdp, name) for name in ARRAYS}
+    arrays |= {f"names_{name}": array for name, array in mdp.names.arrays().items()}
     if mdp.estimate is not None:
         names = ("counts", "reward_radius", "row_radius")
         arrays |= {
@@ -51,15 +61,69 @@ def load_mdp(path: str | Path) -> TabularMDP:
     return _ours(path, read_npz(path))
 
 
-def read_model(path: str | Path) -> TabularMDP:
-    """Read a model from a file of either kind: `TabularMDP.save`'s or BRIDGE's.
+def read_model(
+    path: str | Path,
+    *,
+    constants: Mapping[str, Constant] | None = None,
+    reward: RewardLike | None = None,
+    goal: str | None = None,
+    actions: str = "names",
+) -> TabularMDP:
+    """Read a model from a file, whichever program wrote it.
+
+    These are read: what `TabularMDP.save` writes, BRIDGE files, UMB (of PRISM, Storm and Modest),
+    and, if stormpy is installed, models in PRISM's language (`.nm`, `.pm`, `.sm`, `.prism`), JANI
+    (`.jani`) and DRN (`.drn`). The options are for files of model checkers.
 
     Args:
         path: The file.
+        constants: Values of constants that a PRISM or JANI model leaves open.
+        reward: Which of the file's rewards is paid; the only one by default. What states pay,
+            every action of theirs pays. A minus before the name makes it a cost. Several, as a
+            list of names or a mapping to weights, are kept side by side: the distance of two
+            states is then the largest weighted difference (see `TabularMDP.for_reward`).
+        goal: A label of the file: states that have it become absorbing. Where no reward is named,
+            entering one of them pays 1.
+        actions: Which choices of different states are the same action: those of one name, or with
+            "positions" the first ones, the second ones and so on.
 
     Raises:
-        FileFormatError: If it is neither, or damaged.
+        FileFormatError: If it is none of these, or damaged.
+        InvalidArgumentError: If the options do not fit to the file.
+        MissingDependency: If it needs stormpy, which is not installed.
     """
+    options = {"reward": reward, "goal": goal}
+    suffix = Path(path).suffix.lower()
+    metadata: dict[str, Any] = {"file": plain_text(Path(path).name), "actions": actions}
+    metadata |= {key: value for key, value in options.items() if value is not None}
+    if suffix in SUFFIXES:
+        metadata["source"] = "PRISM" if suffix in PRISM else suffix[1:].upper()
+        metadata["constants"] = dict(constants or {})
+        explicit = build_model(path, constants=constants)
+    elif is_tarball(path):
+        metadata["source"] = "UMB"
+        if constants:
+            raise InvalidArgumentError(f"{path} is a UMB file, which has no constants to set")
+        explicit = read_umb(path)
+    else:
+        given = [name for name, value in options.items() if value is not None]
+        given += ["constants"] if constants else []
+        given += ["actions"] if actions != "names" else []
+        if given:
+            raise InvalidArgumentError(
+                f"{path} is an .npz file, in which {' and '.join(given)} cannot be chosen: that is "
+                "for UMB, PRISM and JANI"
+            )
+        return _archive(path)
+    try:
+        return explicit.to_mdp(reward=reward, goal=goal, actions=actions, metadata=metadata)
+    except InvalidMDPError as error:
+        raise FileFormatError(f"{path} does not describe an MDP: {error}") from error
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{path}: {error}") from None
+
+
+def _archive(path: str | Path) -> TabularMDP:
     arrays = read_npz(path)
     if "header" not in arrays and "transitions" in arrays:
         return _bridge(path, arrays, 0)
@@ -71,7 +135,7 @@ def _ours(path: str | Path, arrays: Arrays) -> TabularMDP:
         kind = "a BRIDGE file: use read_bridge" if "transitions" in arrays else "not ours"
         raise FileFormatError(f"{path} holds no TabularMDP ({kind})")
     try:
-        header = json.loads(arrays["header"].tobytes().decode())
+        header = parse_json(arrays["header"].tobytes(), path)
         if header["format"] != FORMAT:
             raise FileFormatError(f"{path} holds a {header['format']}, not a {FORMAT}")
         if header["version"] != VERSION:
@@ -90,7 +154,13 @@ def _ours(path: str | Path, arrays: Arrays) -> TabularMDP:
             **{name: arrays[name] for name in ARRAYS},
             terminal_state=header["terminal_state"],
             estimate=estimate,
-            metadata=header["metadata"],
+            names=Names.from_parts(
+                header["names"],
+                arrays["names_values"],
+                arrays["names_labels"],
+                len(arrays["rewards"]),
+            ),
+            metadata=plain_values(header["metadata"]),
         )
         stored = header["fingerprint"]
     except InvalidArgumentError as error:
@@ -164,7 +234,7 @@ def _bridge(path: str | Path, arrays: Arrays, start: int) -> TabularMDP:
             rewards=np.vstack([paid, np.zeros((1, n_actions))]),
             start=first,
             terminal_state=n_states,
-            metadata={"source": "BRIDGE", "file": Path(path).name},
+            metadata={"source": "BRIDGE", "file": plain_text(Path(path).name)},
         )
     except InvalidMDPError as error:
         raise FileFormatError(f"{path} does not describe an MDP: {error}") from error

@@ -17,8 +17,8 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from bisim_abstract._base.checks import check_choice
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.text import counted
+from bisim_abstract._base.text import counted, plain_text, shortened
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.checks import (
     ROW_SUM_TOL,
@@ -43,6 +43,14 @@ from bisim_abstract._model.checks import (
     check_rewards,
     check_state_ids,
     dense_order,
+)
+from bisim_abstract._model.names import (
+    MOST,
+    Names,
+    as_variable,
+    paid_in,
+    state_words,
+    with_name,
 )
 from bisim_abstract._model.rows import Rows, rows_taken
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
@@ -74,7 +82,9 @@ class TabularMDP(Rows):
         start: (n_states) start distribution; uniform over non-terminal states by default.
         state_ids: (n_states) the environment's own id of each state; -1 for an added state.
         terminal_state: The absorbing state that stands for the end of an episode, if any.
-        estimate: Counts and confidence radii, if the model was estimated from samples.
+        estimate: Counts and confidence radii, if the model was estimated from samples; or radii
+            of rounding, if it is the chain of a policy.
+        names: What states and actions are called; not part of the fingerprint.
         metadata: Where the model comes from; JSON values only, not part of the fingerprint.
 
     Example:
@@ -93,6 +103,7 @@ class TabularMDP(Rows):
     state_ids: IntArray = field(default=None)  # type: ignore[arg-type]
     terminal_state: int | None = None
     estimate: Estimate | None = None
+    names: Names = field(default_factory=Names)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,6 +147,7 @@ class TabularMDP(Rows):
                 f"estimate.counts must have the shape of rewards {rewards.shape}, "
                 f"got {self.estimate.counts.shape}"
             )
+        self.names.check(n_states, n_actions)
         set_field(self, "metadata", MappingProxyType(checked_metadata(self.metadata)))
 
     # -- reading ---------------------------------------------------------------------------
@@ -173,6 +185,11 @@ class TabularMDP(Rows):
         """(n_states) available actions that do what the given ones do, state by state."""
         states = np.arange(self.n_states)
         return np.where(self.available[states, actions], actions, self.first_actions)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the model was estimated from samples: radii of rounding alone do not count."""
+        return self.estimate is not None and self.estimate.is_sampled
 
     @property
     def is_deterministic(self) -> bool:
@@ -213,6 +230,42 @@ class TabularMDP(Rows):
         row = state * self.n_actions + action
         span = slice(self.indptr[row], self.indptr[row + 1])
         return self.indices[span], self.probs[span]
+
+    def state_name(self, state: int) -> str:
+        """What a state is called, for people: its variables, the end, or its id."""
+        if state == self.terminal_state:
+            return "the end"
+        return self.names.state(state) or f"state {self.state_ids[state]}"
+
+    def action_name(self, action: int) -> str:
+        """What an action is called, for people: its name, or its number."""
+        actions = self.names.actions
+        return f"action {action}" if actions is None else actions[action] or f"action {action}"
+
+    def state_text(self, state: int, *, most: int | None = MOST, with_id: bool = False) -> str:
+        """A state in a sentence: its number, with its name if the states of this model have any.
+
+        Args:
+            state: Its number.
+            most: Characters of the name, of which a longer one is cut; None for all.
+            with_id: Whether to tell the environment's own id, where that is another number.
+
+        Example:
+            >>> mdp = TabularMDP.from_dense(np.eye(2)[:, None, :], [0.0, 1.0])
+            >>> mdp.state_text(1), mdp.with_names(states=["left", "right"]).state_text(1)
+            ('1', '1 (right)')
+        """
+        if self.names.variables and state == self.terminal_state:
+            return with_name(state, "the end")
+        name, own = self.names.state(state), int(self.state_ids[state])
+        name = name if most is None else shortened(name, most)
+        if with_id and own not in (state, -1):
+            name = f"id {own}, {name}" if name else f"id {own}"
+        return with_name(state, name, most=None)
+
+    def action_text(self, action: int) -> str:
+        """An action in a sentence: its name, or its number where it has no name of its own."""
+        return self.names.action_text(action)
 
     def kernel(self) -> csr_array:
         """Normalised transition matrix, (n_states * n_actions, n_states), as SciPy CSR."""
@@ -274,10 +327,12 @@ class TabularMDP(Rows):
             parts.append(self._action_sets_text())
         if self.terminal_state is not None:
             parts.append(f"terminal state {self.terminal_state}")
-        if self.estimate is not None:
+        if self.is_sampled:
             parts.append("estimated from samples")
+        if "under_policy" in self.metadata:
+            parts.append("under a policy")
         if "env" in self.metadata:
-            parts.append(f"from {self.metadata['env']}")
+            parts.append(f"from {plain_text(str(self.metadata['env']))}")
         return f"TabularMDP({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
@@ -289,10 +344,14 @@ class TabularMDP(Rows):
             rows.append(("actions of states", self._action_sets_text()))
         if self.terminal_state is not None:
             rows.append(("end of episodes", f"state {self.terminal_state:,}"))
-        if self.estimate is not None:
+        if self.estimate is not None and self.is_sampled:
             rows.append(("estimated", f"holds with probability {1.0 - self.estimate.alpha:g}"))
+        elif self.estimate is not None:
+            rows.append(("computed", "up to rounding, which its radii hold"))
+        if "under_policy" in self.metadata:
+            rows.append(("policy", "a given one: the only action does what it does"))
         if "env" in self.metadata:
-            rows.append(("environment", str(self.metadata["env"])))
+            rows.append(("environment", plain_text(str(self.metadata["env"]))))
         rows.append(("fingerprint", self.fingerprint[:12]))
         title = f"{counted(self.n_states, 'state')}, {counted(self.n_actions, 'action')}"
         return table_html(f"Model of {title}", rows)
@@ -356,6 +415,7 @@ class TabularMDP(Rows):
             state_ids=self.state_ids[keep],
             terminal_state=terminal,
             estimate=None if self.estimate is None else self.estimate.restrict(keep),
+            names=self.names.take(keep),
             metadata=self.metadata,
         )
 
@@ -386,15 +446,120 @@ class TabularMDP(Rows):
             state_ids=self.state_ids,
             terminal_state=self.terminal_state,
             estimate=estimate,
+            names=self.names,
             metadata=self.metadata,
         )
 
+    def for_reward(self, reward: str) -> TabularMDP:
+        """The model with one of several rewards that are kept side by side (see `Names.rewards`).
+
+        Args:
+            reward: Its name; it is paid with the weight that it was given.
+
+        Raises:
+            InvalidArgumentError: If there is no such reward.
+        """
+        rewards = self.names.rewards
+        if reward not in rewards:
+            listed = ", ".join(rewards) or "none, but one that all actions pay"
+            raise InvalidArgumentError(f"reward must be one of {listed}; got {reward!r}")
+        if self.estimate is not None:
+            raise InvalidArgumentError("an estimate has one reward")
+        k, depth = rewards.index(reward), len(rewards)
+        own = np.arange(k, self.n_actions, depth)
+        rows = (np.arange(self.n_states)[:, None] * self.n_actions + own).ravel()
+        indptr, entries = rows_taken(self.indptr, rows)
+        actions = self.names.actions
+        short = None
+        if actions is not None:
+            short = tuple(name.removesuffix(paid_in(reward)) for name in actions[k::depth])
+        return TabularMDP.from_rows(
+            indptr,
+            self.indices[entries],
+            self.probs[entries],
+            self.rewards[:, own],
+            available=self.available[:, own] if self.has_action_sets else None,
+            start=self.start,
+            state_ids=self.state_ids,
+            terminal_state=self.terminal_state,
+            names=replace(self.names, actions=short, rewards=()),
+            metadata={**self.metadata, "reward": reward},
+        )
+
+    def under_policy(self, policy: npt.ArrayLike) -> TabularMDP:
+        """The chain that a policy makes of the model: one action, which does what it does.
+
+        The metric of the chain is the on-policy metric of the policy: it says how far apart the
+        values of the policy are, not those of the best one. Where the policy has one action its
+        row is copied; a mixture is rounded, and `estimate` then holds radii of rounding, with
+        alpha = 0, so that what is proven of the chain holds for the exact mixture. Radii of a
+        model that was estimated are mixed.
+
+        Args:
+            policy: (n_states) actions, or (n_states, n_actions) probabilities, as
+                `evaluate_policy` takes them. Where a state lacks an action that is named, its
+                first available one is taken.
+
+        Returns:
+            A model of the same states, whose metadata say "under_policy".
+
+        Raises:
+            InvalidArgumentError: If these are no actions or probabilities of the model.
+
+        Example:
+            >>> import numpy as np
+            >>> P = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]])
+            >>> mdp = TabularMDP.from_dense(P, [[0.0, 1.0], [2.0, 0.0]], order="sas")
+            >>> chain = mdp.under_policy([[0.25, 0.75], [0.5, 0.5]])
+            >>> chain.successors(0, 0)
+            (array([0, 1]), array([0.25, 0.75]))
+            >>> chain.rewards.ravel()
+            array([0.75, 1.  ])
+        """
+        from bisim_abstract._model.chains import policy_chain
+
+        return policy_chain(self, policy)
+
     def with_metadata(self, **entries: Any) -> TabularMDP:
         """A copy with metadata entries added or replaced."""
+        return self._copy(metadata=MappingProxyType(checked_metadata({**self.metadata, **entries})))
+
+    def with_names(
+        self,
+        *,
+        states: Iterable[object] | Mapping[str, npt.ArrayLike] | None = None,
+        actions: Iterable[str] | None = None,
+        labels: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> TabularMDP:
+        """A copy whose states and actions have names, for people; what is not given stays.
+
+        Args:
+            states: A name for each state, or named variables with a value for each state.
+            actions: A name for each action.
+            labels: (n_states) named sets of states, as masks.
+
+        Example:
+            >>> mdp = TabularMDP.from_dense(np.eye(2)[:, None, :], [0.0, 1.0])
+            >>> mdp.with_names(states={"row": [0, 0], "column": [0, 1]}).state_name(1)
+            'row=0, column=1'
+        """
+        changed: dict[str, Any] = {}
+        if isinstance(states, Mapping):
+            changed["variables"] = tuple(as_variable(name, v) for name, v in states.items())
+        elif states is not None:
+            changed["variables"] = (state_words(states),)
+        if actions is not None:
+            changed["actions"] = tuple(actions)
+        if labels is not None:
+            changed["labels"] = labels
+        names = replace(self.names, **changed)
+        names.check(self.n_states, self.n_actions)
+        return self._copy(names=names)
+
+    def _copy(self, **fields: Any) -> TabularMDP:
         # The arrays were checked and cannot change, so the copy may share them.
         copied = object.__new__(TabularMDP)
-        metadata = MappingProxyType(checked_metadata({**self.metadata, **entries}))
-        copied.__dict__.update(self.__dict__, metadata=metadata)
+        copied.__dict__.update(self.__dict__, **fields)
         return copied
 
     # -- constructors ----------------------------------------------------------------------
@@ -419,7 +584,7 @@ class TabularMDP(Rows):
             rewards: (n_states, n_actions) expected rewards.
             available: (n_states, n_actions) which actions each state has; all by default. Rows and
                 rewards of the others are not looked at, and may be empty.
-            **options: start, state_ids, terminal_state, estimate, metadata.
+            **options: start, state_ids, terminal_state, estimate, names, metadata.
         """
         R = frozen("rewards", rewards, np.float64)
         if isinstance(indices, np.ndarray):  # anything else takes more as it is
@@ -451,39 +616,148 @@ class TabularMDP(Rows):
             transitions: Probabilities, (n_states, n_actions, n_states) or
                 (n_actions, n_states, n_states). The shape tells which, unless there are as many
                 actions as states.
-            rewards: (n_states, n_actions), or (n_states) where they do not depend on actions.
+            rewards: (n_states, n_actions), or (n_states) where they do not depend on actions. Where
+                they depend on the next state, an array of either shape of transitions: expected
+                rewards are then taken over rows divided by their sums.
             order: "sas" for the first of these shapes, "ass" for the second; needed where the
                 shape fits both.
             available: (n_states, n_actions) which actions each state has; all by default. Rows and
                 rewards of the others are not looked at.
-            **options: start, state_ids, terminal_state, estimate, metadata.
+            **options: start, state_ids, terminal_state, estimate, names, metadata.
 
         Example:
             >>> stay, move = np.eye(3), np.roll(np.eye(3), 1, axis=1)
             >>> TabularMDP.from_dense([stay, move], [0.0, 0.0, 1.0])  # one matrix per action
             TabularMDP(3 states, 2 actions, 6 transitions)
         """
-        if isinstance(transitions, np.ndarray) and transitions.dtype.kind in "biuf":
-            _check_dense(transitions)  # anything else takes more as it is
-            given = transitions
+        is_array = isinstance(transitions, np.ndarray) and transitions.dtype.kind in "biuf"
+        if is_array:
+            _check_dense(np.asarray(transitions))  # anything else takes more as it is
+        from bisim_abstract._model.matrices import dense_rewards, holds_sparse
+
+        given: npt.NDArray[Any]
+        if is_array:
+            given = np.asarray(transitions)
+        elif holds_sparse(transitions):
+            raise InvalidMDPError(
+                "transitions must be dense here; TabularMDP.from_matrices takes sparse matrices"
+            )
         else:
             given = frozen("transitions", transitions, np.float64)
-        if dense_order(given.shape, order) == "ass":
+        found = dense_order(given.shape, order)
+        if found == "ass":
             given = given.transpose(1, 0, 2)
         P = frozen("transitions", given, np.float64)
         R = frozen("rewards", rewards, np.float64)
-        if R.ndim == 1 and R.shape == P.shape[:1]:
-            R = np.repeat(R[:, None], P.shape[1], axis=1)
-        if R.shape != P.shape[:2]:
-            raise InvalidMDPError(
-                f"rewards must have shape {P.shape[:2]} or {P.shape[:1]}, got {R.shape}"
-            )
-        flat = P.reshape(-1, P.shape[0])
+        n, a = P.shape[:2]
+        flat = P.reshape(-1, n)
         rows, cols = np.nonzero(flat)
-        indptr = np.searchsorted(rows, np.arange(flat.shape[0] + 1))
+        indptr, probs = np.searchsorted(rows, np.arange(n * a + 1)), flat[rows, cols]
+        check_entries(indptr, cols, probs, n, a)  # before rewards are averaged by them
+        R = dense_rewards(R, indptr, cols, probs, (n, a), found, available)
         if available is not None:
-            return cls.from_rows(indptr, cols, flat[rows, cols], R, available=available, **options)
-        return cls(indptr=indptr, indices=cols, probs=flat[rows, cols], rewards=R, **options)
+            return cls.from_rows(indptr, cols, probs, R, available=available, **options)
+        return cls(indptr=indptr, indices=cols, probs=probs, rewards=R, **options)
+
+    @classmethod
+    def from_matrices(
+        cls,
+        transitions: Sequence[Any] | npt.NDArray[Any],
+        rewards: Any,
+        *,
+        available: npt.ArrayLike | None = None,
+        **options: Any,
+    ) -> TabularMDP:
+        """From one matrix per action, dense or sparse, as pymdptoolbox takes them.
+
+        Sparse matrices are never made dense, so that large models fit.
+
+        Args:
+            transitions: One (n_states, n_states) matrix of probabilities for each action: a list
+                or tuple, an array of objects, or an array (n_actions, n_states, n_states). Any
+                format of SciPy will do; entries that are stored twice add up.
+            rewards: An array (n_states), (n_states, n_actions) or (n_actions, n_states, n_states),
+                or a list with a vector (n_states) or a matrix (n_states, n_states), dense or
+                sparse, for each action. Of what depends on the next state, expected rewards are
+                taken, over rows divided by their sums.
+            available: (n_states, n_actions) which actions each state has; all by default. Rows and
+                rewards of the others are not looked at.
+            **options: start, state_ids, terminal_state, estimate, names, metadata.
+
+        Example:
+            >>> from scipy.sparse import eye_array
+            >>> stay, move = eye_array(1000), eye_array(1000, k=1).tolil()
+            >>> move[999, 0] = 1.0
+            >>> TabularMDP.from_matrices([stay, move], [np.zeros(1000), move])
+            TabularMDP(1,000 states, 2 actions, 2,000 transitions)
+        """
+        from bisim_abstract._model.matrices import rewards_of_matrices, rows_of_matrices
+
+        ptr, index, prob, shape = rows_of_matrices(transitions)
+        ptr, index, prob = canonical_rows(*_as_rows(ptr, index, prob, shape))
+        R = rewards_of_matrices(rewards, ptr, index, prob, shape, available)
+        if available is not None:
+            return cls.from_rows(ptr, index, prob, R, available=available, **options)
+        return cls(indptr=ptr, indices=index, probs=prob, rewards=R, **options)
+
+    @classmethod
+    def from_graph(
+        cls,
+        graph: Any,
+        *,
+        probability: str = "probability",
+        reward: str = "reward",
+        action: str = "action",
+        default_action: Hashable = 0,
+        actions: Iterable[Hashable] | None = None,
+        start: Hashable | Mapping[Any, float] | None = None,
+        normalise: bool = False,
+        **options: Any,
+    ) -> TabularMDP:
+        """From a directed graph of NetworkX: nodes are states, edges are transitions.
+
+        Nodes that are the numbers 0, 1, ... are the states of these numbers; all others become
+        states in the graph's order, which are called by them. A node without edges that lead out
+        stays where it is and pays nothing. A node has the actions that its edges name. Reads what
+        `Aggregation.to_networkx` writes.
+
+        Args:
+            graph: A `DiGraph` or `MultiDiGraph`, or anything with their methods.
+            probability: Attribute of edges. An edge that is the only one of its node and action
+                need not have it.
+            reward: Attribute of edges, 0 where it is absent. Expected rewards are taken.
+            action: Attribute of edges: numbers from 0, or names.
+            default_action: The action of edges that name none.
+            actions: All actions in their order, where the edges do not show it: by default, numbers
+                rise and names come as they appear.
+            start: A node, or the probabilities of nodes. By default the attribute `start` of nodes
+                or, where none has it, any state but the end with equal probability.
+            normalise: Whether to divide probabilities of a node and action by their sum; without
+                it, sums that are not 1 are an error.
+            **options: state_ids, names, metadata. A node marked `is_end` is the `terminal_state`.
+
+        Example:
+            >>> import networkx as nx
+            >>> graph = nx.DiGraph()
+            >>> graph.add_edge("home", "work", action="drive", probability=0.9, reward=1.0)
+            >>> graph.add_edge("home", "ditch", action="drive", probability=0.1, reward=-9.0)
+            >>> mdp = TabularMDP.from_graph(graph, start="home")
+            >>> mdp, mdp.state_name(1), mdp.rewards[0].tolist()
+            (TabularMDP(3 states, 1 action, 4 transitions), 'work', [0.0])
+        """
+        from bisim_abstract._model.graphs import rows_of_graph
+
+        parts = rows_of_graph(
+            graph,
+            probability=probability,
+            reward=reward,
+            action=action,
+            default_action=default_action,
+            actions=actions,
+            start=start,
+            normalise=normalise,
+        )
+        return cls.from_rows(**{**parts, **options})
 
     @classmethod
     def from_table(
@@ -598,6 +872,9 @@ def canonical_rows(
     order in which they are listed.
     """
     rows = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+    is_rising = (indices[1:] > indices[:-1]) | (rows[1:] != rows[:-1])
+    if is_rising.all() and (probs != 0.0).all():
+        return indptr, indices, probs
     order = np.lexsort((probs, indices, rows))
     rows, indices, probs = rows[order], indices[order], probs[order]
     first = np.ones(rows.size, dtype=bool)

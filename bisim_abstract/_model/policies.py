@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
@@ -65,6 +66,42 @@ def played_weights(mdp: TabularMDP, weights: FloatArray) -> FloatArray:
     lost = np.where(mdp.available, 0.0, weights).sum(axis=1)
     played[np.arange(mdp.n_states), mdp.first_actions] += lost
     return played
+
+
+def policy_matrix(mdp: TabularMDP, policy: npt.ArrayLike) -> FloatArray:
+    """(n_states, n_actions) probabilities of a policy over states, checked.
+
+    Args:
+        mdp: The model.
+        policy: (n_states) actions, or (n_states, n_actions) probabilities. What states lack
+            becomes their first available action.
+    """
+    n, n_actions = mdp.n_states, mdp.n_actions
+    given = np.asarray(policy)
+    if given.shape == (n,) and given.dtype.kind in "iu":
+        bad = np.flatnonzero((given < 0) | (given >= n_actions))
+        if bad.size:
+            raise InvalidArgumentError(
+                f"policy must hold actions in [0, {n_actions}), got {given[bad[0]]} "
+                f"at state {bad[0]}"
+            )
+        weights = np.zeros((n, n_actions))
+        weights[np.arange(n), mdp.played(given.astype(np.int64))] = 1.0
+        return weights
+    if given.shape != (n, n_actions) or given.dtype.kind not in "iuf":
+        raise InvalidArgumentError(
+            f"policy must be actions of shape ({n},) or probabilities of shape "
+            f"({n}, {n_actions}), got {given.dtype} of shape {given.shape}"
+        )
+    weights = given.astype(np.float64)
+    sums = weights.sum(axis=1)
+    bad = np.flatnonzero(~(np.abs(sums - 1.0) <= SUM_TOL) | (weights < 0.0).any(axis=1))
+    if bad.size:
+        raise InvalidArgumentError(
+            f"policy must hold probabilities that sum to 1, got {weights[bad[0]].tolist()} "
+            f"at state {bad[0]}"
+        )
+    return played_weights(mdp, weights / sums[:, None])
 
 
 def lift_table(

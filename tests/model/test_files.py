@@ -21,6 +21,7 @@ from bisim_abstract.errors import FileFormatError, MemoryLimitError
 from bisim_abstract.parts import read_bridge, single_build, sparse_mdp
 
 CONTENT = {"indptr", "indices", "probs", "rewards", "available", "start", "state_ids"}
+NAMES = {"names_values", "names_labels"}
 ESTIMATE = {"estimate_counts", "estimate_reward_radius", "estimate_row_radius"}
 
 
@@ -135,12 +136,12 @@ def test_what_a_file_holds(kind: str, tmp_path: Path) -> None:
     """Arrays of numbers under known names and nothing else, so never a pickle."""
     MDPS[kind]().save(tmp_path / "mdp.npz")
     arrays = members(tmp_path / "mdp.npz")
-    expected = CONTENT | {"header"} | (ESTIMATE if kind == "estimated" else set())
+    expected = CONTENT | NAMES | {"header"} | (ESTIMATE if kind == "estimated" else set())
     assert set(arrays) == expected
     assert all(array.dtype.kind in "biuf" for array in arrays.values())
     header = header_of(tmp_path / "mdp.npz")
     assert header["format"] == "bisim_abstract.TabularMDP"
-    assert header["version"] == 2
+    assert header["version"] == 3
     assert header["fingerprint"] == MDPS[kind]().fingerprint
 
 
@@ -432,7 +433,7 @@ def test_narrower_numbers_of_equal_value_are_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": 3}, ["version 3", "reads 2"]),
+        ({"version": 4}, ["version 4", "reads 3"]),
         ({"version": 0}, ["version 0"]),
         ({"version": None}, ["version None"]),
         ({"format": "bisim_abstract.Other"}, ["bisim_abstract.Other"]),

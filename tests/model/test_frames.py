@@ -31,12 +31,15 @@ def test_columns_are_those_of_the_certificate(lake: tuple[TabularMDP, Certificat
     assert list(columns) == [
         "state",
         "id",
+        "row",
+        "column",
         "is_end",
         "cluster",
         "optimal_lower",
         "optimal_upper",
         "action",
         "policy_lower",
+        "action_name",
     ]
     assert all(column.shape == (mdp.n_states,) for column in columns.values())
     assert columns["id"].tolist() == mdp.state_ids.tolist()
@@ -70,7 +73,9 @@ def test_frames_where_pandas_is(lake: tuple[TabularMDP, Certificate]) -> None:
     columns = certificate.to_columns()
     assert list(frame.columns) == list(columns)
     for name, column in columns.items():
-        assert np.array_equal(frame[name], column)
+        assert pandas.Series(column).equals(
+            frame[name]
+        )  # where a state has no value, both have none
     live = frame[~frame["is_end"]]
     assert live.groupby("cluster").size().tolist() == [x.size for x in certificate.clusters]
     frame["cluster"] = 0  # what is handed out is a copy
