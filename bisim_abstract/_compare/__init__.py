@@ -1,4 +1,4 @@
 """Yardsticks: embeddings, other clusterings and learning agents beside a certificate.
 
-Reads results and makes none.
+Models are compared with models here as well. Asks others for proofs, and reads them.
 """

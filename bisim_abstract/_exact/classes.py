@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
-from bisim_abstract._exact.apart import apart_distance, overall_span
+from bisim_abstract._exact.apart import TINY, apart_distance, overall_span
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.renaming import RELATIONS, own_names
 from bisim_abstract.errors import BisimError, InvalidArgumentError
@@ -87,7 +87,8 @@ class BisimulationClasses:
         nothing, between different action sets, both are the same constant. Hence the operator
         moves d' by at most that much. As it is a gamma-contraction with fixed point d,
         |d - d'| is at most that over 1 - gamma. The last factor covers the rounding of these
-        few operations.
+        few operations, and TINY their underflow: a product of small numbers may be computed as 0,
+        where members do differ.
 
         D is L/(1 - gamma), L the largest reward difference under one action; of any two rewards
         if actions are renamed; and the distance of different action sets if there are such.
@@ -101,6 +102,8 @@ class BisimulationClasses:
             diameter = overall_span(self.quotient) / (1.0 - gamma)
         variation = self.variation + self.lift_error
         local = 2.0 * self.reward_gap + 2.0 * gamma * variation * diameter
+        if self.reward_gap > 0.0 or (gamma > 0.0 and variation > 0.0 and diameter > 0.0):
+            local += TINY
         return local / (1.0 - gamma) * (1.0 + 1e-12)
 
     def __repr__(self) -> str:
@@ -154,6 +157,8 @@ def bisimulation_classes(
 
     check_mdp(mdp)
     is_lax = check_choice("relation", relation, RELATIONS) == "lax"
+    if is_lax and mdp.names.rewards:
+        return _of_several_rewards(mdp, digits=digits, initial=initial, resources=resources)
     n = mdp.n_states
     if initial is None:
         block = np.zeros(n, np.int64)
@@ -182,12 +187,7 @@ def bisimulation_classes(
     renaming: IntArray | None
     if is_lax:
         renaming = _named(mdp, keys, scale, labels, representatives, threads, chunk)
-        compared, called = renaming, renaming[representatives]
-        # The representative's first action of each name: what is written last stays.
-        chosen = np.full(called.shape, -1)
-        for a in range(mdp.n_actions - 1, -1, -1):
-            has = np.flatnonzero(called[:, a] >= 0)
-            chosen[has, called[has, a]] = a
+        compared, chosen = renaming, _first_called(renaming[representatives])
     else:
         renaming = own_names(mdp) if mdp.has_action_sets else None
         chosen = np.broadcast_to(np.arange(mdp.n_actions), (representatives.size, mdp.n_actions))
@@ -227,6 +227,65 @@ def bisimulation_classes(
         relation=relation,
         renaming=renaming,
     )
+
+
+def _of_several_rewards(
+    mdp: TabularMDP, *, digits: int | None, initial: npt.ArrayLike | None, resources: Resources
+) -> BisimulationClasses:
+    """Lax classes where actions pay several rewards (see `Names.rewards`).
+
+    Only whether rewards are equal matters. So an action is taken once, and pays a number that
+    stands for all that it pays: equal numbers, equal rewards.
+    """
+    if digits is not None:
+        raise InvalidArgumentError(
+            "digits cannot be given where several rewards are kept side by side and actions are "
+            "renamed: use relation='plain', or one reward by mdp.for_reward(name)"
+        )
+    n, depth = mdp.n_states, len(mdp.names.rewards)
+    once = mdp.for_reward(mdp.names.rewards[0])
+    vectors = (mdp.rewards + 0.0).reshape(-1, depth)  # + 0.0: -0.0 is the same reward
+    codes = np.unique(vectors, axis=0, return_inverse=True)[1].reshape(n, -1).astype(np.float64)
+    if mdp.has_action_sets:  # padding pays what the first action pays
+        first = np.take_along_axis(codes, once.first_actions[:, None], axis=1)
+        codes = np.where(once.available, codes, first)
+    coded = replace(once, rewards=codes, terminal_state=None)
+    found = bisimulation_classes(coded, relation="lax", initial=initial, resources=resources)
+    representatives = found.representatives
+    if mdp.terminal_state is not None:
+        representatives = representatives.copy()
+        representatives[found.labels[mdp.terminal_state]] = mdp.terminal_state
+    assert found.renaming is not None
+    chosen = _of_each_reward(_first_called(found.renaming[representatives]), depth)
+    quotient, lift_error = _quotient(mdp, found.labels, representatives, chosen)
+    return BisimulationClasses(
+        mdp=mdp,
+        labels=found.labels,
+        representatives=representatives,
+        quotient=replace(quotient, names=replace(quotient.names, rewards=mdp.names.rewards)),
+        # Numbers that stand for rewards differ by nothing that means anything.
+        reward_gap=0.0 if found.reward_gap == 0.0 else overall_span(mdp),
+        variation=found.variation,
+        lift_error=lift_error,
+        digits=None,
+        relation="lax",
+        renaming=_of_each_reward(found.renaming, depth),
+    )
+
+
+def _first_called(called: IntArray) -> IntArray:
+    """(k, n_actions) the first action of each name, -1 where no action is called so."""
+    chosen = np.full(called.shape, -1)
+    for a in range(called.shape[1] - 1, -1, -1):  # what is written last stays
+        has = np.flatnonzero(called[:, a] >= 0)
+        chosen[has, called[has, a]] = a
+    return chosen
+
+
+def _of_each_reward(actions: IntArray, depth: int) -> IntArray:
+    """(k, n_actions * depth) numbers of actions that occur once for each reward, -1 staying -1."""
+    copies = actions[:, :, None] * depth + np.arange(depth)
+    return np.where(actions[:, :, None] < 0, -1, copies).reshape(len(actions), -1)
 
 
 def reward_span(rewards: FloatArray) -> float:
@@ -337,6 +396,7 @@ def _quotient(
         start=start / start.sum(),
         state_ids=mdp.state_ids[representatives],
         terminal_state=None if mdp.terminal_state is None else int(labels[mdp.terminal_state]),
+        names=mdp.names.take(representatives, has_own_actions=chosen is None),
         metadata=mdp.metadata,
     )
     return quotient, 0.0 if is_exact else LIFT_ERROR

@@ -10,7 +10,8 @@ arithmetic, bounds how far the exact operator T moves it: f - fall <= Tf <= f + 
 because T(f + c) <= Tf + gamma·c and T(f - c) >= Tf - gamma·c (masses sum to one; the zero
 diagonal only helps the former, and for the latter 0 >= f - c there). Nothing else is needed of T,
 so that it may be the operator of either relation. Pairs of states with different actions, which
-the plain one puts at a fixed distance, are at that distance in both tables.
+the plain one puts at a fixed distance, are at that distance in both tables. Where a model has radii
+of rounding, as the chain of a policy does, both tables move by what these can change.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import (
-    check_choice,
     check_gamma,
     check_int,
     check_positive,
@@ -35,11 +35,11 @@ from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback
-from bisim_abstract._exact.apart import apart_distance, overall_span
+from bisim_abstract._exact.apart import TINY, apart_distance, overall_span
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes, reward_span
 from bisim_abstract._exact.pair_solvers import Matching, PairSolver, pair_solver
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.renaming import RELATIONS
+from bisim_abstract._model.renaming import check_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["MetricBounds", "bisimulation_metric"]
@@ -60,7 +60,7 @@ class MetricBounds:
         class_lower: (n_classes, n_classes) lower bounds between states of two classes.
         class_upper: (n_classes, n_classes) upper bounds between states of two classes.
         within: Upper bound between two different states of one class; 0 if the classes are
-            exact. The lower bound there is 0.
+            exact and nothing in the model is rounded. The lower bound there is 0.
         gap: Largest difference between an upper and a lower bound.
         tol: What the gap was asked to stay below.
         sweeps: Backups of all pairs that were made, the proving ones included.
@@ -189,10 +189,11 @@ def bisimulation_metric(
 
     Bisimilar states are merged first; the work is then quadratic in the number of classes. The
     bounds hold in exact arithmetic for the stored numbers, each row divided by its exact sum,
-    and do not depend on the number of threads.
+    and do not depend on the number of threads. Of the chain of a policy, by
+    `TabularMDP.under_policy`, they hold for the exact mixtures that it stands for.
 
     Args:
-        mdp: The model.
+        mdp: The model. Confidence radii of one that was estimated from samples are not read.
         gamma: The discount, in [0, 1).
         relation: "plain", or "lax" for distances after renaming actions.
         tol: Largest gap between the tables; 1e-9 of the diameter by default.
@@ -222,7 +223,7 @@ def bisimulation_metric(
     """
     check_mdp(mdp)
     gamma = check_gamma(gamma)
-    check_choice("relation", relation, RELATIONS)
+    check_relation(mdp, relation)
     if tol is not None:
         tol = check_positive("tol", tol)
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
@@ -257,13 +258,17 @@ def bisimulation_metric(
 
     distortion = classes.distortion(gamma)
     lower, upper = _enclose(table, gamma, rise, fall, distortion)
+    rounding = _rounding(mdp, gamma, max(float(upper.max()), distortion, apart or 0.0))
+    if rounding > 0.0:
+        distortion = (distortion + rounding) * (1.0 + 2.0 * EPS)
+        lower, upper = _enclose(table, gamma, rise, fall, distortion)
     if apart is not None:
         # T puts them there whatever the table is, in the model as in the quotient.
         fixed = np.not_equal.outer(model.action_sets, model.action_sets)
         lower[fixed] = upper[fixed] = apart
     lower.setflags(write=False)
     upper.setflags(write=False)
-    within = 0.0 if classes.is_exact else distortion
+    within = 0.0 if classes.is_exact and rounding == 0.0 else distortion
     gap = float((upper - lower).max()) * (1.0 + 2.0 * EPS)
     result = MetricBounds(
         gamma=gamma,
@@ -285,6 +290,25 @@ def bisimulation_metric(
             sweeps,
         )
     return result
+
+
+def _rounding(mdp: TabularMDP, gamma: float, largest: float) -> float:
+    """Bound on |d(s,t) - d'(s,t)|, d being that of any model within radii that hold surely.
+
+    d' is the metric of the stored numbers, of which none is above `largest`. Rewards that are off
+    by r and rows by total variation t move what two actions differ by under d' by at most
+    2r + 2·gamma·t·largest, so the operator of the other model moves d' by no more; as it is a
+    gamma-contraction with fixed point d, |d - d'| is at most that over 1 - gamma. The last factor
+    covers the rounding of these few operations, and TINY their underflow: a product of small
+    numbers may be computed as 0, where d is not.
+    """
+    if mdp.estimate is None or mdp.estimate.is_sampled:
+        return 0.0
+    rewards, rows = mdp.estimate.reward_radius.max(), mdp.estimate.row_radius.max()
+    local = 2.0 * float(rewards) + 2.0 * gamma * float(rows) * largest
+    if rewards > 0.0 or (gamma > 0.0 and rows > 0.0 and largest > 0.0):
+        local += TINY
+    return local / (1.0 - gamma) * (1.0 + 1e-12)
 
 
 def _enclose(

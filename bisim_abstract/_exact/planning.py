@@ -17,7 +17,7 @@ from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.policies import played_weights
+from bisim_abstract._model.policies import policy_matrix
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["Values", "evaluate_policy", "value_iteration"]
@@ -206,7 +206,7 @@ def follow_policy(
     guess: npt.ArrayLike | None = None,
 ) -> Values:
     """`evaluate_policy`, without a word where the goal is not reached."""
-    weights = _policy_matrix(mdp, policy)
+    weights = policy_matrix(mdp, policy)
     rewards, kernel = _chain(mdp, weights)
     first = rewards if guess is None else _guessed(mdp, guess)
     values = _solve_chain(rewards, kernel, gamma, goal, first)
@@ -282,36 +282,6 @@ def _follow(mdp: TabularMDP, gamma: float, policy: IntArray, backup: FloatArray)
     for _ in range(20):
         values = rewards + gamma * (kernel @ values)
     return values
-
-
-def _policy_matrix(mdp: TabularMDP, policy: npt.ArrayLike) -> FloatArray:
-    """(n_states, n_actions) probabilities, checked."""
-    n, n_actions = mdp.n_states, mdp.n_actions
-    given = np.asarray(policy)
-    if given.shape == (n,) and given.dtype.kind in "iu":
-        bad = np.flatnonzero((given < 0) | (given >= n_actions))
-        if bad.size:
-            raise InvalidArgumentError(
-                f"policy must hold actions in [0, {n_actions}), got {given[bad[0]]} "
-                f"at state {bad[0]}"
-            )
-        weights = np.zeros((n, n_actions))
-        weights[np.arange(n), mdp.played(given.astype(np.int64))] = 1.0
-        return weights
-    if given.shape != (n, n_actions) or given.dtype.kind not in "iuf":
-        raise InvalidArgumentError(
-            f"policy must be actions of shape ({n},) or probabilities of shape "
-            f"({n}, {n_actions}), got {given.dtype} of shape {given.shape}"
-        )
-    weights = given.astype(np.float64)
-    sums = weights.sum(axis=1)
-    bad = np.flatnonzero(~(np.abs(sums - 1.0) <= 1e-9) | (weights < 0.0).any(axis=1))
-    if bad.size:
-        raise InvalidArgumentError(
-            f"policy must hold probabilities that sum to 1, got {weights[bad[0]].tolist()} "
-            f"at state {bad[0]}"
-        )
-    return played_weights(mdp, weights / sums[:, None])
 
 
 def _chain(mdp: TabularMDP, weights: FloatArray):  # type: ignore[no-untyped-def]

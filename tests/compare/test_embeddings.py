@@ -13,10 +13,14 @@ from bisim_abstract import (
     EmbeddingQuality,
     InvalidArgumentError,
     MetricBounds,
+    TabularMDP,
     bisimulation_metric,
     evaluate_embedding,
+    mico_distance,
 )
 from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._compare import embeddings
+from bisim_abstract._model.policies import uniform_policy
 from bisim_abstract.parts import grouped_mdp, landmark_mds, single_build, sparse_mdp
 
 
@@ -130,6 +134,74 @@ def test_certificates_are_as_good_as_metrics() -> None:
     assert isinstance(found, EmbeddingQuality)
     assert found.rank_correlation > 0.6 > bad.rank_correlation
     assert "proven wrong" in found.summary()
+
+
+class Trained:
+    """A learned distance that is exactly what it says, on a model."""
+
+    def __init__(self, mdp: TabularMDP, name: str | None, gamma: float, table: FloatArray) -> None:
+        self.mdp, self.trained_for, self.gamma, self.table = mdp, name, gamma, table
+
+    def encode(self, states: IntArray) -> FloatArray:
+        return self.mdp.rewards[states]
+
+    def distance(self, s: IntArray, t: IntArray) -> FloatArray:
+        return np.asarray(self.table[s, t])
+
+
+@pytest.mark.parametrize("name", ["bisimulation", "on_policy", "mico"])
+@pytest.mark.parametrize("is_given", [False, True])
+def test_what_it_is_trained_for(name: str, is_given: bool) -> None:
+    """Each distance fits itself perfectly, at its own discount and policy, and no other."""
+    mdp, gamma = sparse_mdp(30, 3, seed=0), 0.8
+    policy = np.arange(30) % 3 if is_given else uniform_policy(mdp)
+    tables = {
+        "bisimulation": bisimulation_metric(mdp, gamma).upper,
+        "on_policy": bisimulation_metric(mdp.under_policy(policy), gamma).upper,
+        "mico": mico_distance(mdp, gamma, policy).upper,
+    }
+    metric = bisimulation_metric(mdp, 0.5)
+    embedding = Trained(mdp, name, gamma, tables[name])
+    found = evaluate_embedding(metric, embedding, mdp=mdp, policy=policy if is_given else None)
+    own = found.trained_for
+    assert own is not None
+    assert own.name == name
+    assert own.distortion < 1e-6 < found.distortion
+    assert own.rank_correlation > 0.999 > found.rank_correlation
+    assert own.outside == 0.0 < found.outside
+    assert f"against {own.title}, which it is trained for" in found.summary()
+    for other in sorted(set(tables) - {name}):
+        wrong = evaluate_embedding(metric, Trained(mdp, name, gamma, tables[other]), mdp=mdp)
+        assert wrong.trained_for is not None
+        assert wrong.trained_for.outside > 0.0
+    assert evaluate_embedding(metric, embedding).trained_for is None
+
+
+def test_the_metric_at_hand_is_not_solved_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    mdp = sparse_mdp(10, 2, seed=0)
+    metric = bisimulation_metric(mdp, 0.9)
+    monkeypatch.setattr(embeddings, "bisimulation_metric", None)
+    embedding = Trained(mdp, "bisimulation", 0.9, metric.lower * 0.9)
+    found = evaluate_embedding(metric, embedding, mdp=mdp)
+    assert found.trained_for is not None
+    assert found.trained_for.mean_error == found.mean_error > 0.0
+
+
+def test_what_does_not_say_is_held_against_the_metric_only() -> None:
+    mdp = sparse_mdp(10, 2, seed=0)
+    metric = bisimulation_metric(mdp, 0.9)
+    assert evaluate_embedding(metric, mdp.rewards, mdp=mdp).trained_for is None
+    silent = Trained(mdp, None, 0.9, metric.lower)
+    assert evaluate_embedding(metric, silent, mdp=mdp).trained_for is None
+    odd = Trained(mdp, "fame", 0.9, metric.lower)
+    with pytest.raises(InvalidArgumentError, match="trained_for must be one of 'bisimulation'"):
+        evaluate_embedding(metric, odd, mdp=mdp)
+    with pytest.raises(InvalidArgumentError, match="give mdp too"):
+        evaluate_embedding(metric, silent, policy=np.zeros(10, np.int64))
+    with pytest.raises(InvalidArgumentError, match="of 10 states"):
+        evaluate_embedding(metric, silent, mdp=sparse_mdp(11, 2, seed=0))
+    with pytest.raises(InvalidArgumentError, match="TabularMDP"):
+        evaluate_embedding(metric, silent, mdp=3)  # type: ignore[arg-type]
 
 
 def test_memory_stays_linear(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,6 +365,26 @@ def test_distortion_against_a_linear_program(seed: int) -> None:
     assert 0.0 < allowed < 20.0 * max(classes.reward_gap, classes.variation)
 
 
+@pytest.mark.parametrize("reward", [1.0, 1e-300, 1e-310, 1e-320])
+@pytest.mark.parametrize("relation", ["plain", "lax"])
+def test_members_that_differ_are_never_at_distance_0(reward: float, relation: str) -> None:
+    """Sums that are rounded alike: what they differ by, times a small reward, underflows."""
+    P = np.zeros((5, 1, 5))
+    P[0, 0, 2:] = 0.1, 0.2, 0.7
+    P[1, 0, [2, 4]] = 0.1 + 0.2, 0.7
+    P[[2, 3, 4], 0, [2, 3, 4]] = 1.0
+    mdp = TabularMDP.from_dense(P, [0.0, 0.0, 0.0, 0.0, reward])
+    classes = bisimulation_classes(mdp, relation=relation)
+    assert classes.labels.tolist() == [0, 0, 1, 1, 2]
+    assert not classes.is_exact
+    far = 2 * Fraction(reward)  # of 4 from the others, at this discount
+    lifted = [lifted_exact(mdp, classes.labels.tolist(), s, 0) for s in (0, 1)]
+    apart = Fraction(1, 2) * variation_exact(*lifted) * far
+    assert 0 < apart <= Fraction(classes.distortion(0.5))
+    found = bisimulation_metric(mdp, 0.5, relation=relation).bounds(0, 1)
+    assert Fraction(float(found[0])) <= apart <= Fraction(float(found[1]))
+
+
 def test_distortion_is_needed_in_full_order() -> None:
     # A reward gap g in every step adds up to g/(1 - gamma): less than a few times that would
     # be wrong, much more would be useless.

@@ -130,7 +130,7 @@ def test_all_pairs_that_take_too_long_are_not_begun(monkeypatch: pytest.MonkeyPa
     """Less is tried where no structure was found and nobody asked for more."""
     monkeypatch.setattr(refinement, "AT_ONCE", 0.0)
     mdp = sparse_mdp(60, seed=0)
-    seconds = Cost.of(mdp, None).all_pairs(60 * 59 // 2, is_estimate=False)
+    seconds = Cost.of(mdp, None).all_pairs(60 * 59 // 2, is_sampled=False)
     options: dict[str, Any] = {"resources": Resources(threads=1)}
     monkeypatch.setattr(standing, "HOPE", 0.5 * seconds)
     hopeless = certify(mdp, 0.9, tau="auto", **options)

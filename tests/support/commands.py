@@ -25,7 +25,7 @@ SMALL = ("bisim_abstract/RoomsGrid-v0", "--env-arg", "side=4", "--env-arg", "roo
 QUICK = ("--steps", "5", "--transitions", "50")
 
 
-COMMANDS = ("extract", "train", "certify", "verify", "solve", "report", "run")
+COMMANDS = ("extract", "train", "certify", "verify", "solve", "report", "export", "run")
 
 
 ARRAYS = ("keys", "lower", "upper", "labels_lower", "labels_upper")
@@ -89,6 +89,7 @@ def command(name: str, world: World, *source: Any) -> list[Any]:
         "verify": ["verify", *source[:1], world.certificate, *source[1:]],
         "solve": ["solve", *source, "-o", "out.npz"],
         "report": ["report", *source[:1], world.certificate, *source[1:], "-o", "out.html"],
+        "export": ["export", world.certificate, "--model", *source, "-o", "out.csv"],
         "run": ["run", *source, "--train", "never", "--learn", "0", "-o", "out"],
     }[name]
 

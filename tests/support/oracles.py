@@ -430,6 +430,44 @@ def policy_values_exact(
     return _eliminate(system, right)
 
 
+def chain_exact(
+    mdp: TabularMDP, policy: Sequence[Sequence[Number]]
+) -> tuple[list[Fraction], list[dict[int, Fraction]]]:
+    """Rewards and rows of the chain of a policy, mixed exactly."""
+    identity = list(range(mdp.n_states))
+    rewards, rows = [], []
+    for s in identity:
+        weights = [Fraction(w) for w in policy[s]]
+        total = sum(weights)
+        row: dict[int, Fraction] = {}
+        reward = Fraction(0)
+        for a in actions(mdp):
+            if not weights[a]:
+                continue
+            reward += weights[a] / total * Fraction(float(mdp.rewards[s, a]))
+            for t, mass in lifted_exact(mdp, identity, s, a).items():
+                row[t] = row.get(t, Fraction(0)) + weights[a] / total * mass
+        rewards.append(reward)
+        rows.append(row)
+    return rewards, rows
+
+
+def mico_exact(
+    mdp: TabularMDP, policy: Sequence[Sequence[Number]], gamma: float
+) -> list[list[Fraction]]:
+    """MICo's distance, from its linear system over all ordered pairs."""
+    n, g = mdp.n_states, Fraction(gamma)
+    rewards, rows = chain_exact(mdp, policy)
+    system = [[Fraction(int(i == j)) for j in range(n * n)] for i in range(n * n)]
+    right = [abs(rewards[i // n] - rewards[i % n]) for i in range(n * n)]
+    for i in range(n * n):
+        for x, p in rows[i // n].items():
+            for y, q in rows[i % n].items():
+                system[i][x * n + y] -= g * p * q
+    flat = _eliminate(system, right)
+    return [flat[s * n : (s + 1) * n] for s in range(n)]
+
+
 def _eliminate(system: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
     n = len(right)
     for k in range(n):

@@ -161,7 +161,7 @@ FEW_REWARDS = (-1.0, 0.0, -0.0, 0.5, 1.0, 2.5)
 def gammas(high: float = 0.999) -> st.SearchStrategy[float]:
     """Discounts from 0 to `high`, the usual ones often."""
     usual = [g for g in (0.0, 0.5, 0.9, 0.99, 0.999) if g <= high]
-    return st.sampled_from(usual) | st.floats(0.0, high, exclude_min=True)
+    return st.sampled_from(usual) | st.floats(0.0, high, exclude_min=True, allow_subnormal=False)
 
 
 @st.composite
@@ -228,6 +228,15 @@ def mdps(
         P[state] = np.eye(n)[state]
         R[state] = 0.0
     return TabularMDP.from_dense(P, R, order="sas")
+
+
+@st.composite
+def policies(draw: st.DrawFn, mdp: TabularMDP) -> npt.NDArray[np.float64]:
+    """Probabilities of actions, some of them 0, some tiny, in rows that sum to 1 up to rounding."""
+    weight = st.sampled_from((0.0, 1.0, 1.0, 0.1, 1e-9, 1e-200, 5e-324)) | st.floats(0.0, 1.0)
+    table = np.array([[draw(weight) for _ in range(mdp.n_actions)] for _ in range(mdp.n_states)])
+    table[table.sum(axis=1) < 0.1, 0] = 1.0
+    return np.asarray(table / table.sum(axis=1, keepdims=True))
 
 
 def permuted(mdp: TabularMDP, order: npt.ArrayLike) -> TabularMDP:
