@@ -15,7 +15,7 @@ everywhere, actions that a state lacks do what its first one does.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,7 @@ from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._exact.planning import Values, evaluate_policy, value_iteration
 from bisim_abstract._model.frames import model_graph
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.names import Names
 from bisim_abstract._model.policies import lift_table, policy_table, uniform_policy
 from bisim_abstract._model.renaming import check_renaming, own_names, used_names
 from bisim_abstract.errors import InvalidArgumentError
@@ -82,6 +83,20 @@ class Aggregation:
     def members(self, cluster: int) -> IntArray:
         """States of the other model that belong to a cluster."""
         return np.flatnonzero(self.labels == cluster)
+
+    def with_names(self, names: Names) -> Aggregation:
+        """The same, clusters called after the first of their states.
+
+        Args:
+            names: Of the other model. A cluster has a label if all its states have it.
+        """
+        first = np.unique(self.labels, return_index=True)[1]
+        labels = {}
+        for name, held in names.labels.items():
+            labels[name] = np.ones(first.size, bool)
+            labels[name][self.labels[~held]] = False
+        called = replace(self.mdp.names, variables=names.take(first).variables, labels=labels)
+        return replace(self, mdp=replace(self.mdp, names=called))
 
     def __repr__(self) -> str:
         return (
@@ -203,6 +218,8 @@ def aggregate(
     rewards = np.clip(mixer @ paid, low, high)  # equal rewards stay what they are
     start = np.bincount(cluster, weights=mdp.start, minlength=count)
     end = None if mdp.terminal_state is None else count - 1
+    # Names of actions are of use where actions are called what they are.
+    is_own = renaming is None or np.array_equal(np.asarray(renaming), own_names(mdp))
     kept = {key: mdp.metadata[key] for key in ("env", "gymnasium") if key in mdp.metadata}
     small = TabularMDP.from_rows(
         rows.indptr,
@@ -212,6 +229,7 @@ def aggregate(
         available=None if used.all() else used,
         start=start / start.sum(),
         terminal_state=end,
+        names=mdp.names.of_actions() if is_own else Names(),
         metadata={**kept, "method": "aggregation", "weighting": name, "ground_states": n},
     )
     return Aggregation(

@@ -13,7 +13,7 @@ from bisim_abstract._base.arrays import checked_metadata, frozen
 from bisim_abstract._base.checks import as_generator, check_int
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.npz import read_record, write_record
-from bisim_abstract._base.text import clusters_text, counted
+from bisim_abstract._base.text import clusters_text, counted, plain_text
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract._model.observations import Observations
 from bisim_abstract._model.policies import check_table, lift_table
@@ -227,7 +227,7 @@ class GroundAgent:
 
     def __repr__(self) -> str:
         kind = "actions" if self.is_deterministic else "probabilities"
-        where = f" of {self.metadata['env']}" if "env" in self.metadata else ""
+        where = f" of {plain_text(str(self.metadata['env']))}" if "env" in self.metadata else ""
         return (
             f"GroundAgent({counted(self.n_observations, 'observation')}{where}, {kind} over "
             f"{clusters_text(self.n_clusters, has_end=self.has_end)})"
@@ -241,10 +241,12 @@ class GroundAgent:
         ]
         named = {"env": "environment", "agent": "learned by", "verdict": "proven of the clusters"}
         rows += [
-            (name, str(self.metadata[key])) for key, name in named.items() if key in self.metadata
+            (name, plain_text(str(self.metadata[key])))
+            for key, name in named.items()
+            if key in self.metadata
         ]
         if "seed" in self.metadata:
-            rows.append(("layout", f"that of seed {self.metadata['seed']}"))
+            rows.append(("layout", plain_text(f"that of seed {self.metadata['seed']}")))
         return table_html("Agent of the environment itself", rows)
 
 

@@ -44,7 +44,7 @@ from bisim_abstract._exact.planning import find_optimal, follow_policy, value_it
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.policies import lift_table, uniform_policy
-from bisim_abstract._model.renaming import RELATIONS, own_names
+from bisim_abstract._model.renaming import check_relation, own_names
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -186,7 +186,7 @@ def prove_value(
         (True, True)
     """
     check_choice("by", by, CRITERIA)
-    check_choice("relation", relation, RELATIONS)
+    check_relation(mdp, relation)
     gamma = check_gamma(gamma)
     if ground is None:
         ground = GroundValues(mdp, gamma, hint=hint)
@@ -251,7 +251,7 @@ def matched_actions(mdp: TabularMDP, labels: npt.ArrayLike, relation: str) -> In
             first: what it does is nothing to match with.
         relation: "plain" or "lax".
     """
-    check_choice("relation", relation, RELATIONS)
+    check_relation(mdp, relation)
     if relation == "plain":
         return None
     clusters, _ = set_end_apart(as_labels(labels, mdp.n_states), mdp.terminal_state)

@@ -31,6 +31,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import check_gamma, check_int, check_states
 from bisim_abstract._base.parallel import (
     Array,
@@ -63,6 +64,7 @@ BLOCKS = (
     *("indptr", "indices", "probs", "normalised_probs", "low", "high", "radius", "spare", "short"),
     *("available", "sets"),
 )
+ROUNDED_UP = 1.0 + 16.0 * EPS  # covers a few products and sums
 ATTEMPTS = 4  # times that a table is moved outward before it is given up
 LOOKUP_BYTES = 2**30  # memory for looked-up positions, beyond which they are found anew
 
@@ -224,7 +226,8 @@ class Arms:
         Let c = max over blocks and actions of (high - low + gamma·e·D)/(1 - gamma), with
         e = spare + 2·short. Two members of a block go to members of the same block, at a cost of
         at most c, but for at most e of the mass, at a cost of at most D. So high - low +
-        gamma·(c + e·D) <= c: with c on the diagonal the upper arm is a super-solution.
+        gamma·(c + e·D) <= c: with c on the diagonal the upper arm is a super-solution. What backups
+        add for the rounding of rows is added to high - low.
         So it is with 0 for the blocks that `exact_blocks` finds. The last factor covers the
         rounding of c, TINY its underflow: a product of two small numbers may be computed as 0.
         """
@@ -235,6 +238,7 @@ class Arms:
         diagonal = np.flatnonzero(first == second)
         elsewhere = model.spare + 2.0 * model.short
         local = model.high - model.low + self.gamma * elsewhere * starts.diameter
+        local += 2.0 * self.rounding[:, None]
         local = local[~model.is_point]
         most = float(local.max(initial=0.0)) / (1.0 - self.gamma) * (1.0 + 1e-12)
         if most > 0.0 or (starts.diameter > 0.0 and elsewhere.any()):
@@ -402,13 +406,35 @@ class Arms:
         return 8 * self.n_covered * self._coupling_columns
 
     def _backed_up(self, values: FloatArray, *, is_upper: bool, columns: int) -> FloatArray:
-        # True rows of an estimated model may reach anything, at a cost of D at most.
-        reach = self.starts.diameter if self.model.is_estimate and is_upper else 0.0
+        # True rows of a model that was sampled may reach anything, at a cost of D at most.
+        reach = self.starts.diameter if self.mdp.is_sampled and is_upper else 0.0
         out = np.empty((self.n_covered, columns))
         fresh = {"values": read_only(values), "reach": reach, "is_upper": is_upper}
         self._looked_up().sweep(fresh, out)
+        if is_upper and self.rounding.any():
+            first, second = self.pairs()
+            out[:, 0] = (out[:, 0] + self.rounding[first] + self.rounding[second]) * ROUNDED_UP
         self.backups += self.n_covered
         return out
+
+    @cached_property
+    def rounding(self) -> FloatArray:
+        """(n) what rounding of the model's rows adds to upper backups, for each block of a pair.
+
+        Rows that are off by e in total variation, surely, are as far from those stored as e·D at
+        most, under the metric, and W₁ obeys the triangle inequality: gamma·(e + e')·D more than
+        the stored rows are apart, whose mass goes nowhere but where it is stored. That is far less
+        than letting all that members differ by go anywhere. Below, radii include e already. The
+        radius of a block is at least that of its members' rows. TINY covers underflow: a product
+        of small numbers may be computed as 0, where the distance is not.
+        """
+        estimate = self.mdp.estimate
+        if estimate is None or estimate.is_sampled:
+            return np.zeros(self.n)
+        off = np.minimum(self.model.radius.max(axis=1), estimate.row_radius.max())
+        farthest = self.gamma * self.starts.diameter
+        is_moved = (off > 0.0) & (self.gamma > 0.0) & (self.starts.diameter > 0.0)
+        return np.where(is_moved, farthest * off * ROUNDED_UP + TINY, 0.0)
 
     def _looked_up(self) -> _Lookup:
         if self._lookup is None:

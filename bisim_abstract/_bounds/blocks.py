@@ -141,6 +141,7 @@ class BlockModel(Rows):
         """Every state a block of its own: the model itself, confidence radii included."""
         low, high = reward_intervals(mdp)
         estimate = mdp.estimate
+        radius = np.zeros(low.shape) if estimate is None else estimate.row_radius
         return cls(
             labels=np.arange(mdp.n_states),
             low=low,
@@ -148,7 +149,10 @@ class BlockModel(Rows):
             indptr=mdp.indptr,
             indices=mdp.indices,
             probs=mdp.probs,
-            radius=np.zeros(low.shape) if estimate is None else estimate.row_radius,
+            radius=radius,
+            spare=np.zeros(low.shape),
+            # Above, rounding is counted by itself: see `Arms.rounding`.
+            short=radius if mdp.is_sampled else np.zeros(low.shape),
             is_estimate=estimate is not None,
             available=mdp.available,
         )

@@ -156,6 +156,7 @@ def truncated_mdp(mdp: TabularMDP, share: float) -> tuple[TabularMDP, float]:
         state_ids=mdp.state_ids,
         terminal_state=mdp.terminal_state,
         estimate=mdp.estimate,  # true rows are as far from these as before, but for what was cut
+        names=mdp.names,
         metadata=mdp.metadata,
     )
     return short, float(removed.max()) * (1.0 + 1e-9) + 1e-12

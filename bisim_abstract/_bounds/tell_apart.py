@@ -57,7 +57,7 @@ def make_witnesses(
     """One function for each pair of blocks, made to differ between their members.
 
     Args:
-        mdp: The model, not an estimated one.
+        mdp: The model, not one that was estimated from samples.
         gamma: The discount, the one of the features.
         features: Features of this model; their witnesses, if there are any, are not read.
         model: Blocks of the model.
@@ -69,12 +69,13 @@ def make_witnesses(
         callback: Called between rounds.
 
     Raises:
-        InvalidArgumentError: If the model is an estimate, whose radii no witness knows of.
+        InvalidArgumentError: If the model was estimated from samples: witnesses are made for
+            radii of rounding at most.
     """
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     max_rounds = check_int("max_rounds", max_rounds, low=1)
-    if mdp.estimate is not None:
+    if mdp.is_sampled:
         raise InvalidArgumentError(
             "mdp must not be an estimate: witnesses do not know its radii; use its features alone"
         )
@@ -132,7 +133,7 @@ def make_witnesses(
         if k < AGAIN:  # what the blocks promise is not quite what their states keep
             found = search.solved(search.gaps(everyone, values))
         fresh = search.backed_up(everyone, values, found)
-        missing = _missing(mdp, values, found, fresh)
+        missing = _missing(mdp, gamma, values, found, fresh)
         error = float(missing.max()) / (1.0 - gamma)
         if callback is not None:
             callback(Progress("witnesses", k + 1, None, f"correction {error:.2g}"))
@@ -301,12 +302,16 @@ class _Search:
         return out
 
 
-def _missing(mdp: TabularMDP, values: FloatArray, found: _Potentials, fresh: _Backup) -> FloatArray:
+def _missing(
+    mdp: TabularMDP, gamma: float, values: FloatArray, found: _Potentials, fresh: _Backup
+) -> FloatArray:
     """(k) bounds on the spans of what exact backups differ by from the values.
 
     The exact extension differs from the one computed by a rounding of the distance and one of
     the sum, for every state of the support: at most 2·EPS·(potential + distance). The minimum
-    over them keeps that, and so do rows; after that it is a backup like any other.
+    over them keeps that, and so do rows; after that it is a backup like any other. Rewards within a
+    radius r and rows within t of those stored move a backup of u by r + γ·t·span(u) at most, where
+    span(u) <= 2·max|u|.
     """
     low, high = mdp.rewards.min(axis=0), mdp.rewards.max(axis=0)
     middle = low / 2.0 + high / 2.0
@@ -314,6 +319,10 @@ def _missing(mdp: TabularMDP, values: FloatArray, found: _Potentials, fresh: _Ba
     most = np.maximum(fresh.largest, np.abs(values).max(axis=1))
     wobble = 2.0 * EPS * (np.abs(found.potential).max(axis=1) + fresh.reach) * (1.0 + 1e-6)
     noise = backup_noise(mdp.max_support, size, most) + wobble
+    if mdp.estimate is not None:
+        rewards = mdp.estimate.reward_radius.max(axis=0)[found.actions]
+        rows = mdp.estimate.row_radius.max(axis=0)[found.actions]
+        noise += (rewards + 2.0 * gamma * rows * (fresh.largest + wobble)) * UP
     return np.asarray((fresh.moved(values) + 2.0 * noise) * UP)
 
 

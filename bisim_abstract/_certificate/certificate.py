@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.aggregate import aggregate, set_end_apart
+from bisim_abstract._abstract.aggregate import Aggregation, aggregate, set_end_apart
 from bisim_abstract._abstract.value import BOUNDS as VALUE_BOUNDS
 from bisim_abstract._abstract.value import NUMBERS as VALUE_NUMBERS
 from bisim_abstract._abstract.value import ProvenValue, ValueBracket
@@ -54,6 +54,7 @@ from bisim_abstract._linkage.thresholds import (
 from bisim_abstract._model.checks import check_available
 from bisim_abstract._model.estimation import check_alpha, interval_around
 from bisim_abstract._model.frames import Columns, as_frame
+from bisim_abstract._model.names import Names
 from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError, NotCertifiedError
 
@@ -77,6 +78,8 @@ SCOPES = ("covered", "all")
 DERIVED = ("ground", "forests", "global_width")  # from the bounds alone
 INTEGERS = ("keys", "labels_lower", "labels_upper")
 BOOLEANS = ("available",)
+# Of the chain that a policy makes of a model.
+OF_POLICY = "speaks of the value of the given policy, not of the best one"
 REALS = ("rewards", "reward_radius", "lower", "upper")
 SCALARS = (
     "fingerprint",
@@ -118,7 +121,8 @@ class Certificate:
         reward_radius: (n_states, n_actions) how far true rewards may be from these, if the
             model is an estimate; else of shape (0, 0).
         alpha: If the model is an estimate, the bounds hold for the metric of the true model
-            with probability at least 1 - alpha; else None, and they hold without reservation.
+            with probability at least 1 - alpha; surely, if that is 0: then radii are those of
+            rounding, in the chain of a policy. Else None, and they hold for what is stored.
         keys: (covered) sorted pair keys, s * n_states + t with s < t.
         lower: (covered) lower bounds.
         upper: (covered) upper bounds.
@@ -190,7 +194,7 @@ class Certificate:
             if not isinstance(getattr(self, name), str):
                 raise InvalidArgumentError(f"{name} must be text, got {getattr(self, name)!r}")
         if self.alpha is not None:
-            set_field(self, "alpha", check_alpha(self.alpha))
+            set_field(self, "alpha", check_alpha(self.alpha, or_sure=True))
         _check_rewards(self)
         covered = PairTable(self.n_states, self.keys, self.lower, self.upper)
         covered.check_diagonal()
@@ -462,13 +466,33 @@ class Certificate:
             lines.append(
                 f"  relation  plain: states with different actions are {self.apart:.4g} apart"
             )
-        if self.alpha is not None:
-            lines.append(f"  holds     for the true model with probability {1.0 - self.alpha:g}")
+        if self.is_under_policy:
+            lines.append(f"  policy    {OF_POLICY}")
+        if self.holds_for:
+            lines.append(f"  holds     {self.holds_for}")
         lines.append(f"  stopped   {self.stop or 'not said'}")
         # Explaining a pair takes a transport problem per action: not where rows are long.
         if self.merges_little and self.model is not None and self.model.max_support <= 64:
             lines += [f"  closest   {pair}" for pair in self.nearest(3)]
         return "\n".join(lines)
+
+    @property
+    def is_under_policy(self) -> bool:
+        """Whether the model is the chain of a policy: then the proof speaks of its value.
+
+        That is what the run wrote down when the model was at hand; a fingerprint is that of the
+        chain, wherever it comes from.
+        """
+        return "under_policy" in self.run
+
+    @property
+    def holds_for(self) -> str:
+        """What the bounds hold for, in words, where that is not just the stored model."""
+        if self.alpha is None:
+            return ""
+        if self.alpha == 0.0:
+            return "for exact mixtures of actions: all bounds include their rounding"
+        return f"for the true model with probability {1.0 - self.alpha:g}"
 
     @property
     def merges_little(self) -> bool:
@@ -484,9 +508,18 @@ class Certificate:
         below, above = self.bounds(s, t)
         return (
             f"{counted(open_.clusters, 'cluster')} in {counted(open_.groups, 'group')}, "
-            f"{counted(open_.pairs, 'pair')}; states {s} and {t}, for instance, are between "
-            f"{float(below):.4g} and {float(above):.4g} apart"
+            f"{counted(open_.pairs, 'pair')}; states {self.state_text(s)} and "
+            f"{self.state_text(t)}, for instance, are between {float(below):.4g} and "
+            f"{float(above):.4g} apart"
         )
+
+    def state_text(self, state: int) -> str:
+        """A state in a sentence: its number, with its name if the model is at hand and has one.
+
+        Args:
+            state: Its number.
+        """
+        return f"{state}" if self.model is None else self.model.state_text(state)
 
     def __repr__(self) -> str:
         verdict = (
@@ -494,7 +527,7 @@ class Certificate:
         )
         return (
             f"Certificate({counted(self.n_states, 'state')}, {self.coverage:.1%} of pairs covered, "
-            f"width {self.width:.3g}{verdict})"
+            f"width {self.width:.3g}{verdict}{', of a given policy' * self.is_under_policy})"
         )
 
     def _repr_html_(self) -> str:
@@ -505,8 +538,10 @@ class Certificate:
         ]
         if self.relation == "lax":
             rows.append(("relation", "lax: alike after renaming actions"))
-        if self.alpha is not None:
-            rows.append(("holds", f"for the true model with probability {1.0 - self.alpha:g}"))
+        if self.is_under_policy:
+            rows.append(("policy", OF_POLICY))
+        if self.holds_for:
+            rows.append(("holds", self.holds_for))
         rows.append(("stopped", self.stop or "not said"))
         return table_html(self.verdict.sentence, rows)
 
@@ -528,16 +563,19 @@ class Certificate:
 
         What the certificate does not know is left out:
 
-        - `state`, its number; `id`, the environment's own, if the model is at hand.
+        - `state`, its number; if the model is at hand, `id`, the environment's own, and one column
+          for each variable that states are called by, of the variable's name (`name` where it
+          has none; `variable_` comes before names that are columns of their own).
         - `is_end`, whether it stands for the end of episodes.
         - `cluster`, if certified; else `cluster_lower` and `cluster_upper`, those of the arms,
           if there is a threshold.
         - `optimal_lower` and `optimal_upper`, bounds on the optimal value, `action`, that of the
-          policy planned on the clusters, and `policy_lower`, a bound on what it is worth, if
-          the certificate has a proven `value`.
+          policy planned on the clusters, `action_name` where actions have names, and
+          `policy_lower`, a bound on what it is worth, if the certificate has a proven `value`.
 
         Args:
-            mdp: The model, whose ids are listed; by default the one at hand, if there is one.
+            mdp: The model, whose ids and names are listed; by default the one at hand, if there is
+                one.
         """
         model = self.model if mdp is None else self._model(mdp)
         columns: Columns = {"state": np.arange(self.n_states)}
@@ -556,7 +594,11 @@ class Certificate:
                 "action": value.lifted_policy,
                 "policy_lower": value.policy_lower,
             }
-        return columns
+        if model is None:
+            return columns
+        if value is not None and model.names.actions is not None:
+            columns["action_name"] = np.array(model.names.actions, object)[columns["action"]]
+        return _with_variables(columns, model.names)
 
     def to_frame(self, mdp: TabularMDP | None = None) -> DataFrame | Columns:
         """The same as a pandas DataFrame where pandas is installed, and as columns elsewhere.
@@ -582,6 +624,23 @@ class Certificate:
             NotCertifiedError: If nothing is certified.
             MissingDependency: If networkx is not installed.
         """
+        return self.aggregate(mdp, weighting=weighting).to_networkx()
+
+    def aggregate(
+        self, mdp: TabularMDP | None = None, *, weighting: str | npt.ArrayLike = "uniform"
+    ) -> Aggregation:
+        """The model over the certified clusters, its actions matched as the relation asks for.
+
+        Where states have names, a cluster has that of its first state, and a label if all its
+        states have it.
+
+        Args:
+            mdp: The model; needed if the certificate was read from a file.
+            weighting: How much each member counts in its cluster, as for `aggregate`.
+
+        Raises:
+            NotCertifiedError: If nothing is certified.
+        """
         from bisim_abstract._abstract.value_proof import matched_actions
 
         mdp = self._model(mdp)
@@ -592,7 +651,7 @@ class Certificate:
         small = aggregate(
             mdp, self.labels, renaming=renaming, weighting=weighting, gamma=self.gamma
         )
-        return small.to_networkx()
+        return small.with_names(mdp.names)
 
     # -- pictures, which need the extra "plots" ----------------------------------------------
 
@@ -756,6 +815,13 @@ class Certificate:
     def forests(self) -> tuple[Forest, Forest]:
         """Minimum spanning forests of both arms: their single linkage at every threshold."""
         return link_forests(self.scope, self.ground, self.covered)
+
+
+def _with_variables(columns: Columns, names: Names) -> Columns:
+    """The same with columns of variables after the ids: no text is made for any state."""
+    placed = {name: variable.column() for name, variable in names.columns(columns).items()}
+    first = {name: columns[name] for name in ("state", "id")}
+    return first | placed | {name: columns[name] for name in columns if name not in first}
 
 
 def _rebuild(fields: dict[str, Any]) -> Certificate:

@@ -12,7 +12,7 @@ two states of the cluster differ by no more than twice as much.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._exact.apart import TINY
 from bisim_abstract._exact.transport import solve_transport
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.names import Names
 from bisim_abstract._model.renaming import actions_called, own_names
 from bisim_abstract.errors import NotCertifiedError
 
@@ -49,12 +50,14 @@ class Correspondence:
         difference: (n_states, n_actions) proven upper bounds on what an action differs by from
             the action of the same name of its cluster's model, at once and in all that follows;
             0 where the state lacks it.
+        names: What states and actions are called, for the text that it makes.
     """
 
     labels: IntArray
     renaming: IntArray
     models: IntArray
     difference: FloatArray
+    names: Names = field(default_factory=Names, repr=False)
 
     @property
     def widest(self) -> float:
@@ -86,18 +89,31 @@ class Correspondence:
         state = check_int("state", state, low=0, high=self.labels.size - 1)
         return {a: int(b) for a, b in enumerate(self.model_actions[state]) if b >= 0}
 
+    def text(self, state: int, *, is_whole: bool = True) -> str:
+        """The same in words: "left as right, right as left".
+
+        Args:
+            state: The state.
+            is_whole: Whether to list actions that correspond to themselves as well.
+        """
+        called = self.names.action_text
+        return ", ".join(
+            f"{called(a)} as {called(b)}" for a, b in self.of(state).items() if is_whole or a != b
+        )
+
     def __str__(self) -> str:
         lines = []
         for cluster, model in enumerate(self.models.tolist()):
             members = np.flatnonzero(self.labels == cluster)
             kinds, which = np.unique(self.model_actions[members], axis=0, return_inverse=True)
-            for kind, actions in enumerate(kinds.tolist()):
-                changed = [f"{a} as {b}" for a, b in enumerate(actions) if b not in (-1, a)]
+            for kind in range(len(kinds)):
+                own = members[which.reshape(-1) == kind]
+                changed = self.text(int(own[0]), is_whole=False)
                 if changed:
-                    own = members[which.reshape(-1) == kind]
+                    first, like = (self.names.state_text(s) for s in (int(own[0]), model))
                     lines.append(
-                        f"cluster {cluster}: {counted(own.size, 'state')}, {own[0]} the first, "
-                        f"as state {model} with {', '.join(changed)}; differs by at most "
+                        f"cluster {cluster}: {counted(own.size, 'state')}, {first} the first, "
+                        f"as state {like} with {changed}; differs by at most "
                         f"{self.difference[own].max():.3g}"
                     )
         return "\n".join(lines) or "all actions are called what they are"
@@ -125,7 +141,7 @@ def find_correspondence(certificate: Certificate, mdp: TabularMDP) -> Correspond
     other = _called(renaming)[model, renaming[states, actions]]
     difference = np.zeros(mdp.rewards.shape)
     difference[states, actions] = _differences(certificate, mdp, states, actions, model, other)
-    return Correspondence(value.labels, renaming, models, difference)
+    return Correspondence(value.labels, renaming, models, difference, mdp.names)
 
 
 def _called(renaming: IntArray) -> IntArray:

@@ -140,16 +140,20 @@ class Frontier:
         return table_html("Clusters against proven value", rows)
 
 
+ALL_OF_IT = 1.0 - 1e-9  # a share this large is 1, but for what rounding adds to proven losses
+
+
 def is_worth(found: Numbers, blind: Numbers | None, keep: float) -> bool:
     """Whether a clustering keeps enough to be worth having.
 
     It must do so twice: of what can be gained over random actions, and of what can be gained
     over knowing nothing, a single cluster for all states. Where random actions are ruinous, any
-    steady one keeps almost everything of the first.
+    steady one keeps almost everything of the first. What keeps all of it, but for rounding, is
+    worth having: where knowing nothing loses nothing, losses are rounding alone, and no share.
     """
     if found.kept < keep:
         return False
-    if blind is None or found.kept >= 1.0:
+    if blind is None or found.kept >= ALL_OF_IT:
         return True
     return found.start_loss <= (1.0 - keep) * blind.start_loss
 

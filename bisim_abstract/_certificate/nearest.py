@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +46,8 @@ class NearPair:
         renaming: Where actions may be renamed, which action of the first is most like which of the
             second: (action, action) pairs for every action of the first, and for actions of the
             second that are none of these, with what they are most like.
+        state_texts: These states as sentences call them, by number, where they have names.
+        action_texts: The actions likewise.
     """
 
     first: int
@@ -57,6 +60,8 @@ class NearPair:
     future: float
     successors: tuple[tuple[int, int, float], ...]
     renaming: tuple[tuple[int, int], ...]
+    state_texts: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
+    action_texts: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_renamed(self) -> bool:
@@ -68,13 +73,23 @@ class NearPair:
         if self.action is None:
             return "not the same ones"
         if not self.is_renamed:
-            return f"{self.action}"
-        changed = ", ".join(f"{a} as {b}" for a, b in self.renaming if a != b)
-        return f"{self.action} against {self.match}, taking {changed}"
+            return self._action(self.action)
+        assert self.match is not None
+        changed = ", ".join(
+            f"{self._action(a)} as {self._action(b)}" for a, b in self.renaming if a != b
+        )
+        return f"{self._action(self.action)} against {self._action(self.match)}, taking {changed}"
+
+    def _action(self, action: int) -> str:
+        return self.action_texts.get(action, f"{action}")
+
+    def _state(self, state: int) -> str:
+        return self.state_texts.get(state, f"{state}")
 
     def __str__(self) -> str:
         total = self.reward + self.future
-        text = f"states {self.first} and {self.second}, {self.lower:.4g} to {self.upper:.4g} apart"
+        text = f"states {self._state(self.first)} and {self._state(self.second)}, "
+        text += f"{self.lower:.4g} to {self.upper:.4g} apart"
         if self.action is None:
             return f"{text}, as they have different actions"
         text += f", by action {self.action_text()}"
@@ -82,7 +97,10 @@ class NearPair:
             return text
         text += f": {self.reward / total:.0%} reward, {self.future / total:.0%} future"
         if self.successors:
-            named = (f"{s} and {t} ({share:.0%})" for s, t, share in self.successors)
+            named = (
+                f"{self._state(s)} and {self._state(t)} ({share:.0%})"
+                for s, t, share in self.successors
+            )
             text += f", from successors {', '.join(named)}"
         return text
 
@@ -162,7 +180,8 @@ def _explained(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> Nea
     one, two = (np.flatnonzero(mdp.available[x]).tolist() for x in (s, t))
     is_lax = certificate.relation == "lax"
     if not is_lax and one != two:
-        return NearPair(s, t, lower, upper, None, None, 0.0, 0.0, (), ())
+        texts = _state_texts(mdp, (s, t))
+        return NearPair(s, t, lower, upper, None, None, 0.0, 0.0, (), (), texts)
     found = {
         (a, b): _difference(certificate, mdp, s, a, t, b)
         for a in one
@@ -184,6 +203,8 @@ def _explained(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> Nea
         if worst.parts[i, j] > NOTHING * worst.future:
             share = float(worst.parts[i, j] / worst.future)
             successors.append((int(worst.states[i]), int(worst.others[j]), share))
+    met = {s, t, *(x for pair in successors for x in pair[:2])}
+    named = {} if mdp.names.actions is None else {a: mdp.action_text(a) for a in {*one, *two}}
     return NearPair(
         s,
         t,
@@ -195,4 +216,11 @@ def _explained(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> Nea
         worst.future,
         tuple(successors),
         tuple(renaming) if is_lax else (),
+        _state_texts(mdp, met),
+        named,
     )
+
+
+def _state_texts(mdp: TabularMDP, states: Iterable[int]) -> dict[int, str]:
+    """States as sentences call them, if the model has names for any."""
+    return {state: mdp.state_text(state) for state in states} if mdp.names.variables else {}

@@ -17,6 +17,8 @@ from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract.errors import InvalidArgumentError
 
+THIN = 1e-9  # of its upper end: an interval no wider than this is one number, but for rounding
+
 
 @dataclass(frozen=True)
 class CertifiedInterval:
@@ -155,6 +157,15 @@ def _lives(forest: Forest, labels: IntArray) -> dict[frozenset[int], tuple[float
             lives[members] = (lives[members][0], weight)
         lives |= {at[leaf]: (weight, np.inf) for leaf in touched}
     return lives
+
+
+def wide_intervals(intervals: list[CertifiedInterval]) -> list[CertifiedInterval]:
+    """Those that a threshold can be chosen from.
+
+    Thinner ones come up where a bound and what it is compared with are the same number, rounded
+    differently: what they certify is true, but no check in floats could confirm it.
+    """
+    return [x for x in intervals if x.low < (1.0 - THIN) * x.high]
 
 
 def best_interval(

@@ -91,9 +91,9 @@ class Cost:
         """Seconds of so many backups of so many pairs."""
         return n_pairs * count * self.backup
 
-    def all_pairs(self, n_pairs: int, *, is_estimate: bool) -> float:
-        """Seconds until all pairs are solved for, or swept where the model is an estimate."""
-        return n_pairs * self.backup * (SWEEPING if is_estimate else self.solving)
+    def all_pairs(self, n_pairs: int, *, is_sampled: bool) -> float:
+        """Seconds until all pairs are solved for, or swept where the model was sampled."""
+        return n_pairs * self.backup * (SWEEPING if is_sampled else self.solving)
 
 
 def block_backup(model: BlockModel, relation: str = "plain") -> float:

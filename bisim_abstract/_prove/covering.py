@@ -22,7 +22,12 @@ from bisim_abstract._bounds.index_side import index_side_run
 from bisim_abstract._bounds.spanning import link_forests
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._linkage.forests import count_clusters
-from bisim_abstract._linkage.thresholds import best_interval, certified_intervals, middle
+from bisim_abstract._linkage.thresholds import (
+    best_interval,
+    certified_intervals,
+    middle,
+    wide_intervals,
+)
 from bisim_abstract._propose.embedding import Embedding, as_points, landmark_mds
 from bisim_abstract._propose.retrieval import retrieve_pairs, uniform_pairs
 from bisim_abstract._prove.making import make_certificate
@@ -264,7 +269,7 @@ class Rounds:
             end, floor = table.mdp.terminal_state, RESOLUTION * table.starts.diameter
             forests = link_forests(Covering.scope, table.ground, table.covered)
             best = best_interval(
-                certified_intervals(*forests, end),
+                wide_intervals(certified_intervals(*forests, end)),
                 table.n - (end is not None),
                 n_clusters=options.n_clusters,
                 floor=floor,

@@ -25,6 +25,7 @@ from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._model.renaming import check_relation
 from bisim_abstract._prove.options import Options
 from bisim_abstract._prove.work import OverBudgetError, Work
 from bisim_abstract._version import __version__
@@ -51,6 +52,15 @@ def prove(
     """`certify`, with its goal, method and budgets in one object."""
     check_mdp(mdp)
     gamma = check_gamma(gamma)
+    check_relation(mdp, options.relation)
+    if mdp.names.rewards and options.is_by_value:
+        # An agent that may choose in every step which reward it is paid is nobody's agent.
+        raise InvalidArgumentError(
+            "with several rewards side by side no value can be kept: say how many clusters by "
+            "n_clusters=, or how far states may differ by tau= (tau='auto' for what stands out "
+            "most), and ask prove_value(mdp.for_reward(name), certificate.labels, gamma) what "
+            "planning on these keeps of each"
+        )
     n_live = mdp.n_states - (mdp.terminal_state is not None)
     if options.n_clusters is not None and options.n_clusters > max(n_live, 1):
         raise InvalidArgumentError(

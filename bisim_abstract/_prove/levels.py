@@ -22,7 +22,11 @@ from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._bounds.spanning import common_refinement, lower_forest, upper_forest
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._linkage.forests import Forest
-from bisim_abstract._linkage.thresholds import CertifiedInterval, certified_intervals
+from bisim_abstract._linkage.thresholds import (
+    CertifiedInterval,
+    certified_intervals,
+    wide_intervals,
+)
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._propose.ahead import rewards_ahead
 from bisim_abstract._propose.embedding import scaled_points
@@ -502,7 +506,9 @@ def block_intervals(
         block if block is not None and arms.model.is_point[block] else None,
     )
     joined = [
-        CertifiedInterval(max(x.low, floor), x.high, x.n_clusters) for x in found if x.high > floor
+        CertifiedInterval(max(x.low, floor), x.high, x.n_clusters)
+        for x in wide_intervals(found)
+        if x.high > floor
     ]
     return joined, lower, upper
 

@@ -13,6 +13,7 @@ from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.spanning import link_forests
 from bisim_abstract._certificate.certificate import KEEP, Certificate
 from bisim_abstract._linkage.forests import Forest
+from bisim_abstract._model.chains import UNDER_POLICY, is_under_policy
 
 
 def make_certificate(
@@ -39,6 +40,8 @@ def make_certificate(
         prove: Makes the proof of what certified clusters are worth, if there is to be one.
     """
     mdp, estimate = arms.mdp, arms.mdp.estimate
+    if is_under_policy(mdp):  # the fingerprint does not tell
+        run = {**run, UNDER_POLICY: mdp.metadata[UNDER_POLICY]}
     clusters: dict[str, Any] = {}
     if tau is not None:
         if forests is None:

@@ -109,6 +109,12 @@ class Options:
         return None if self.tau is None or isinstance(self.tau, str) else self.tau
 
     @property
+    def is_by_value(self) -> bool:
+        """Whether proven values decide which threshold is taken."""
+        others = (self.tau, self.n_clusters, self.tol)
+        return self.max_loss is not None or all(other is None for other in others)
+
+    @property
     def is_widest(self) -> bool:
         """Whether the certified interval whose ends have the largest ratio is looked for."""
         return isinstance(self.tau, str)

@@ -323,7 +323,7 @@ class Refinement:
         # Until a start has shrunk to a thousandth.
         sweeps = min(sweeps_needed(self.table.gamma, 1e-3), 2 * JUMP_AFTER)  # and jumps
         is_longer = self.standing.sweep_seconds(n_pairs, sweeps) > self.standing.all_seconds()
-        if self.table.model.is_estimate or not is_longer:
+        if self.table.mdp.is_sampled or not is_longer:
             return None
         if self.standing.too_long():
             return ""
@@ -400,7 +400,7 @@ class Refinement:
         """
         tau, table = self.standing.aim_apart(), self.table
         features = table.ground.features
-        if tau is None or features is None or table.model.is_estimate or not table.ground.levels:
+        if tau is None or features is None or table.mdp.is_sampled or not table.ground.levels:
             return ""
         if table.relation == "lax":
             return ""  # functions of single actions say nothing where actions have no names
@@ -476,7 +476,7 @@ class Refinement:
         if table.n_covered == self.standing.n_pairs or self.standing.too_many():
             return ""
         table.cover_all()
-        if table.model.is_estimate:
+        if table.mdp.is_sampled:  # what is solved for knows of rounding, not of such radii
             self._sweep_pairs(self.target.resolution, "one by one", is_lower=True)
         else:
             self.standing.cost.spend(self.standing.all_seconds())

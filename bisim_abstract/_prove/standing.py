@@ -19,7 +19,12 @@ from bisim_abstract._bounds.spanning import Cells, closest_cells, common_refinem
 from bisim_abstract._certificate.frontier import Numbers, ValueSearch, first_good
 from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
 from bisim_abstract._linkage.forests import Forest
-from bisim_abstract._linkage.thresholds import CertifiedInterval, certified_intervals, middle
+from bisim_abstract._linkage.thresholds import (
+    CertifiedInterval,
+    certified_intervals,
+    middle,
+    wide_intervals,
+)
 from bisim_abstract._prove.cost import Cost
 from bisim_abstract._prove.reach import shortest_links
 from bisim_abstract._prove.target import Prospect, Target
@@ -84,9 +89,10 @@ class Standing:
 
     @property
     def intervals(self) -> list[CertifiedInterval]:
-        """Thresholds that are certified now."""
+        """Thresholds that are certified now; where one is to be chosen, those that allow it."""
         if self._intervals is None:
-            self._intervals = certified_intervals(*self.forests, self.end)
+            found = certified_intervals(*self.forests, self.end)
+            self._intervals = found if self.target.tau is not None else wide_intervals(found)
         return self._intervals
 
     @property
@@ -392,8 +398,7 @@ class Standing:
 
     def all_seconds(self) -> float:
         """How long all pairs are estimated to take."""
-        is_estimate = self.table.model.is_estimate
-        return self.cost.all_pairs(self.n_pairs, is_estimate=is_estimate)
+        return self.cost.all_pairs(self.n_pairs, is_sampled=self.table.mdp.is_sampled)
 
     def most_sweeps(self) -> int:
         """Backups of every pair that solving for them may take."""

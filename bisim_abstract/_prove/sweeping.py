@@ -132,7 +132,9 @@ def moved_outward(
 ) -> tuple[FloatArray, FloatArray]:
     """Bounds moved outward far beyond rounding, so that they satisfy their inequalities exactly.
 
-    f - δ gains a slack of (1 - gamma)·δ in f <= Tf, and f + δ in f >= Tf.
+    f - δ gains a slack of (1 - gamma)·δ in f <= Tf, and f + δ in f >= Tf. Upper backups add what
+    rows of the model may be off by themselves, if they were computed.
     """
-    delta = 64.0 * EPS * arms.starts.diameter / (1.0 - arms.gamma)
+    rounding = 2.0 * float(arms.rounding.max())
+    delta = (64.0 * EPS * arms.starts.diameter + rounding) / (1.0 - arms.gamma)
     return np.maximum(lower - delta, 0.0), upper + delta

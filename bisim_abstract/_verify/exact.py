@@ -271,12 +271,16 @@ class ExactTable:
             table.row(block, action) for block, action in zip((first, second), match, strict=True)
         )
         at = [first, second], list(match)
+        # Rows that are off by e, surely, are e·D from those stored, and W₁ obeys the triangle
+        # inequality.
+        off = sum((Fraction(v) for v in table.off[[first, second]].tolist()), Fraction(0))
+        span += gamma * off * self.limit
         is_same = (x, p) == (y, q)
         if is_same and table.level is None and not table.radius[at].any():
             return span  # staying put costs nothing
         costs = [[self.cost(i, j)[1] for j in y] for i in x]
         kappa = max(c for line in costs for c in line)
-        if table.is_estimate and table.short[at].any():
+        if table.is_sampled and table.short[at].any():
             kappa = max(kappa, self.limit)
         # No coupling costs more than the largest cost.
         if span + gamma * kappa <= claim:
@@ -311,7 +315,7 @@ def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> Non
             (max(Fraction(0), v - centre.get(b, Fraction(0))) for b, v in lifted.items()),
             Fraction(0),
         )
-        if mdp.estimate is None:
+        if not mdp.is_sampled:
             outside = lifted.keys() - centre.keys()
             if outside:
                 raise wrong_centre(table, state, action, 1, float(min(outside)))
@@ -358,18 +362,8 @@ def check_exact_features(claims: Claims, mdp: TabularMDP) -> None:
             value = sum(found, Fraction(0)) / len(used) if features.kinds[k] else max(found)
             residual.append(value - line[state])
         spread = max(residual) - min(residual)
-        if mdp.estimate is not None:
-            width = gamma * (max(line) - min(line))
-            errors = [
-                [
-                    Fraction(float(mdp.estimate.reward_radius[state, a]))
-                    + width * Fraction(float(mdp.estimate.row_radius[state, a]))
-                    for a, _ in used
-                ]
-                for state in range(mdp.n_states)
-            ]
-            is_mean = bool(features.kinds[k])
-            spread += 2 * max(sum(x, Fraction(0)) / len(x) if is_mean else max(x) for x in errors)
+        taken = [a for a, _ in used]
+        spread += _exact_error(mdp, gamma, line, taken, is_mean=bool(features.kinds[k]))
         have = Fraction(float(features.corrections[k])) * (1 - gamma)
         if spread > have:
             raise wrong_correction(f"feature {k}", float(features.corrections[k]), spread - have)
@@ -400,8 +394,27 @@ def check_exact_features(claims: Claims, mdp: TabularMDP) -> None:
         ]
         have = Fraction(stored) - carried
         spread = max(residual) - min(residual)
+        spread += _exact_error(mdp, gamma, potential, [action], is_mean=False)
         if spread > have:
             raise wrong_correction(f"witness {k}", stored, spread - have)
+
+
+def _exact_error(
+    mdp: TabularMDP, gamma: Fraction, line: list[Fraction], actions: list[int], *, is_mean: bool
+) -> Fraction:
+    """By how much radii may widen the span of a residual; see `estimation_error`."""
+    if mdp.estimate is None:
+        return Fraction(0)
+    width = gamma * (max(line) - min(line))
+    errors = [
+        [
+            Fraction(float(mdp.estimate.reward_radius[state, a]))
+            + width * Fraction(float(mdp.estimate.row_radius[state, a]))
+            for a in actions
+        ]
+        for state in range(mdp.n_states)
+    ]
+    return 2 * max(sum(x, Fraction(0)) / len(x) if is_mean else max(x) for x in errors)
 
 
 def _exact_row(mdp: TabularMDP, row: int) -> list[tuple[int, Fraction]]:

@@ -259,8 +259,16 @@ def _bound_backups(
     after = np.cumsum(counts)
     group = (after - counts) // CELLS
     begins = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1, [chosen.size]])
-    # True rows of an estimated model may reach anything, at a cost of D at most.
-    beyond = reader.diameter if table.is_estimate else 0.0
+    # True rows of a model that was sampled may reach anything, at a cost of D at most. Where rows
+    # are off by e, surely, they are e·D from those stored, and W₁ obeys the triangle inequality;
+    # that product may underflow to 0, where it is not 0.
+    beyond = reader.diameter if table.is_sampled else 0.0
+    off = gamma * reader.diameter * (1.0 + 64.0 * EPS) * table.off
+    is_moved = (table.off > 0.0) & (gamma > 0.0) & (reader.diameter > 0.0)
+    off = np.where(is_moved, off + UNDERFLOW, 0.0)
+    more = (off[first] + off[second]) * (1.0 + 4.0 * EPS)
+    # What a claim leaves for the stored rows: with `more` it is at most the claim.
+    left = np.where(more > 0.0, np.nextafter(table.upper - more, -np.inf), table.upper)
 
     def part(begin: int, end: int) -> None:
         for k in range(begin, end):
@@ -277,7 +285,7 @@ def _bound_backups(
                 below,
                 above,
                 table.lower[at],
-                table.upper[at],
+                left[at],
                 is_low[at],
                 is_high[at],
                 *rows,
@@ -298,6 +306,11 @@ def _bound_backups(
                 lows,
                 highs,
             )
+            is_kept = highs[:, 0] <= left[at]
+            summed = np.where(
+                more[at] > 0.0, (highs[:, 0] + more[at]) * (1.0 + 4.0 * EPS), highs[:, 0]
+            )
+            highs[:, 0] = np.where(is_kept, np.minimum(summed, table.upper[at]), summed)
             low[at], high[at] = lows, highs
 
     map_chunks(part, begins.size - 1, threads=threads, chunk=1)
@@ -387,7 +400,7 @@ def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
             table.spare,
             table.short,
             renaming,
-            table.is_estimate,
+            table.is_sampled,
             away,
             lacks,
         )
@@ -488,7 +501,6 @@ def _check_witnesses(
             farthest[k] = max(farthest[k], most[row])
     carried = Fraction(claims.gamma) * Fraction(float(corrections.max()))
     open_by = Fraction(0)
-    none = Fraction(0), Fraction(0)  # models that are estimates have no witnesses
     for k, stored in enumerate(witnesses.corrections.tolist()):
         signs = np.where(np.arange(mdp.n_actions) == witnesses.actions[k], witnesses.signs[k], 0)
         # One difference, one sum.
@@ -505,15 +517,24 @@ def _check_witnesses(
             rounding,
             threads,
         )
+        extra = estimation_error(
+            mdp, potential[k], signs, claims.gamma, is_mean=False, rounding=rounding
+        )
         missing = _open_correction(
-            f"witness {k}", spread, none, Fraction(stored) - carried, stored, limit
+            f"witness {k}", spread, extra, Fraction(stored) - carried, stored, limit
         )
         open_by = max(open_by, missing)
     return open_by
 
 
 def estimation_error(
-    mdp: TabularMDP, values: FloatArray, signs: IntArray, gamma: float, *, is_mean: bool
+    mdp: TabularMDP,
+    values: FloatArray,
+    signs: IntArray,
+    gamma: float,
+    *,
+    is_mean: bool,
+    rounding: float = 0.0,
 ) -> tuple[Fraction, Fraction]:
     """By how much the true span of Φg - g may exceed that of the estimate: bounds on that.
 
@@ -523,7 +544,7 @@ def estimation_error(
     floats. With A actions, what each state is compared by is off by at most (A + 6)·u of itself:
     span and scale by u each, two products and a sum, a mean of A terms. So another state may be
     worse by a factor of at most (1 + (A + 6)·u)/(1 - (A + 6)·u), for which 1 + (4A + 64)·u is
-    counted, and by underflow.
+    counted, and by underflow. Where values are off by `rounding`, their span is by twice that.
     """
     if mdp.estimate is None:
         return Fraction(0), Fraction(0)
@@ -542,7 +563,9 @@ def estimation_error(
         for reward, row in zip(rewards[state].tolist(), rows[state].tolist(), strict=True)
     ]
     most = sum(exact, Fraction(0)) / len(exact) if is_mean else max(exact)
-    return 2 * most, 2 * most * (1 + Fraction(4 * used.size + 64, 2**53)) + Fraction(UNDERFLOW)
+    wobble = 4 * Fraction(gamma) * Fraction(rounding) * Fraction(float(rows.max()))
+    above = 2 * most * (1 + Fraction(4 * used.size + 64, 2**53)) + Fraction(UNDERFLOW)
+    return max(2 * most - wobble, Fraction(0)), above + wobble
 
 
 def _residual_span(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -48,7 +49,10 @@ class Table:
         indptr: (n * n_actions + 1) boundaries of the centre rows.
         indices: (nnz) blocks.
         probs: (nnz) entries of the centre rows.
-        is_estimate: Whether true rows may reach what no row here does.
+        is_estimate: Whether radii of the model are part of intervals and radii.
+        is_sampled: Whether these hold with some probability only: then true rows may reach what
+            no row here does, with all that members differ by.
+        off: (n) if they hold surely, how far true rows of members may be from those of the model.
         lower_start: "reward" or "zero".
         upper_start: "reward" or "constant".
         is_lax: Whether any action of one block may stand for one of the other; else actions
@@ -77,6 +81,8 @@ class Table:
     indices: IntArray
     probs: FloatArray
     is_estimate: bool
+    is_sampled: bool
+    off: FloatArray
     lower_start: str
     upper_start: str
     is_lax: bool
@@ -214,6 +220,8 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
     gamma = _real(certificate, "gamma")
     if not 0.0 <= gamma < 1.0:
         raise VerificationError(f"gamma must lie in [0, 1), got {gamma!r}")
+    if 0.0 < gamma < sys.float_info.min:  # no bound on rounding errors holds for its products
+        raise VerificationError(f"gamma must be 0 or a normal number, got {gamma!r}")
     rewards = _field(certificate, "rewards")
     if not isinstance(rewards, np.ndarray) or not np.array_equal(rewards, mdp.rewards):
         raise VerificationError("rewards are not those of the model, on which the starts depend")
@@ -451,11 +459,13 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room, actions: _Ac
         high=_frozen(high),
         radius=_frozen(radius),
         spare=_frozen(np.zeros(low.shape)),
-        short=_frozen(radius),
+        short=_frozen(radius if mdp.is_sampled else np.zeros(low.shape)),  # else `off` counts
         indptr=mdp.indptr,
         indices=mdp.indices,
         probs=mdp.probs,
         is_estimate=mdp.estimate is not None,
+        is_sampled=mdp.is_sampled,
+        off=_off(mdp, np.arange(n), n),
         lower_start=_choice(certificate, "lower_start", ("reward", "zero")),
         upper_start=_choice(certificate, "upper_start", ("reward", "constant")),
         is_lax=actions.is_lax,
@@ -466,6 +476,14 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room, actions: _Ac
     )
     _check_table(table)
     return table
+
+
+def _off(mdp: TabularMDP, labels: IntArray, n: int) -> FloatArray:
+    """(n) the largest radius of a member's rows, if the radii of the model hold surely."""
+    off = np.zeros(n)
+    if mdp.estimate is not None and not mdp.is_sampled:
+        np.maximum.at(off, labels, mdp.estimate.row_radius.max(axis=1))
+    return _frozen(off)
 
 
 def _read_level(
@@ -522,6 +540,8 @@ def _read_level(
             indices=room.copied(model, "indices", np.int64),
             probs=room.copied(model, "probs", np.float64),
             is_estimate=is_estimate,
+            is_sampled=mdp.is_sampled,
+            off=_off(mdp, labels, n),
             lower_start="reward",
             upper_start="reward",
             is_lax=actions.is_lax,
@@ -678,7 +698,7 @@ def _read_features(
             "floor of function {0} must be at most its ceiling, and one of them of some use",
         )
         witnesses = _field(features, "witnesses")
-        if witnesses is not None and mdp.estimate is not None:
+        if witnesses is not None and mdp.is_sampled:
             raise VerificationError("witnesses say nothing of an estimated model's true rows")
         _check_signs(signs, kinds, witnesses, actions)
     except VerificationError as error:

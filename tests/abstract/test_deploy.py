@@ -205,7 +205,7 @@ def test_what_describes_itself_is_visited_too() -> None:
 def test_what_does_not_tell_the_cluster_is_refused() -> None:
     env = small(Maze("row"))
     with pytest.raises(ExtractionError, match=r"look the same; use .*dynamics='ground'") as caught:
-        env.deploy(env.value)
+        env.deploy(lambda cluster: cluster % 4)
     assert "info['state']" in str(caught.value)
     # What the message advises works.
     table, below = lift_policy(env.aggregation, env.value), TabularEnv(Maze("row"))

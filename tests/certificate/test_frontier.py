@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, certify, prove_value
-from bisim_abstract._certificate.frontier import first_good
+from bisim_abstract._certificate.frontier import Numbers, first_good, is_worth
 from bisim_abstract.parts import grouped_mdp
 from tests.support.asking import certify_named
 from tests.support.values import NOTHING_TO_LOSE, random_row
@@ -200,3 +200,11 @@ def test_counts_leave_out_the_end(count: int) -> None:
         assert certificate.value is not None
         assert certificate.value.policy.size == count + 1
         assert certificate.verdict.clusters == count
+
+
+def test_where_knowing_nothing_loses_nothing_rounding_is_no_reason_to_abstain() -> None:
+    """Losses of 1e-11 on both sides: a share of one of the other says nothing."""
+    blind = Numbers(1.0 - 2e-11, 0.1, 1.6e-11)
+    assert is_worth(Numbers(1.0 - 2e-11, 1e-11, 1.59e-11), blind, 0.95)
+    assert not is_worth(Numbers(0.99, 0.1, 0.01), Numbers(0.98, 0.1, 0.02), 0.95)
+    assert not is_worth(Numbers(0.94, 0.1, 0.0), blind, 0.95)

@@ -24,6 +24,7 @@ from bisim_abstract._linkage.thresholds import (
     certified_intervals,
     certified_merges,
     middle,
+    wide_intervals,
 )
 from bisim_abstract.parts import sparse_mdp
 from tests.support.oracles import first_appearance, refines
@@ -461,3 +462,11 @@ def test_the_arms_of_a_model(make: Callable[[], Arms], sweeps: int) -> None:
     below, above = forest(n, lower), forest(n, upper)
     for tau in thresholds(lower, upper):
         assert refines(above.labels(tau).tolist(), below.labels(tau).tolist())
+
+
+def test_no_threshold_is_chosen_from_between_two_roundings_of_one_number() -> None:
+    thin = CertifiedInterval(100.0, 100.00000000005, 2)
+    wide = CertifiedInterval(1.0, 1.5, 7)
+    last = CertifiedInterval(100.0, np.inf, 1)
+    first = CertifiedInterval(0.0, 1e-12, 9)
+    assert wide_intervals([first, wide, thin, last]) == [first, wide, last]
