@@ -19,7 +19,6 @@ from bisim_abstract._base.memory import check_memory
 from bisim_abstract.encoders.transitions import Transitions
 
 LARGE_TABLE = 200_000  # rows from which on only those in a batch are updated
-TINY = 1e-12  # added below roots, whose slope at 0 is not finite
 END_SHARE = 100  # at least one in so many samples stays at the end of an episode
 
 
@@ -257,20 +256,3 @@ class Optimiser:
             part.param_groups[0]["lr"] = rate
             part.step()
         self._done += 1
-
-
-def lengths(x: Tensor, y: Tensor, p: float = 2.0) -> Tensor:
-    """(..., n, m) distances of n points from m others; their slope at 0 is taken as 0."""
-    return torch.cdist(x, y, p=p, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def angles(x: Tensor, y: Tensor) -> Tensor:
-    """(..., n, m) angles of n vectors with m others, in [0, pi], with finite slopes everywhere.
-
-    Kahan's formula, 2·atan2(|x/|x| - y/|y||, |x/|x| + y/|y||), is exact near both ends: no
-    cosine close to 1 appears.
-    """
-    x = x / (x.square().sum(dim=-1, keepdim=True) + TINY).sqrt()
-    y = y / (y.square().sum(dim=-1, keepdim=True) + TINY).sqrt()
-    # Two vanishing vectors would leave both arguments 0, where atan2 has no slope.
-    return 2.0 * torch.atan2(lengths(x, y) + TINY, lengths(x, -y) + TINY)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bisim_abstract._base.checks import check_positive
-from bisim_abstract.encoders._nets import Observer, Samples, lengths
+from bisim_abstract.encoders._losses import cautious_squares, lengths, reward_gaps
+from bisim_abstract.encoders._nets import Observer, Samples
 from bisim_abstract.encoders.base import Encoder, Generator, Learner
 
 __all__ = ["ActionMaxEncoder"]
@@ -72,6 +73,11 @@ class ActionMaxEncoder(Encoder):
             seed=seed,
         )
         self.caution = check_positive("caution", caution)
+
+    @property
+    def trained_for(self) -> str:
+        """The bisimulation metric."""
+        return "bisimulation"
 
     def _make(self, n_rows: int, n_features: int, n_actions: int, g: Generator) -> Learner:
         return ActionMaxLearner(self, n_rows, n_features, n_actions, g)
@@ -201,8 +207,7 @@ class ActionMaxLearner(Learner):
             models = self.model_loss(samples, both, told)
         gap = self.pairwise(z[:n], z[n:]) - self.target(told, n)
         # Errors of a fit are picked up by the maximum, sweep after sweep: too far costs more.
-        weight = torch.where(gap.detach() > 0.0, self.caution, 1.0)
-        return (weight * gap.square()).mean() + models
+        return cautious_squares(gap, self.caution).mean() + models
 
     def told(self, rows: Tensor, samples: Samples) -> Told:
         """What the heads say about all actions."""
@@ -226,13 +231,12 @@ class ActionMaxLearner(Learner):
     def target(self, told: Told, n: int) -> Tensor:
         """(n, rest) what the distances of the first n samples to the rest should be."""
         reward, after = told.reward.detach().T, told.after.detach().transpose(0, 1).contiguous()
-        gaps = (reward[:, :n, None] - reward[:, None, n:]).abs()
+        gaps = reward_gaps(reward[:, :n], reward[:, n:])
         gaps = gaps + self.gamma * lengths(after[:, :n], after[:, n:])
         known = told.is_known.T
         # An action that was never tried in one of the two states says nothing about the pair.
-        return (
-            (gaps * (known[:, :n, None] & known[:, None, n:])).amax(dim=0).clamp(max=self.farthest)
-        )
+        is_told = known[:, :n, None] & known[:, None, n:]
+        return (gaps * is_told).amax(dim=0).clamp(max=self.farthest)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Euclidean distances."""

@@ -29,6 +29,7 @@ from bisim_abstract._base.npz import read_npz, write_npz
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import BoolArray, Progress, ProgressCallback
+from bisim_abstract._base.untrusted import parse_json
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.encoders._nets import Observer, Optimiser, Samples, one_thread
 from bisim_abstract.encoders.transitions import (
@@ -83,14 +84,6 @@ class Learner(nn.Module, abc.ABC):
 
     def after_step(self, step: int) -> None:
         """Called after each step, for instance to move a target network."""
-
-
-def mean_over(losses: Tensor, is_used: Tensor | None) -> Tensor:
-    """The mean of the losses of the pairs that are used, 0 where there is none."""
-    if is_used is None:
-        return losses.mean()
-    weight = is_used.to(losses.dtype)
-    return (losses * weight).sum() / weight.sum().clamp(min=1.0)
 
 
 class Encoder(abc.ABC):
@@ -263,6 +256,14 @@ class Encoder(abc.ABC):
         return self._learner is not None
 
     @property
+    def trained_for(self) -> str | None:
+        """Which distance the learned one imitates: "bisimulation", "on_policy", "mico" or None.
+
+        `bisim_abstract.evaluate_embedding` compares it with that one too. None if it is neither.
+        """
+        return None
+
+    @property
     def n_states(self) -> int | None:
         """Number of states that can be encoded; None if observations are vectors."""
         self._fitted()
@@ -411,7 +412,7 @@ def load_encoder(path: str | Path) -> Encoder:
     """
     arrays = read_npz(path)
     try:
-        header = json.loads(arrays.pop("header").tobytes().decode())
+        header = parse_json(arrays.pop("header").tobytes(), path)
         if header["format"] != FORMAT or header["version"] != VERSION:
             raise FileFormatError(f"{path} holds no encoder of version {VERSION}")
         if header["kind"] not in KINDS:

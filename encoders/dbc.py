@@ -10,8 +10,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from bisim_abstract._base.checks import check_choice
-from bisim_abstract.encoders._nets import Mlp, Observer, Samples, lengths
-from bisim_abstract.encoders.base import PAIRS, Encoder, Generator, Learner, mean_over
+from bisim_abstract.encoders._losses import (
+    coordinate_distances,
+    gaussian_distances,
+    gaussian_surprise,
+    lengths,
+    mean_over,
+    reward_gaps,
+    same_actions,
+)
+from bisim_abstract.encoders._nets import Mlp, Observer, Samples
+from bisim_abstract.encoders.base import PAIRS, Encoder, Generator, Learner
 
 __all__ = ["DBCEncoder"]
 
@@ -28,6 +37,10 @@ class DBCEncoder(Encoder):
     model is fitted to the (detached) latent successors by likelihood, and a reward model to the
     rewards; with `joint` their losses shape the latent points too, as in the authors' code.
 
+    On purpose not as published: all pairs of two batches are compared instead of a batch with
+    itself in another order, rewards are predicted from the latent point and the action rather
+    than from a sampled successor, and the end of an episode is a state of its own.
+
     Args:
         dim: Number of coordinates.
         gamma: The discount, in [0, 1).
@@ -40,7 +53,8 @@ class DBCEncoder(Encoder):
             transitions of equal actions only, which proposes far better blocks.
         transport: "euclidean" takes W over Euclidean distances, as in the paper's formula, which
             falls short of L1 distances and shortens the horizon; "coordinates" adds up W of
-            the coordinates, as in the authors' code, which fits L1.
+            the coordinates, which fits L1. (The authors' code compares each coordinate with its
+            own W, and adds the whole reward gap to each.)
         joint: Whether the models' losses reach the latent points.
         hidden: Sizes of hidden layers.
         device: Where torch computes.
@@ -78,6 +92,14 @@ class DBCEncoder(Encoder):
         self.transport = check_choice("transport", transport, TRANSPORTS)
         self.joint = bool(joint)
 
+    @property
+    def trained_for(self) -> str:
+        """The on-policy metric; with pairs of equal actions only, the bisimulation metric.
+
+        With these it is a mean over actions that is learned, where the metric has the largest.
+        """
+        return "on_policy" if self.pairs == "any" else "bisimulation"
+
     def _make(self, n_rows: int, n_features: int, n_actions: int, g: Generator) -> Learner:
         return DBCLearner(self, n_rows, n_features, n_actions, g)
 
@@ -111,19 +133,14 @@ class DBCLearner(Learner):
         n = rows.shape[0]
         target = self.target(rewards, mean.detach(), width.detach(), n)
         gap = self.pairwise(z[:n], z[n:]) - target
-        is_used = actions[:n, None] == actions[None, n:] if self.is_matched else None
+        is_used = same_actions(actions, n) if self.is_matched else None
         return mean_over(gap.square(), is_used) + models
 
     def target(self, rewards: Tensor, mean: Tensor, width: Tensor, n: int) -> Tensor:
         """(n, rest) what the distances of the first n samples to the rest should be."""
-        if self.is_split:
-            moved = (mean[:n, None] - mean[None, n:]).square()
-            moved = moved + (width[:n, None] - width[None, n:]).square()
-            transport = moved.sqrt().sum(dim=-1)
-        else:
-            gaussian = torch.cat([mean, width], dim=-1)
-            transport = lengths(gaussian[:n], gaussian[n:])
-        return (rewards[:n, None] - rewards[None, n:]).abs() + self.gamma * transport
+        transport = coordinate_distances if self.is_split else gaussian_distances
+        moved = transport((mean[:n], width[:n]), (mean[n:], width[n:]))
+        return reward_gaps(rewards[:n], rewards[n:]) + self.gamma * moved
 
     def model_loss(
         self,
@@ -135,9 +152,9 @@ class DBCLearner(Learner):
         successors: Tensor,
     ) -> Tensor:
         """Negative log-likelihood of latent successors, and squared error of rewards."""
-        likelihood = 0.5 * ((mean - successors) / width).square() + width.log()
+        surprise = gaussian_surprise(successors, mean, width)
         told = self.reward(self._with_action(latent, actions)).squeeze(-1)
-        return likelihood.mean() + functional.mse_loss(told, rewards)
+        return surprise.mean() + functional.mse_loss(told, rewards)
 
     def predicted(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the next latent point."""

@@ -11,8 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from bisim_abstract._base.checks import check_choice, check_int, check_positive
-from bisim_abstract.encoders._nets import Observer, Samples, angles
-from bisim_abstract.encoders.base import PAIRS, Encoder, Generator, Learner, mean_over
+from bisim_abstract.encoders._losses import (
+    mean_over,
+    mico_distances,
+    reward_gaps,
+    same_actions,
+)
+from bisim_abstract.encoders._nets import Observer, Samples
+from bisim_abstract.encoders.base import PAIRS, Encoder, Generator, Learner
 
 __all__ = ["MICoEncoder"]
 
@@ -25,6 +31,11 @@ class MICoEncoder(Encoder):
     gamma·U'(x', y'), where x' and y' are sampled successors and U' is that of a target network.
     Its fixed point is not the bisimulation metric: successors are coupled independently, and a
     state has a distance to itself, which grows with how random its future is.
+
+    The paper squares the error, its authors' code has the Huber loss. On purpose not as in that
+    code: both x and y are points of the network that learns, as in the paper's formula, where the
+    code takes one of them from the target network; all pairs of two batches are compared instead
+    of one batch with itself; and the end of an episode is a state of its own.
 
     Args:
         dim: Number of coordinates.
@@ -75,6 +86,14 @@ class MICoEncoder(Encoder):
         self.pairs = check_choice("pairs", pairs, PAIRS)
         self.target_every = check_int("target_every", target_every, low=1)
 
+    @property
+    def trained_for(self) -> str:
+        """MICo's distance; with pairs of equal actions only, the bisimulation metric.
+
+        With these it is a mean over actions that is learned, where the metric has the largest.
+        """
+        return "mico" if self.pairs == "any" else "bisimulation"
+
     def _make(self, n_rows: int, n_features: int, n_actions: int, g: Generator) -> Learner:
         return MICoLearner(self, n_rows, n_features, g)
 
@@ -101,8 +120,7 @@ class MICoLearner(Learner):
         z = self.phi(samples.now[both], samples)
         target = self.target(samples, both, n)
         losses = functional.huber_loss(self.pairwise(z[:n], z[n:]), target, reduction="none")
-        actions = samples.actions[both]
-        is_used = actions[:n, None] == actions[None, n:] if self.is_matched else None
+        is_used = same_actions(samples.actions[both], n) if self.is_matched else None
         return mean_over(losses, is_used)
 
     def target(self, samples: Samples, both: Tensor, n: int) -> Tensor:
@@ -110,13 +128,12 @@ class MICoLearner(Learner):
         with torch.no_grad():
             after = self.slow(samples.after[both], samples)
             rewards = samples.rewards[both]
-            gaps = (rewards[:n, None] - rewards[None, n:]).abs()
+            gaps = reward_gaps(rewards[:n], rewards[n:])
             return gaps + self.gamma * self.pairwise(after[:n], after[n:])
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """U, of which only the angle vanishes for equal points."""
-        norms = x.square().sum(dim=-1)[..., :, None] + y.square().sum(dim=-1)[..., None, :]
-        return norms / 2.0 + self.beta * angles(x, y)
+        return mico_distances(x, y, self.beta)
 
     def after_step(self, step: int) -> None:
         """Move the target network now and then."""

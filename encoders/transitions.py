@@ -30,6 +30,7 @@ from bisim_abstract._base.types import (
     ProgressCallback,
     SeedLike,
 )
+from bisim_abstract._base.untrusted import parse_json
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract.encoders._space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -146,7 +147,7 @@ class Transitions:
         """
         arrays = read_npz(path)
         try:
-            header = json.loads(arrays.pop("header").tobytes().decode())
+            header = parse_json(arrays.pop("header").tobytes(), path)
             if header.pop("format") != FORMAT or header.pop("version") != VERSION:
                 raise FileFormatError(f"{path} holds no transitions of version {VERSION}")
             if set(arrays) != set(ARRAYS) or set(header) != set(SCALARS):

@@ -3,10 +3,12 @@
     python scripts/encoders.py            RoomsGrid and Taxi, a few minutes
     python scripts/encoders.py --quick    small budgets, to see that it runs
     python scripts/encoders.py rooms
+    python scripts/encoders.py distances  the table of docs/reference/encoders.md
 
 On RoomsGrid every encoder proposes blocks by itself (nothing else may), and the certificate over
 all pairs shows what they were worth. On Taxi the paper's single build runs at three budgets; it
-abstains, and the raw embedding, clustered at the same threshold, collapses.
+abstains, and the raw embedding, clustered at the same threshold, collapses. Last, every learned
+distance is held against the bisimulation metric and against the one that it is trained for.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from rich.table import Table
 from bisim_abstract import (
     Blocks,
     MetricBounds,
+    TabularMDP,
     bisimulation_metric,
     certify,
     evaluate_embedding,
+    mico_distance,
     verify,
 )
 from bisim_abstract._base.types import FloatArray, IntArray
@@ -40,7 +44,7 @@ from bisim_abstract.encoders import (
     RewardEmbedding,
     collect_transitions,
 )
-from bisim_abstract.parts import retrieve_pairs, single_build
+from bisim_abstract.parts import MicoBounds, retrieve_pairs, single_build
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 
 GAMMA = 0.9
@@ -181,6 +185,61 @@ def compare_taxi(options: Options) -> None:
     )
 
 
+def compare_distances(options: Options) -> None:
+    """Learned distances beside the metric, and beside what each of them is trained for."""
+    name = "Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4"
+    models = {
+        "RoomsGrid, 400 states": RoomsGridEnv(side=20, room_size=5).to_mdp(),
+        "Taxi": extract_mdp(gym.make(name)),
+    }
+    for title, mdp in models.items():
+        table = Table(title=f"{title}: learned distances", title_justify="left")
+        heads = ("ranks", "mean error", "trained for", "ranks", "mean error")
+        for k, header in enumerate(("encoder", *heads)):
+            table.add_column(header, justify="left" if k in (0, 3) else "right")
+        metric, seen = bisimulation_metric(mdp, GAMMA), sampled_mico(mdp)
+        for kind, encoder in encoders(options).items():
+            encoder.fit(mdp, n_transitions=options.transitions)
+            if encoder.trained_for == "mico":
+                loss = evaluate_embedding(seen, encoder, seed=options.seed)
+            found = evaluate_embedding(metric, encoder, mdp=mdp, seed=options.seed)
+            own = found.trained_for
+            if own is None:
+                raise AssertionError(f"{kind} does not say what it is trained for")
+            table.add_row(
+                kind, f"{found.rank_correlation:.2f}", f"{found.mean_error:.3g}",
+                own.title, f"{own.rank_correlation:.2f}", f"{own.mean_error:.3g}",
+            )  # fmt: skip
+        console.print(table)
+        console.print(
+            f"  largest distances: metric {metric.diameter[1]:.3g}, on-policy metric "
+            f"{bisimulation_metric(mdp.under_policy(uniform(mdp)), GAMMA).diameter[1]:.3g}, MICo's "
+            f"{mico_distance(mdp, GAMMA, uniform(mdp)).upper.max():.3g}\n"
+            "  MICo, as published, against what its loss sees, the mean of |r - r'| over actions: "
+            f"ranks {loss.rank_correlation:.2f}, mean error {loss.mean_error:.3g} of at most "
+            f"{seen.upper.max():.3g}\n"
+        )
+
+
+def sampled_mico(mdp: TabularMDP) -> MicoBounds:
+    """MICo's distance if rewards are compared before they are averaged, as its loss does."""
+    chain = mdp.under_policy(uniform(mdp)).kernel()
+    weights, gaps = uniform(mdp), np.zeros((mdp.n_states, mdp.n_states))
+    for a in range(mdp.n_actions):
+        for b in range(mdp.n_actions):
+            apart = np.abs(np.subtract.outer(mdp.rewards[:, a], mdp.rewards[:, b]))
+            gaps += np.outer(weights[:, a], weights[:, b]) * apart
+    table = gaps
+    for _ in range(300):
+        table = gaps + GAMMA * (chain @ (chain @ table).T)
+    return MicoBounds(GAMMA, table, table, 0.0, 0.0, 300)
+
+
+def uniform(mdp: TabularMDP) -> FloatArray:
+    """Acting at random, as encoders gather their steps."""
+    return np.asarray(mdp.available / mdp.available.sum(axis=1, keepdims=True))
+
+
 def exact_labels(metric: MetricBounds, tau: float) -> IntArray:
     """The clustering of the exact metric."""
     s, t = np.triu_indices(metric.n_states, 1)
@@ -203,15 +262,20 @@ def refines(fine: IntArray, coarse: IntArray) -> bool:
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", help="rooms, taxi; both by default")
+    parser.add_argument("parts", nargs="*", help="rooms, taxi, distances; all by default")
     parser.add_argument("--quick", action="store_true", help="small budgets")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    unknown = set(arguments.parts) - {"rooms", "taxi"}
+    parts = (
+        ("rooms", compare_rooms, 150_000),
+        ("taxi", compare_taxi, 100_000),
+        ("distances", compare_distances, 100_000),
+    )
+    unknown = set(arguments.parts) - {part for part, *_ in parts}
     if unknown:
-        parser.error(f"no part {sorted(unknown)}; there are rooms, taxi")
+        parser.error(f"no part {sorted(unknown)}; there are {', '.join(x for x, *_ in parts)}")
     steps = 200 if arguments.quick else 5_000
-    for part, run, size in (("rooms", compare_rooms, 150_000), ("taxi", compare_taxi, 100_000)):
+    for part, run, size in parts:
         if not arguments.parts or part in arguments.parts:
             run(Options(steps, size // (10 if arguments.quick else 1), arguments.seed))
 

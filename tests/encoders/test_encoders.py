@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_metric
+from bisim_abstract import (
+    InvalidArgumentError,
+    TabularMDP,
+    bisimulation_metric,
+    evaluate_embedding,
+)
 from bisim_abstract._base.npz import read_npz, write_npz
 from bisim_abstract._base.types import FloatArray
 from bisim_abstract._propose.embedding import Embedding, as_points
@@ -28,7 +33,8 @@ from bisim_abstract.encoders import (
     load_encoder,
     sample_transitions,
 )
-from bisim_abstract.encoders._nets import Samples, angles
+from bisim_abstract.encoders._losses import angles
+from bisim_abstract.encoders._nets import Samples
 from bisim_abstract.encoders.action_max import ActionMaxLearner
 from bisim_abstract.encoders.mico import MICoLearner
 from bisim_abstract.errors import FileFormatError
@@ -40,6 +46,23 @@ CLASSES: list[type[Encoder]] = [ActionMaxEncoder, DBCEncoder, MICoEncoder]
 
 def all_pairs(n: int) -> tuple[Any, Any]:
     return np.arange(n)[:, None], np.arange(n)
+
+
+# -- what they imitate -------------------------------------------------------------------------
+
+
+def test_encoders_say_what_they_are_trained_for(tmp_path: Path) -> None:
+    assert ActionMaxEncoder().trained_for == "bisimulation"
+    assert DBCEncoder().trained_for == "on_policy"
+    assert DBCEncoder(pairs="same_action").trained_for == "bisimulation"
+    assert MICoEncoder().trained_for == "mico"
+    assert MICoEncoder(pairs="same_action").trained_for == "bisimulation"
+    mdp = random_mdp(5, 2, seed=0)
+    MICoEncoder(**QUICK).fit(mdp, n_transitions=50).save(tmp_path / "e.npz")
+    again = load_encoder(tmp_path / "e.npz")
+    found = evaluate_embedding(bisimulation_metric(mdp, again.gamma), again, mdp=mdp)
+    assert found.trained_for is not None
+    assert found.trained_for.name == again.trained_for == "mico"
 
 
 # -- angles ------------------------------------------------------------------------------------

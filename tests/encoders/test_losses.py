@@ -24,9 +24,9 @@ from bisim_abstract.encoders import (
     Transitions,
     sample_transitions,
 )
+from bisim_abstract.encoders._losses import mean_over
 from bisim_abstract.encoders._nets import Mlp, Optimiser, Samples
 from bisim_abstract.encoders.action_max import MOST_SUCCESSORS, Counts, Told
-from bisim_abstract.encoders.base import mean_over
 from bisim_abstract.parts import random_mdp
 from tests.support.learners import QUICK, halves, learner_of, pushed_points
 
