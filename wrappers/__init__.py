@@ -4,6 +4,7 @@
 - `TabularEnv` wraps an environment and tells its state at each step.
 - `enumerate_mdp` does the work where there is no `P` table.
 - `RoomsGridEnv`, registered as `bisim_abstract/RoomsGrid-v0`, is a grid of planted rooms.
+- `ModelEnv`, registered as `bisim_abstract/Model-v0`, is an environment of any model.
 - `AbstractedEnv` shows an environment through certified clusters of its states, and deploys what
   was learned on them to the environment itself.
 - `make_env` is `gymnasium.make` with retired ids resolved.
@@ -25,12 +26,14 @@ from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers.abstracted import AbstractedEnv
 from bisim_abstract.wrappers.distractor import Distractor
 from bisim_abstract.wrappers.enumerate import enumerate_mdp
+from bisim_abstract.wrappers.model_env import ModelEnv
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import TabularEnv, extract_mdp
 
 __all__ = [
     "AbstractedEnv",
     "Distractor",
+    "ModelEnv",
     "RoomsGridEnv",
     "TabularEnv",
     "enumerate_mdp",

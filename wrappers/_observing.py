@@ -3,25 +3,29 @@
 A model knows states by numbers of its own, which need not be what the environment shows. Where
 observations are these numbers, nothing has to be found. Everywhere else each state is visited: a
 copy of the environment, wrappers included, is put back into states that were met, and stepped on
-from there, until every state that an episode can reach has been seen.
+from there, until every state that an episode can reach has been seen. Who knows what its states
+look like (`Shown`) is asked instead, and believed as far as real steps bear it out.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._model.observations import Observations, key_of, layout_of
+from bisim_abstract._model.observations import Layout, Observations, key_of, layout_of
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 from bisim_abstract.wrappers._snapshot import Codec
-from bisim_abstract.wrappers._source import find_source, has_table, state_reader
+from bisim_abstract.wrappers._source import Shown, find_source, has_table, state_reader
 from bisim_abstract.wrappers.tabular import copied_env, env_name, extract_mdp
 
 STEPS = 256  # real steps in which observations must be the numbers of states
@@ -34,6 +38,50 @@ INSTEAD = (
 )
 
 
+@dataclass(frozen=True)
+class Views:
+    """What is seen, and in which kinds of states.
+
+    Attributes:
+        layout: How an observation is made up.
+        kinds: Of each observation, the kinds of states that it is seen in, with a state of each.
+    """
+
+    layout: Layout
+    kinds: Mapping[Any, Mapping[int, int]]
+
+    def settled(self, acts: npt.NDArray[Any], labels: IntArray, env: str) -> Observations:
+        """The kind of every observation; where there are several, the first of them.
+
+        Args:
+            acts: (n_kinds) actions, or (n_kinds, n_actions) probabilities, of who is to act.
+            labels: (n_states) cluster of each state.
+            env: Name of the environment.
+
+        Raises:
+            ExtractionError: If kinds that look the same are to act differently.
+        """
+        found: dict[Any, int] = {}
+        for key, kinds in self.kinds.items():
+            kind, *others = kinds
+            found[key] = kind
+            for other in others:
+                if not np.array_equal(acts[kind], acts[other]):
+                    raise _cannot_tell(env, labels, kinds[kind], kinds[other])
+        return Observations.of(self.layout, found)
+
+
+def _cannot_tell(env: str, labels: IntArray, one: int, other: int) -> ExtractionError:
+    what = "the cluster"
+    if labels[one] == labels[other]:
+        what = "what actions are called in their cluster"
+    return ExtractionError(
+        f"observations of {env} do not tell {what}, on which the agent's actions depend: states "
+        f"{one} (in cluster {labels[one]}) and {other} (in cluster {labels[other]}) look the same; "
+        f"{INSTEAD}, or wrap the environment so that it shows all of its state"
+    )
+
+
 def observe_states(
     env: gym.Env[Any, Any],
     mdp: TabularMDP,
@@ -41,8 +89,8 @@ def observe_states(
     *,
     kinds: IntArray | None = None,
     seed: int,
-) -> Observations:
-    """The cluster, or the kind, of every observation that an episode can show.
+) -> Views:
+    """The clusters, or the kinds, of every observation that an episode can show.
 
     Args:
         env: The environment; it is not touched.
@@ -53,7 +101,7 @@ def observe_states(
         seed: Of resets: that of the model, if it is one seed's.
 
     Raises:
-        ExtractionError: If observations do not tell the cluster, or could not be found out.
+        ExtractionError: If observations could not be found out.
     """
     try:
         layout = layout_of(env.observation_space)
@@ -66,28 +114,64 @@ def observe_states(
             f"without changing it; {INSTEAD}"
         )
     kinds = labels if kinds is None else kinds
+    source = find_source(trial)
+    if isinstance(source, Shown):
+        found = _told(trial, source, mdp, layout, kinds, seed)
+        if found is not None:
+            return Views(layout, found)
     if layout["kind"] == "number" and _shows_ids(trial, mdp, seed):
-        return Observations.of(layout, _numbered(trial, mdp, kinds, seed))
+        return Views(layout, _numbered(trial, mdp, kinds, seed))
     walk = _Walk(trial, mdp, layout, seed)
     walk.run()
-    found: dict[Any, int] = {}
-    first: dict[Any, int] = {}
-    for state, key in sorted(walk.keys.items()):
-        kind = int(kinds[state])
-        other = first.setdefault(key, state)
-        if found.setdefault(key, kind) != kind:
-            what = "the cluster"
-            if labels[other] == labels[state]:
-                what = "what actions are called in their cluster"
-            raise ExtractionError(
-                f"observations of {env_name(env)} do not tell {what}: states {other} (in "
-                f"cluster {labels[other]}) and {state} (in cluster {labels[state]}) look the same; "
-                f"{INSTEAD}, or wrap the environment so that it shows all of its state"
-            )
-    if mdp.terminal_state is not None:  # whoever is asked there need not know better
-        for key in walk.ends:
-            found.setdefault(key, int(kinds[mdp.terminal_state]))
-    return Observations.of(layout, found)
+    return Views(layout, _by_kind(walk.keys, walk.ends, mdp, kinds))
+
+
+Kinds = dict[Any, dict[int, int]]  # of observations: kinds of states, with a state of each
+
+
+def _by_kind(keys: dict[int, Any], ends: Iterable[Any], mdp: TabularMDP, kinds: IntArray) -> Kinds:
+    found: Kinds = {}
+    for state, key in sorted(keys.items()):
+        found.setdefault(key, {}).setdefault(int(kinds[state]), state)
+    end = mdp.terminal_state
+    if end is not None:  # whoever is asked there need not know better
+        for key in ends:
+            found.setdefault(key, {int(kinds[end]): end})
+    return found
+
+
+def _told(
+    trial: gym.Env[Any, Any],
+    source: Shown,
+    mdp: TabularMDP,
+    layout: Layout,
+    kinds: IntArray,
+    seed: int,
+) -> Kinds | None:
+    """What a source says that its states look like; None if a wrapper shows something else."""
+    read = state_reader(trial)
+    place = {ident: k for k, ident in enumerate(mdp.state_ids.tolist()) if ident >= 0}
+
+    def is_true(observation: Any) -> bool:
+        told = source.observation_of(read())
+        return trial.observation_space.contains(told) and (
+            key_of(layout, observation) == key_of(layout, told)
+        )
+
+    rng = np.random.default_rng(seed)
+    is_over = True
+    for k in range(STEPS):
+        if is_over:
+            observation, _ = trial.reset(seed=seed + k)
+        if not is_true(observation):
+            return None
+        state = place[read()]
+        own = np.flatnonzero(mdp.available[state])
+        observation, _, terminated, truncated, _ = trial.step(int(own[rng.integers(own.size)]))
+        is_over = bool(terminated or truncated)
+    keys = {state: key_of(layout, source.observation_of(ident)) for ident, state in place.items()}
+    ends = [key_of(layout, observation) for observation in source.end_observations()]
+    return _by_kind(keys, ends, mdp, kinds)
 
 
 def _shows_ids(trial: gym.Env[Any, Any], mdp: TabularMDP, seed: int) -> bool:
@@ -113,17 +197,15 @@ def _shows_ids(trial: gym.Env[Any, Any], mdp: TabularMDP, seed: int) -> bool:
     return True
 
 
-def _numbered(
-    trial: gym.Env[Any, Any], mdp: TabularMDP, labels: IntArray, seed: int
-) -> dict[Any, int]:
+def _numbered(trial: gym.Env[Any, Any], mdp: TabularMDP, labels: IntArray, seed: int) -> Kinds:
     """Clusters by id, and by those ids that only the end of an episode shows."""
     pairs = zip(mdp.state_ids.tolist(), labels.tolist(), strict=True)
-    clusters = {ident: cluster for ident, cluster in pairs if ident >= 0}
+    clusters = {i: {cluster: k} for k, (i, cluster) in enumerate(pairs) if i >= 0}
     space: Any = trial.observation_space
     if mdp.terminal_state is not None and len(clusters) < int(space.n):
         literal = extract_mdp(trial, terminal="table", seed=seed, checks=0)
         for ident in literal.state_ids[literal.reachable()].tolist():
-            clusters.setdefault(ident, int(labels[mdp.terminal_state]))
+            clusters.setdefault(ident, {int(labels[mdp.terminal_state]): mdp.terminal_state})
     return clusters
 
 
@@ -134,7 +216,7 @@ class _Walk:
         self, trial: gym.Env[Any, Any], mdp: TabularMDP, layout: dict[str, Any], seed: int
     ) -> None:
         source: Any = find_source(trial)
-        if source is not None and source is not trial.unwrapped:
+        if isinstance(source, gym.Wrapper):
             raise ExtractionError(
                 f"{type(source).__name__} is a wrapper with a state of its own, in which it "
                 f"cannot be put back, and its observations are not the numbers of states; {INSTEAD}"

@@ -2,7 +2,11 @@
 
 An environment or wrapper that can describe itself offers two methods, `to_mdp(terminal=...)`
 and `state_id()`; `RoomsGridEnv` and `Distractor` do. All others are read through their `P`
-table and `s`, or enumerated.
+table and `s`, or enumerated. Gymnasium's Blackjack, which has neither, is described by
+`BlackjackTable`.
+
+A source may say more: by `observation_of(state)` and `end_observations()` what is seen in a state
+and at ends, by `ends_in_states` that episodes end in states of the model, not in one added for it.
 
 Which actions a state has, those tell that have a method `action_mask(state)`, the state being one
 of their own ids, as Gymnasium's Taxi does.
@@ -10,7 +14,7 @@ of their own ids, as Gymnasium's Taxi does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
@@ -19,6 +23,8 @@ import numpy as np
 from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError
+
+BLACKJACK = "gymnasium.envs.toy_text.blackjack.BlackjackEnv"
 
 
 @runtime_checkable
@@ -30,6 +36,17 @@ class TableSource(Protocol):
 
     def state_id(self) -> int:
         """The present state's id, one of the model's `state_ids`."""
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A source that knows what its states look like."""
+
+    def observation_of(self, state: int) -> Any:
+        """What is seen in a state, given by its id."""
+
+    def end_observations(self) -> Iterable[Any]:
+        """What is seen only when an episode has ended."""
 
 
 def layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
@@ -45,7 +62,34 @@ def find_source(env: gym.Env[Any, Any]) -> TableSource | None:
     for layer in layers(env):
         if isinstance(layer, TableSource):
             return layer
+        kind = type(layer)  # not a class derived from it, which may have other rules
+        if f"{kind.__module__}.{kind.__name__}" == BLACKJACK:
+            from bisim_abstract.wrappers.blackjack import BlackjackTable
+
+            return BlackjackTable(layer)
     return None
+
+
+def ends_in_states(source: object) -> bool:
+    """Whether episodes of a source end in absorbing states of its model."""
+    return bool(getattr(source, "ends_in_states", False))
+
+
+def state_met(
+    mdp: TabularMDP, place: Mapping[int, int], ident: int, source: object, *, is_end: bool
+) -> int | None:
+    """The state of the model that an environment is in; None if the model does not have it.
+
+    Args:
+        mdp: The model.
+        place: Where ids are in it.
+        ident: The id that the environment tells.
+        source: Who describes the environment, if anybody does.
+        is_end: Whether the episode has ended there, and ends are absorbed.
+    """
+    if is_end and not (ends_in_states(source) and ident in place):
+        return mdp.terminal_state
+    return place.get(ident)
 
 
 def has_table(env: gym.Env[Any, Any]) -> bool:

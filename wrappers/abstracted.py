@@ -26,21 +26,23 @@ from bisim_abstract._base.types import BoolArray, IntArray, SeedLike
 from bisim_abstract._bounds.spanning import undecided
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.observations import Observations
-from bisim_abstract._model.policies import policy_table
+from bisim_abstract._model.policies import lift_table, policy_table
 from bisim_abstract._model.renaming import actions_called
 from bisim_abstract._verify.verify import verify_rest
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCertifiedError
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
-from bisim_abstract.wrappers._observing import observe_states
+from bisim_abstract.wrappers._observing import Views, observe_states
 from bisim_abstract.wrappers._source import (
+    ends_in_states,
     find_source,
     has_table,
     layers,
     plain_action,
+    state_met,
     state_reader,
 )
+from bisim_abstract.wrappers.model_env import draw
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import (
     CHECKS,
@@ -78,7 +80,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     this threshold. What this process has verified already is not verified again.
 
     Observations are numbers of clusters. If episodes can end, the last number is none of the
-    clusters: it stands for the end, and is what a step that terminates returns. Time limits of
+    clusters: it stands for the end, and is what a step that terminates returns. (Episodes of a
+    `ModelEnv` also end in clusters that are never left and pay nothing.) Time limits of
     the wrapped environment hold with either dynamics; other wrappers inside have no effect on
     aggregated steps.
 
@@ -211,12 +214,15 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._one_seed = seed if self.mdp.metadata.get("method") == "enumeration" else None
         self._limit = _time_limit(made)
         self._source = find_source(made)  # looking for it takes longer than a step
+        self._is_end = np.arange(small.n_states) == small.terminal_state
+        if ends_in_states(self._source):
+            self._is_end |= small.absorbing
         self._cluster: int | None = None
         self._state: int | None = None  # of the environment, with ground steps
         self._steps = 0
         self._rng: np.random.Generator | None = None
         self._rng_seed: int | None = None
-        self._observations: Observations | None = None
+        self._views: Views | None = None
 
     def _proven(self, verify: bool) -> Certificate:
         """The certificate at the threshold, with its value; what is verified is what is used.
@@ -272,7 +278,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
                 successors, probs = small.successors(k, a)
                 reward = float(small.rewards[k, a])
                 table[k][a] = [
-                    (p, t, reward, t == small.terminal_state)
+                    (p, t, reward, bool(self._is_end[t]))
                     for t, p in zip(successors.tolist(), probs.tolist(), strict=True)
                 ]
         return table
@@ -305,7 +311,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         Raises:
             InvalidArgumentError: If the agent is none of these, or of other clusters.
             ExtractionError: If observations do not tell the cluster, as in MiniGrid where only a
-                part of the world is seen; the message says what can be done.
+                part of the world is seen, and the agent acts differently in those that look the
+                same; the message says what can be done.
 
         Example:
             >>> from bisim_abstract import abstract_env
@@ -313,17 +320,21 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             >>> small.deploy(lambda cluster: cluster % 4).predict(14)
             (np.int64(1), None)
         """
-        policy = policy_table(agent, self.abstract_mdp, deterministic=deterministic)
-        renaming, names = self.aggregation.renaming, {}
+        small = self.abstract_mdp
+        policy = policy_table(agent, small, deterministic=deterministic)
+        names: dict[str, IntArray] = {}
+        renaming = self.aggregation.renaming
         kinds = None
         if renaming is not None:
             told = np.column_stack([self.labels, renaming])
             rows, kinds = np.unique(told, axis=0, return_inverse=True)
             names = {"kinds": rows[:, 0], "renaming": rows[:, 1:]}
-        if self._observations is None:
-            self._observations = observe_states(
+        if self._views is None:
+            self._views = observe_states(
                 self.env, self.mdp, self.labels, kinds=kinds, seed=self._one_seed or 0
             )
+        of_kinds = names.get("kinds", np.arange(small.n_states))
+        acts = lift_table(policy, of_kinds, names.get("renaming"))
         about: dict[str, Any] = {
             "env": env_name(self.env),
             "agent": type(agent).__name__,
@@ -335,7 +346,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             about["seed"] = self._one_seed
         return GroundAgent(
             policy,
-            self._observations,
+            self._views.settled(acts, self.labels, env_name(self.env)),
             n_actions=self.mdp.n_actions,
             has_end=self.mdp.terminal_state is not None,
             seed=seed,
@@ -436,7 +447,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             return self._seen(info, terminated=False)
         if seed is not None:
             self._rng, self._rng_seed = seeding.np_random(seed)
-        self._cluster = _draw(self._start_sums, float(self.np_random.random()))
+        self._cluster = draw(self._start_sums, float(self.np_random.random()))
         return self._seen({}, terminated=False)
 
     def step(self, action: Any) -> tuple[np.int64, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -455,10 +466,10 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         at = self._cluster * small.n_actions + act
         begin, end = int(small.indptr[at]), int(small.indptr[at + 1])
         paid = float(small.rewards[self._cluster, act])
-        drawn = _draw(self._sums[begin:end], float(self.np_random.random()))
+        drawn = draw(self._sums[begin:end], float(self.np_random.random()))
         self._cluster = int(small.indices[begin + drawn])
         self._steps += 1
-        terminated = self._cluster == small.terminal_state
+        terminated = bool(self._is_end[self._cluster])
         truncated = self._limit is not None and self._steps >= self._limit
         observation, info = self._seen({}, terminated=terminated)
         return observation, paid, terminated, truncated, info
@@ -480,7 +491,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if self.dynamics == "ground":
             source = self._source
             ident = state_reader(self.env)() if source is None else source.state_id()
-            state = self.mdp.terminal_state if terminated else self._place.get(ident)
+            state = state_met(self.mdp, self._place, ident, source, is_end=terminated)
             if state is None:
                 raise ExtractionError(
                     f"the environment is in state {ident}, which its model does not have; was "
@@ -557,7 +568,7 @@ def _check_kinds(env: object, certificate: object, mdp: object) -> None:
         if isinstance(env, gym.vector.VectorEnv):
             hint = "a vector environment is made of single ones: wrap each of them"
         elif isinstance(env, TabularMDP):
-            hint = "a model has no steps; bisim_abstract.aggregate(mdp, labels) is for models"
+            hint = "bisim_abstract.wrappers.ModelEnv(mdp) is an environment of a model"
         raise InvalidArgumentError(
             f"env must be a gymnasium.Env or the id of one, got {type(env).__name__}; {hint}"
         )
@@ -607,7 +618,7 @@ def _model_of(
         return part.with_metadata(reachable_only=True)
     shape = (certificate.n_states, certificate.rewards.shape[1])
     hint = ""
-    if mdp.metadata["method"] != "enumeration":  # beyond the end, that may never stop
+    if mdp.metadata["method"] not in ("enumeration", "closed form"):  # which end, or may not
         literal = extract_mdp(env, terminal="table", seed=seed, checks=0, action_masks=is_masked)
         part_of_it = literal.restrict(literal.reachable())
         if certificate.fingerprint in (literal.fingerprint, part_of_it.fingerprint):
@@ -690,7 +701,8 @@ def _certified_threshold(certificate: Certificate, tau: float | None) -> float:
         f"not certified at tau = {value:g}: {counted(open_.clusters, 'cluster')} of the upper arm "
         f"({listed}) are undecided, {counted(open_.pairs, 'pair')} of states in "
         f"{counted(open_.groups, 'group')}; "
-        f"states {s} and {t}, for instance, are between {float(below):.4g} and "
+        f"states {certificate.state_text(s)} and {certificate.state_text(t)}, for instance, are "
+        f"between {float(below):.4g} and "
         f"{float(above):.4g} apart. {_advice(certificate, value)}"
     )
 
@@ -744,8 +756,3 @@ def _row_sums(mdp: TabularMDP) -> npt.NDArray[np.float64]:
     for begin, end in zip(mdp.indptr[:-1].tolist(), mdp.indptr[1:].tolist(), strict=True):
         sums[begin:end] = np.cumsum(mdp.normalised_probs[begin:end])
     return sums
-
-
-def _draw(sums: npt.NDArray[np.float64], uniform: float) -> int:
-    """The index at which running sums pass a uniform number; never one without mass."""
-    return int(np.searchsorted(sums, uniform * sums[-1], side="right"))

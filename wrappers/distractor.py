@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -14,8 +15,9 @@ from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.types import FloatArray
 from bisim_abstract._model.checks import ROW_SUM_TOL
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.names import UNKNOWN, Variable
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.wrappers._source import plain_action, state_reader
+from bisim_abstract.wrappers._source import ends_in_states, find_source, plain_action, state_reader
 from bisim_abstract.wrappers.tabular import extract_mdp
 
 # What making the product takes at its peak, in bytes per transition and per state of it.
@@ -115,6 +117,11 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         info = {**info, "background": self.background}
         return self._seen(observation), reward, terminated, truncated, info
 
+    @property
+    def ends_in_states(self) -> bool:
+        """Whether episodes end in states of the model, as those of a `ModelEnv` do."""
+        return ends_in_states(find_source(self.env))
+
     def state_id(self) -> int:
         """The id of the present pair of environment state and background."""
         return _pair_id(state_reader(self.env)(), self.background, self.n_background)
@@ -168,6 +175,14 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             available = np.vstack([available, base.available[live:]])
             start, ids = np.append(start, 0.0), [*ids, -1]
         product.sort_indices()
+        of_base = np.repeat(np.arange(live), size)
+        seen = np.tile(np.arange(size), live)
+        if absorbing is not None:
+            of_base, seen = np.append(of_base, live), np.append(seen, UNKNOWN)
+        names = base.names.take(of_base)
+        if names.variables:
+            background = Variable(name="background", values=seen)
+            names = replace(names, variables=(*names.variables, background))
         metadata: dict[str, Any] = {**base.metadata, "n_background": size}
         if "digits" in metadata:
             metadata["digits"] = [*metadata["digits"], ["background", size]]
@@ -180,6 +195,7 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             start=start,
             state_ids=np.array(ids, dtype=np.int64),
             terminal_state=absorbing,
+            names=names,
             metadata=metadata,
         )
 

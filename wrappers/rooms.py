@@ -13,7 +13,9 @@ from bisim_abstract._base.checks import check_choice, check_fraction, check_int,
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.names import Names
 from bisim_abstract.errors import InvalidArgumentError, MemoryLimitError
+from bisim_abstract.wrappers._naming import grid_variables
 
 ACTIONS = ("up", "right", "down", "left")
 STEPS = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column) of each action
@@ -159,6 +161,7 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
         """
         check_choice("terminal", terminal, ("absorb", "table"))
         n, size, side = self.side**2, self.room_size, self.side
+        digits = [["row", side], ["column", side]]
         self._check_room(MODEL_BYTES, "the model")
         row, col = np.divmod(np.arange(n), side)
         # Slots: the cell moved to, then the neighbours in the room in the order of STEPS.
@@ -186,12 +189,13 @@ class RoomsGridEnv(gym.Env[np.int64, np.int64]):
             probs=mass[used],
             rewards=self._rewards,
             start=self.initial_state_distrib,
+            names=Names(actions=ACTIONS, variables=grid_variables(np.arange(n), digits)),
             metadata={
                 "method": "self",
                 "side": side,
                 "room_size": size,
                 **({"mirror": True} if self.mirror else {}),
-                "digits": [["row", side], ["column", side]],
+                "digits": digits,
             },
         )
 

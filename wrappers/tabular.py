@@ -26,6 +26,7 @@ from bisim_abstract._model.checks import check_distribution
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidMDPError
 from bisim_abstract.wrappers._make import make_env
+from bisim_abstract.wrappers._naming import named_as_in_gymnasium, named_as_in_minigrid
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     TableSource,
@@ -35,6 +36,7 @@ from bisim_abstract.wrappers._source import (
     layers,
     mask_reader,
     plain_action,
+    state_met,
     state_reader,
 )
 
@@ -60,8 +62,9 @@ def extract_mdp(
     """The tabular MDP behind an environment, through any stack of wrappers.
 
     An environment that describes itself by `to_mdp(terminal=...)` and `state_id()`, as
-    `RoomsGrid` and `Distractor` do, is asked; one with a `P` table is read; any other is
-    enumerated, which needs deterministic transitions. Time limits are not part of the model.
+    `RoomsGrid`, `ModelEnv` and `Distractor` do, is asked; one with a `P` table is read; that of
+    Gymnasium's Blackjack is known in closed form; any other is enumerated, which needs
+    deterministic transitions. Time limits are not part of the model.
     The table is then compared with `checks` real steps of a copy of the environment, wrappers
     included, so that a wrapper which changes rewards or transitions is noticed.
 
@@ -310,7 +313,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def _with_state(self, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
         ident = state_reader(self.env)()
         is_end = terminated and self._absorbs
-        state = self.mdp.terminal_state if is_end else self._place.get(ident)
+        state = state_met(self.mdp, self._place, ident, find_source(self.env), is_end=is_end)
         if state is None:
             raise ExtractionError(
                 f"the environment is in state {ident}, which its model does not have; was "
@@ -440,7 +443,7 @@ def _from_table(
     digits = _digits(inner, len(table))
     if digits:
         entries["digits"] = digits
-    return mdp.with_metadata(**entries)
+    return named_as_in_gymnasium(mdp, inner, digits).with_metadata(**entries)
 
 
 def _digits(inner: Any, n_states: int) -> list[list[Any]]:
@@ -508,7 +511,7 @@ def _enumerated(
 ) -> TabularMDP:
     from bisim_abstract.wrappers.enumerate import enumerate_mdp
 
-    return enumerate_mdp(
+    mdp = enumerate_mdp(
         env,
         seed=seed,
         max_states=max_states,
@@ -517,6 +520,7 @@ def _enumerated(
         action_masks=action_masks,
         callback=callback,
     )
+    return named_as_in_minigrid(mdp, env.unwrapped)
 
 
 def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
@@ -615,7 +619,10 @@ def _outcome_check(
 ) -> Callable[[int, int, int, float, bool], str]:
     """A function that says what is wrong with an observed outcome ("" if nothing is)."""
     inner: Any = env.unwrapped
-    is_read = find_source(env) is None and has_table(env) and not is_given
+    source: Any = find_source(env)
+    # A source whose rewards are drawn tells which there can be.
+    can_pay: Callable[..., tuple[float, ...]] | None = getattr(source, "can_pay", None)
+    is_read = source is None and has_table(env) and not is_given
     table = inner.P if is_read else None
     # Rewards of an enumerated model hold with its frozen attributes, which real steps change.
     rewards_are_fixed = not mdp.metadata.get("frozen")
@@ -635,10 +642,15 @@ def _outcome_check(
     def against_model(before: int, action: int, after: int, reward: float, done: bool) -> str:
         # The model knows expected rewards only: these settle it where they are certain.
         state = place[before]
-        target = mdp.terminal_state if done and terminal == "absorb" else place.get(after)
+        is_end = done and terminal == "absorb"
+        target = state_met(mdp, place, after, source, is_end=is_end)
         successors, _ = mdp.successors(state, action)
         if target is None or target not in successors:
             return f"it led to state {after} (terminated {done}), to which the table gives no mass"
+        if can_pay is not None:
+            listed = can_pay(before, action, is_end=done)
+            is_listed = any(math.isclose(reward, r, abs_tol=1e-12) for r in listed)
+            return "" if is_listed else f"it paid {reward}, possible are {listed}"
         is_certain = len(successors) == 1 and rewards_are_fixed
         if is_certain and not math.isclose(
             reward, mdp.rewards[state, action], rel_tol=1e-9, abs_tol=1e-12

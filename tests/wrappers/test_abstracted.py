@@ -109,7 +109,8 @@ def test_uncertified_thresholds_are_refused(of_rooms: Certificate) -> None:
     assert f"{open_.pairs} pairs of states" in message
     s, t = open_.example
     low, high = of_rooms.bounds(s, t)
-    assert f"states {s} and {t}, for instance, are between {low:.4g} and {high:.4g}" in message
+    one, two = (extract_mdp(rooms()).state_text(x) for x in (s, t))
+    assert f"states {one} and {two}, for instance, are between {low:.4g} and {high:.4g}" in message
     near = min(of_rooms.certified_thresholds(), key=lambda x: max(x.low - 0.2, 0.2 - x.high))
     assert f"certified: [{near.low:.6g}, {near.high:.6g}) with {near.n_clusters}" in message
     assert "max_pairs" in message
@@ -330,7 +331,7 @@ def test_swapped_arguments_are_told_the_order(of_rooms: Certificate) -> None:
         with pytest.raises(InvalidArgumentError, match=r"order is AbstractedEnv\(env, certificate"):
             AbstractedEnv(wrong, rooms())  # type: ignore[arg-type]
     vector: Any = gym.vector.SyncVectorEnv([rooms])
-    for wrong, remedy in ((vector, "wrap each"), (extract_mdp(rooms()), r"aggregate\(mdp, labels")):
+    for wrong, remedy in ((vector, "wrap each"), (extract_mdp(rooms()), r"ModelEnv\(mdp")):
         with pytest.raises(InvalidArgumentError, match=f"env must be a gymnasium.Env.*{remedy}"):
             AbstractedEnv(wrong, of_rooms)
     vector.close()

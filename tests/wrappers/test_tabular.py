@@ -17,7 +17,7 @@ from bisim_abstract import (
     certify,
     value_iteration,
 )
-from bisim_abstract.errors import ExtractionError, StochasticEnvError
+from bisim_abstract.errors import ExtractionError
 from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, extract_mdp, make_env
 
 NEWER = "Taxi-v4" in gym.registry  # Gymnasium 1.3 renamed Taxi and CliffWalking
@@ -143,11 +143,6 @@ def test_unknown_ids_and_arguments_are_named() -> None:
 def test_fickle_taxi_is_refused() -> None:
     with pytest.raises(ExtractionError, match="fickle_passenger"):
         extract_mdp(TAXI, env_args={"fickle_passenger": True})
-
-
-def test_blackjack_is_refused_as_stochastic() -> None:
-    with pytest.raises(StochasticEnvError):
-        extract_mdp("Blackjack-v1")
 
 
 def test_continuous_observations_are_refused() -> None:
