@@ -4,7 +4,8 @@ In the order in which one meets them:
 
 - `abstract_env`, all of what follows in one call.
 - `TabularMDP`, the immutable model that everything reads; `bisim_abstract.wrappers.extract_mdp`
-  makes one of an environment, `read_model` of a file, `estimate_mdp` of experience.
+  makes one of an environment, `read_model` of a file, `estimate_mdp` of experience;
+  `bisim_abstract.wrappers.ModelEnv` is an environment of one.
 - `certify`, bounds on the bisimulation metric of all pairs of states and the clusters that follow,
   as a `Certificate` (with its `Verdict`, `Frontier` and `ProvenValue`), by the method `Blocks` or
   `Covering`, with the `Resources` it may use; `verify` checks one by code that did not make it.
@@ -13,18 +14,24 @@ In the order in which one meets them:
   `bisim_abstract.wrappers.AbstractedEnv` is all of this as an environment for agents, and
   `GroundAgent` what they learned there, acting on the environment itself.
 - `compare_abstractions`, what planning on clusters loses, beside uncertified clusterings;
-  `evaluate_embedding`, how well an embedding imitates the metric (learned ones live in
-  `bisim_abstract.encoders`); `QLearning` and `learning_curve`, a yardstick for agents.
+  `evaluate_embedding`, how well an embedding imitates the metric and what it is trained for
+  (learned ones live in `bisim_abstract.encoders`); `QLearning` and `learning_curve`, a yardstick
+  for agents.
+- `compare_models`, how far apart two models are: a simulator and the real thing, or an environment
+  before and after a change.
 - `bisimulation_classes`, which states are exactly alike; `bisimulation_metric`, how alike all
-  others are; `value_iteration` and `evaluate_policy`, certified values.
+  others are, for the values of one policy if the model is `TabularMDP.under_policy`;
+  `value_iteration` and `evaluate_policy`, certified values; `mico_distance`, what encoders of MICo
+  are trained for.
 - `write_report`, all of it on one page that opens offline; `state_map`, where to draw states;
   pictures are methods of a certificate, and `plot_curves`, `plot_losses`, `plot_embedding`.
+- `write_model` and `write_clusters`, models and certified clusters for other programs.
 
 The parts that these are made of (proposals, blocks, features, retrieval, transport, generators of
 models) are in `bisim_abstract.parts`, all errors in `bisim_abstract.errors`.
 
-Importing this package registers `bisim_abstract/RoomsGrid-v0` with Gymnasium and loads
-neither torch, faiss, numba nor matplotlib.
+Importing this package registers `bisim_abstract/RoomsGrid-v0` and `bisim_abstract/Model-v0` with
+Gymnasium and loads neither torch, faiss, numba nor matplotlib.
 
 Example:
     >>> from bisim_abstract import bisimulation_metric
@@ -38,11 +45,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bisim_abstract import errors as errors
+from bisim_abstract._base import starting as _starting  # takes effect: what follows takes a moment
 from bisim_abstract._register import register_envs
 from bisim_abstract._version import __version__ as __version__
 
 register_envs()
-del register_envs
+del register_envs, _starting
 
 __all__ = [
     "AbstractionLoss",
@@ -58,6 +66,7 @@ __all__ = [
     "GroundAgent",
     "InvalidArgumentError",
     "MetricBounds",
+    "ModelComparison",
     "NotCertifiedError",
     "ProvenValue",
     "QLearning",
@@ -75,11 +84,13 @@ __all__ = [
     "bisimulation_metric",
     "certify",
     "compare_abstractions",
+    "compare_models",
     "estimate_mdp",
     "evaluate_embedding",
     "evaluate_policy",
     "learning_curve",
     "lift_policy",
+    "mico_distance",
     "plot_curves",
     "plot_embedding",
     "plot_losses",
@@ -89,6 +100,8 @@ __all__ = [
     "value_iteration",
     "value_loss",
     "verify",
+    "write_clusters",
+    "write_model",
     "write_report",
 ]
 
@@ -110,15 +123,19 @@ if TYPE_CHECKING:
     from bisim_abstract._base.ray import RayBackend
     from bisim_abstract._base.resources import Resources
     from bisim_abstract._certificate.certificate import Certificate
+    from bisim_abstract._certificate.cluster_files import write_clusters
     from bisim_abstract._certificate.frontier import Frontier
     from bisim_abstract._certificate.verdict import Verdict
     from bisim_abstract._compare.embeddings import EmbeddingQuality, evaluate_embedding
     from bisim_abstract._compare.learning import Curve, QLearning, learning_curve
     from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
+    from bisim_abstract._compare.models import ModelComparison, compare_models
     from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes
     from bisim_abstract._exact.metric import MetricBounds, bisimulation_metric
+    from bisim_abstract._exact.mico import mico_distance
     from bisim_abstract._exact.planning import Values, evaluate_policy, value_iteration
     from bisim_abstract._model.estimation import estimate_mdp
+    from bisim_abstract._model.export import write_model
     from bisim_abstract._model.files import read_model
     from bisim_abstract._model.mdp import TabularMDP
     from bisim_abstract._prove.blocks import Blocks
@@ -146,15 +163,19 @@ else:
         "_app.state_map": ("StateMap", "state_map"),
         "_base.ray": ("RayBackend",),
         "_certificate.certificate": ("Certificate",),
+        "_certificate.cluster_files": ("write_clusters",),
         "_certificate.frontier": ("Frontier",),
         "_certificate.verdict": ("Verdict",),
         "_compare.embeddings": ("EmbeddingQuality", "evaluate_embedding"),
         "_compare.learning": ("Curve", "QLearning", "learning_curve"),
         "_compare.losses": ("AbstractionLoss", "compare_abstractions"),
+        "_compare.models": ("ModelComparison", "compare_models"),
         "_exact.classes": ("BisimulationClasses", "bisimulation_classes"),
         "_exact.metric": ("MetricBounds", "bisimulation_metric"),
+        "_exact.mico": ("mico_distance",),
         "_exact.planning": ("Values", "evaluate_policy", "value_iteration"),
         "_model.estimation": ("estimate_mdp",),
+        "_model.export": ("write_model",),
         "_model.files": ("read_model",),
         "_model.mdp": ("TabularMDP",),
         "_base.resources": ("Resources",),

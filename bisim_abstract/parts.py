@@ -14,8 +14,10 @@
 - **Clusterings and values**: `cluster_by_arm`, `cluster_by_metric`, `cluster_by_rewards`,
   `cluster_by_embedding`, to compare with; `compare_clusterings`; `value_bracket`, what a partition
   proves by itself; `random_values` and `score_above_random`, what "kept" is measured against.
+- **Two models**: `disjoint_union`, both side by side in one, a `ModelUnion`.
 - What methods of results hand out: `CertifiedInterval`, `Profile`, `Undecided`, `NearPair`,
-  `Correspondence`, `FrontierPoint`, `Estimate`.
+  `Correspondence`, `FrontierPoint`, `Estimate`, `Names` and `Variable`, `EmbeddingFit`,
+  `MicoBounds`, `ModelDifference`.
 
 Example:
     >>> from bisim_abstract.parts import build_blocks, grouped_mdp, propose_classes
@@ -41,13 +43,18 @@ from bisim_abstract._compare.clusterings import (
     cluster_by_metric,
     cluster_by_rewards,
 )
+from bisim_abstract._compare.difference import ModelDifference
+from bisim_abstract._compare.embeddings import EmbeddingFit
 from bisim_abstract._compare.learning import score_above_random
 from bisim_abstract._compare.losses import compare_clusterings
+from bisim_abstract._exact.mico import MicoBounds
 from bisim_abstract._exact.transport import TransportPlans, solve_transport
 from bisim_abstract._linkage.thresholds import CertifiedInterval, Profile
 from bisim_abstract._model.estimation import Estimate
 from bisim_abstract._model.files import read_bridge
 from bisim_abstract._model.generators import grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract._model.names import Names, Variable
+from bisim_abstract._model.union import ModelUnion, disjoint_union
 from bisim_abstract._propose.embedding import distortion, landmark_mds
 from bisim_abstract._propose.partitions import (
     propose_classes,
@@ -64,14 +71,20 @@ __all__ = [
     "BlockModel",
     "CertifiedInterval",
     "Correspondence",
+    "EmbeddingFit",
     "Estimate",
     "FrontierPoint",
+    "MicoBounds",
+    "ModelDifference",
+    "ModelUnion",
+    "Names",
     "NearPair",
     "Profile",
     "TransportPlans",
     "Undecided",
     "ValueBracket",
     "ValueFeatures",
+    "Variable",
     "Witnesses",
     "build_blocks",
     "cluster_by_arm",
@@ -79,6 +92,7 @@ __all__ = [
     "cluster_by_metric",
     "cluster_by_rewards",
     "compare_clusterings",
+    "disjoint_union",
     "distortion",
     "grouped_mdp",
     "landmark_mds",

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+from gymnasium.wrappers import TimeLimit
 
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._certificate.certificate import KEEP
+from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.certify import certify
 from bisim_abstract._prove.driver import INTERRUPTED
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
@@ -21,7 +23,7 @@ __all__ = ["abstract_env"]
 
 
 def abstract_env(
-    env: str | gym.Env[Any, Any],
+    env: str | gym.Env[Any, Any] | TabularMDP,
     *,
     gamma: float,
     relation: str = "plain",
@@ -45,7 +47,8 @@ def abstract_env(
     `value` and `certificate`.
 
     Args:
-        env: An environment, or the id of one.
+        env: An environment, the id of one, or a model, which becomes a `ModelEnv` whose episodes
+            are cut after 1,000 steps.
         gamma: The discount, in [0, 1).
         relation: "plain" or "lax": whether states are alike action by action, or after renaming
             actions; see `certify`. Actions of the result are then those of clusters.
@@ -74,10 +77,14 @@ def abstract_env(
         (Discrete(8), 1.0)
     """
     from bisim_abstract.wrappers import AbstractedEnv, extract_mdp, make_env
+    from bisim_abstract.wrappers.model_env import MAX_STEPS, ModelEnv
 
     if not isinstance(env, str) and env_args:
         raise InvalidArgumentError("env_args go with the id of an environment, not with one itself")
-    ground = make_env(env, **(env_args or {})) if isinstance(env, str) else env
+    if isinstance(env, TabularMDP):
+        ground: gym.Env[Any, Any] = TimeLimit(ModelEnv(env), max_episode_steps=MAX_STEPS)
+    else:
+        ground = make_env(env, **(env_args or {})) if isinstance(env, str) else env
     try:
         with shown(callback, progress) as report:
             mdp = extract_mdp(

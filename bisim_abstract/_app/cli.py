@@ -18,10 +18,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from bisim_abstract._base import starting
 from bisim_abstract._version import __version__
 
 if TYPE_CHECKING:
@@ -60,12 +61,16 @@ def console() -> NoReturn:
     at the end (Ray, temporary files) is done.
     """
     try:
-        code = main()
-    except SystemExit as stop:  # --help and --version
-        code = int(stop.code or OK)
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+        starting.done()
+        try:
+            code = main()
+        except SystemExit as stop:  # --help and --version
+            code = int(stop.code or OK)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except KeyboardInterrupt:  # while an end was told, or something put away
+        code = STOPPED
     os._exit(code)
 
 
@@ -85,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_words(words)
         parser = _parser()
         _check_names(parser, words)
-        options = parser.parse_args(words, argparse.Namespace(words=words))
+        options = parser.parse_args(_joined(words), argparse.Namespace(words=words))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             for name in options.imports:
@@ -136,6 +141,21 @@ def _check_names(parser: _Parser, words: Sequence[str]) -> None:
             raise InvalidArgumentError(f"there is no option {flag}{hint}")
 
 
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words with costs, as in `--reward -energy`, joined to what they belong to.
+
+    The parser would take such a name for an option.
+    """
+    found: list[str] = []
+    for word in words:
+        is_cost = word[:1] == "-" and word[1:2] not in ("", "-") and word not in ("-h", "-o")
+        if is_cost and found[-1:] == ["--reward"]:
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
+
+
 def _silenced() -> int:
     """The reader of our output has gone: nothing more can be told, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -172,7 +192,7 @@ def _explained(error: Exception) -> tuple[int, str]:
 
 def _failed(options: argparse.Namespace, code: int, text: str) -> int:
     # One sentence on one line, whatever the message was made of.
-    sentence = " ".join(text.split())
+    sentence = _shown(" ".join(text.split()))
     if options.json:
         try:
             print(json.dumps({"error": sentence, "exit_code": code}), flush=True)  # noqa: T201
@@ -184,7 +204,18 @@ def _failed(options: argparse.Namespace, code: int, text: str) -> int:
 
 def _show_warning(message: Warning | str, *args: Any, **kwargs: Any) -> None:
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # Gymnasium colours its own
-    print(f"note: {' '.join(text.split())}", file=sys.stderr)  # noqa: T201
+    print(f"note: {_shown(' '.join(text.split()))}", file=sys.stderr)  # noqa: T201
+
+
+def _shown(text: str) -> str:
+    """A line as a terminal may see it: no control characters, and what is no text escaped.
+
+    The last two are done in this order: an escape is text, and a byte that is none may be a
+    control character of some terminal.
+    """
+    from bisim_abstract._base.text import plain_text
+
+    return plain_text(text.encode("utf-8", "backslashreplace").decode())
 
 
 def _imported(name: str) -> None:
@@ -222,6 +253,7 @@ class Out:
         """One line for people, at once, so that a pipe shows it when it is said."""
         if self.is_quiet:
             return
+        text = _shown(text)
         if style and self._has_colours:
             codes = ";".join(STYLES[word] for word in style.split())
             text = f"\x1b[{codes}m{text}\x1b[0m"
@@ -425,6 +457,34 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
     return OK if found.is_valid else REJECTED
 
 
+def _compare(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._base.jit import watching
+    from bisim_abstract._base.text import seconds_text
+    from bisim_abstract._compare.models import compare_models
+
+    sources = [
+        _source(options, name=name, env_args=[*options.env_arg, *own])
+        for name, own in ((options.first, options.first_arg), (options.second, options.second_arg))
+    ]
+    first, second = (source.model(callback=out.callback) for source in sources)
+    begin = time.perf_counter()
+    with watching() as compiled:
+        found = compare_models(
+            first,
+            second,
+            options.gamma,
+            relation=options.relation,
+            max_seconds=options.max_seconds,
+            resources=_resources(options),
+            callback=out.callback,
+        )
+    seconds = time.perf_counter() - begin - compiled.seconds
+    result = found.to_dict() | _times(seconds, compiled.seconds)
+    took = ("took", seconds_text(seconds, compiled.seconds))
+    out.finish(result, [*_lines(found.summary()), took], found.sentence)
+    return OK
+
+
 def _solve(options: argparse.Namespace, out: Out) -> int:
     import numpy as np
 
@@ -481,7 +541,7 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
 
 def _report(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._app.report import write_report
-    from bisim_abstract._app.runs import learning_curves, versions
+    from bisim_abstract._app.runs import embedding_quality, learning_curves, versions
     from bisim_abstract._app.state_map import state_map
     from bisim_abstract._base.checks import check_int
     from bisim_abstract._certificate.certificate import Certificate
@@ -517,6 +577,7 @@ def _report(options: argparse.Namespace, out: Out) -> int:
         comparison=rows,
         curves=curves,
         embedding=encoder,
+        quality=embedding_quality(mdp, certificate, encoder, seed=options.seed),
         title=options.title,
         record={"versions": versions()},
         commands=["bisim-abstract " + _quoted(options.words)],
@@ -525,6 +586,95 @@ def _report(options: argparse.Namespace, out: Out) -> int:
     result = _described(certificate) | {"file": options.out, "verdict": judged.sentence}
     out.finish(result, [("written", options.out)], judged.sentence, colour=judged.colour)
     return OK if found.is_valid else REJECTED
+
+
+def _export(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._base.checks import check_suffix
+    from bisim_abstract._certificate import cluster_files
+    from bisim_abstract._model import export
+    from bisim_abstract._prove.options import check_tau
+    from bisim_abstract.errors import InvalidArgumentError
+
+    if options.out is None and options.clusters is None:
+        raise InvalidArgumentError(
+            "export writes the model over clusters to -o FILE, which state is in which cluster to "
+            "--clusters FILE, or both: give at least one of them"
+        )
+    for flag, path, writers in (
+        ("-o", options.out, export.WRITERS),
+        ("--clusters", options.clusters, cluster_files.WRITERS),
+    ):
+        if path is not None:
+            check_suffix(flag, path, writers)
+            _check_target(path, source=options.certificate)
+            _check_target(path, source=options.source)
+    targets = [Path(path).resolve() for path in (options.out, options.clusters) if path is not None]
+    if len(set(targets)) < len(targets):
+        raise InvalidArgumentError(
+            f"-o and --clusters must be two files, got {options.out} for both"
+        )
+    check_tau(options.tau)
+    mdp, certificate = _model_and_certificate(options, out)
+    certificate = _abstraction(certificate, mdp, options, out)
+    result: dict[str, Any] = _described(certificate)
+    rows: list[tuple[str, str]] = []
+    if options.out is not None:
+        small = certificate.aggregate(mdp).mdp
+        export.write_model(small, options.out)
+        result |= {
+            "file": options.out,
+            "exported": {
+                "states": small.n_states,
+                "actions": small.n_actions,
+                "transitions": small.nnz,
+                "fingerprint": small.fingerprint,
+            },
+        }
+        rows.append(("model over clusters", options.out))
+    if options.clusters is not None:
+        cluster_files.write_clusters(mdp, certificate, options.clusters)
+        result["clusters_file"] = options.clusters
+        rows.append(("states of clusters", options.clusters))
+    judged = certificate.verdict
+    out.finish(result, rows, judged.sentence, colour=judged.colour)
+    return OK
+
+
+def _model_and_certificate(options: argparse.Namespace, out: Out) -> tuple[Any, Certificate]:
+    """Those of a run, or a certificate's file with the model that is named beside it."""
+    from bisim_abstract._app.runs import CERTIFICATE, Config
+    from bisim_abstract._app.sources import kind_of
+    from bisim_abstract._certificate.certificate import Certificate
+    from bisim_abstract._model.mdp import TabularMDP
+    from bisim_abstract.errors import BisimError, InvalidArgumentError
+
+    folder = Path(options.certificate)
+    if not folder.is_dir():
+        try:
+            certificate = Certificate.load(options.certificate)
+        except (OSError, BisimError) as error:
+            if kind_of(options.certificate) != "model":
+                raise
+            raise InvalidArgumentError(
+                f"{options.certificate} holds a model; export takes a certificate or the directory "
+                "of a run, and the model by --model"
+            ) from error
+        if options.source is None:
+            raise InvalidArgumentError(
+                f"{options.certificate} does not hold the model that it is of: give it by --model"
+            )
+        return _source(options).model(callback=out.callback), certificate
+    if options.source is not None:
+        raise InvalidArgumentError(f"{folder} is a directory with its own model: drop --model")
+    if not (folder / "config.json").is_file():
+        raise InvalidArgumentError(f"{folder} holds no run: there is no {folder / 'config.json'}")
+    Config.load(folder / "config.json")
+    if not (folder / CERTIFICATE).is_file():
+        raise InvalidArgumentError(
+            f"the run in {folder} has no certificate yet: go on with it by bisim-abstract run "
+            f"--resume {folder}"
+        )
+    return TabularMDP.load(folder / "mdp.npz"), Certificate.load(folder / CERTIFICATE)
 
 
 def _run(options: argparse.Namespace, out: Out) -> int:
@@ -682,20 +832,55 @@ def _lines(summary: str) -> list[tuple[str, str]]:
     return rows
 
 
-def _source(options: argparse.Namespace) -> Source:
+def _source(
+    options: argparse.Namespace, *, name: str | None = None, env_args: Sequence[str] | None = None
+) -> Source:
+    """The source that was named; or another with its own arguments, and all else as given."""
     from bisim_abstract._app.env_args import read_env_args
     from bisim_abstract._app.sources import Source
 
+    name = options.source if name is None else name
     return Source(
-        name=options.source,
-        env_args=read_env_args(options.source, options.env_arg),
+        name=name,
+        env_args=read_env_args(name, options.env_arg if env_args is None else env_args),
         backgrounds=options.backgrounds,
         terminal=options.terminal,
         reachable_only=options.reachable_only,
         action_masks=options.action_masks,
         max_states=options.max_states,
         seed=options.seed,
+        constants=_constants(options.const),
+        reward=tuple(options.reward),
+        goal=options.goal,
+        actions=options.actions,
     )
+
+
+def _constants(given: Sequence[str]) -> dict[str, bool | int | float | str]:
+    """Constants as model checkers take them: NAME=VALUE, by commas or one by one."""
+    from bisim_abstract.errors import InvalidArgumentError
+
+    found: dict[str, bool | int | float | str] = {}
+    for entry in ",".join(given).split(",") if given else ():
+        name, equals, text = (part.strip() for part in entry.partition("="))
+        if not (name and equals and text):
+            raise InvalidArgumentError(f"--const must be NAME=VALUE, got {entry.strip()!r}")
+        if name in found:
+            raise InvalidArgumentError(f"--const gives {name} twice")
+        found[name] = _constant_value(text)
+    return found
+
+
+def _constant_value(text: str) -> bool | int | float | str:
+    """A truth value or number, where it is one; else the text, for whoever reads the model."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        # Python also reads 1_000 and other digits, which no model checker does.
+        if text.isascii() and "_" not in text:
+            with suppress(ValueError):
+                return kind(text)
+    return text
 
 
 def _training(options: argparse.Namespace, *, when: str = "always") -> Training:
@@ -817,17 +1002,16 @@ def _abstraction(
 
 def _check_target(path: str, *, source: str | None = None) -> None:
     """Refuse at once what could not be written in the end, or would destroy what is read."""
+    from bisim_abstract._base.atomic import replaceable
     from bisim_abstract.errors import InvalidArgumentError
 
-    target = Path(path)
-    folder = target.parent
     if "\0" in path:
         raise InvalidArgumentError(f"{path!r} is no file name")
+    target = Path(path)
     is_both = source is not None and target.exists() and Path(source).exists()
     if is_both and target.samefile(str(source)):
         raise InvalidArgumentError(f"{path} is what is read; give another file to write")
-    if target.is_dir():
-        raise IsADirectoryError(21, "is a directory, and a file is to be written", str(target))
+    folder = replaceable(target).parent
     if not folder.is_dir():
         raise FileNotFoundError(2, "there is no such directory to write to", str(folder))
     if not os.access(folder, os.W_OK):
@@ -911,6 +1095,29 @@ def _parser() -> _Parser:
     _add_memory_limit(command)
     _add_common(command)
 
+    command = add("compare", _compare, "bound how far apart two models are")
+    for place in ("first", "second"):
+        command.add_argument(
+            place,
+            metavar=place.upper(),
+            help=f"the {place} model: an environment's id, or the file of a model",
+        )
+    group = _add_environment(command)
+    for place in ("first", "second"):
+        group.add_argument(
+            f"--{place}-arg",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            help=f"the same, for the {place} environment alone (repeatable)",
+        )
+    _add_model_file(command)
+    _add_gamma(command)
+    _add_relation(command, default="plain")
+    command.add_argument("--max-seconds", metavar="S", type=float, help="budget of time")
+    _add_memory_limit(command)
+    _add_common(command)
+
     command = add("solve", _solve, "plan: optimal values, or a policy by way of a certificate")
     _add_source(command)
     _add_certificate(command, is_optional=True)
@@ -926,6 +1133,30 @@ def _parser() -> _Parser:
     command.add_argument("--encoder", metavar="FILE", help="a trained encoder, to show")
     _add_learn(command, default=0)
     _add_out(command, "FILE", "report.html")
+    _add_common(command)
+    _add_memory_limit(command)
+
+    command = add("export", _export, "write the model over certified clusters for other programs")
+    command.add_argument(
+        "certificate",
+        metavar="RUN_OR_CERTIFICATE",
+        help="the directory of a run, or a certificate's file",
+    )
+    command.add_argument(
+        "--model",
+        dest="source",
+        metavar="SOURCE",
+        help="the model of a certificate's file: an environment's id, or a file",
+    )
+    _add_reading(command)
+    command.add_argument("--tau", type=float, help="threshold (the certificate's own)")
+    command.add_argument(
+        "-o", "--out", metavar="FILE", help="the model over clusters: .npz, .json, .csv or .umb"
+    )
+    command.add_argument(
+        "--clusters", metavar="FILE", help="which state is in which cluster: .csv or .json"
+    )
+    command.set_defaults(gamma=None)  # the certificate's
     _add_common(command)
     _add_memory_limit(command)
 
@@ -959,8 +1190,20 @@ def _add_source(command: Any, *, is_optional: bool = False) -> None:
         "source",
         metavar="SOURCE",
         nargs="?" if is_optional else None,
-        help="an environment's id, a saved model, or a BRIDGE file",
+        help="an environment's id, or the file of a model: saved by this program, of BRIDGE, UMB, "
+        "PRISM, JANI or DRN",
     )
+    _add_reading(command)
+
+
+def _add_reading(command: Any) -> None:
+    """How a source becomes a model."""
+    _add_environment(command)
+    _add_model_file(command)
+
+
+def _add_environment(command: Any) -> Any:
+    """How an environment becomes a model; the group of options."""
     group = command.add_argument_group("the environment")
     group.add_argument(
         "--env-arg",
@@ -995,6 +1238,36 @@ def _add_source(command: Any, *, is_optional: bool = False) -> None:
         default=[],
         help="import this module first; it may register environments (repeatable)",
     )
+    return group
+
+
+def _add_model_file(command: Any) -> None:
+    """How the file of a model checker becomes a model."""
+    group = command.add_argument_group("the file of a model checker")
+    group.add_argument(
+        "--const",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a constant that the model leaves open (repeatable, or several by commas)",
+    )
+    group.add_argument(
+        "--reward",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="which reward is paid; -NAME for one that is a cost; several are kept side by side "
+        "(repeatable)",
+    )
+    group.add_argument(
+        "--goal", metavar="LABEL", help="states with this label are to be reached, and then stay"
+    )
+    group.add_argument(
+        "--actions",
+        choices=("names", "positions"),
+        default="names",
+        help="choices are the same action by name (names) or by their order (positions)",
+    )
 
 
 def _add_certificate(command: Any, *, is_optional: bool = False) -> None:
@@ -1012,11 +1285,7 @@ def _add_gamma(command: Any) -> None:
 
 def _add_goal(command: Any) -> None:
     group = command.add_argument_group("the certificate")
-    group.add_argument(
-        "--relation",
-        choices=("plain", "lax"),
-        help="states are alike action by action (plain), or after renaming actions (lax)",
-    )
+    _add_relation(group)
     group.add_argument(
         "--keep",
         metavar="SHARE",
@@ -1039,6 +1308,15 @@ def _add_goal(command: Any) -> None:
     group.add_argument("--max-seconds", metavar="S", type=float, help="budget of time")
     group.add_argument("--max-rounds", metavar="N", type=int, help="budget of steps (100)")
     group.add_argument("--max-backups", metavar="N", type=int, help="budget of pair backups")
+
+
+def _add_relation(group: Any, *, default: str | None = None) -> None:
+    group.add_argument(
+        "--relation",
+        choices=("plain", "lax"),
+        default=default,
+        help="states are alike action by action (plain), or after renaming actions (lax)",
+    )
 
 
 def _add_backend(command: Any) -> None:

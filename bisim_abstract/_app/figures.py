@@ -16,10 +16,11 @@ import numpy as np
 
 from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.text import clusters_text, counted
+from bisim_abstract._base.text import clusters_text, counted, shortened
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._linkage.thresholds import CertifiedInterval, Merge, certified_merges
+from bisim_abstract._model.names import Names
 from bisim_abstract.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ LINEAR = 0.7 / 0.9  # decades as wide as the linear part of a scale
 WIDE = 20.0  # times the fewest clusters: where numbers of clusters are drawn logarithmically
 BINS = 40
 MAX_POINTS = 500  # of a learning curve
+SHORT = 24  # characters of a state's name where there is little room
 
 
 def as_json(value: Any) -> Any:
@@ -111,10 +113,9 @@ def count_live(certificate: Certificate, labels: IntArray) -> int:
 
 
 def reservation(certificate: Certificate) -> str:
-    """The last line of a title where bounds hold with some probability only."""
-    if certificate.alpha is None:
-        return ""
-    return f"\nfor the true model with probability {1.0 - certificate.alpha:g}"
+    """The last lines of a title: whose value it is about, and with what probability it holds."""
+    text = "\nunder the given policy" if certificate.is_under_policy else ""
+    return f"{text}\n{certificate.holds_for}" if certificate.alpha else text
 
 
 def verdict_text(certificate: Certificate) -> str:
@@ -355,6 +356,8 @@ class Leaf:
     state: int  # its first state
     size: int  # its states, the end of episodes not counted
     drawn: int | None  # position of its first state on the map, if any is drawn
+    name: str  # what its first state is called; empty where it has no name
+    short: str  # the same in few characters
 
 
 @dataclass(frozen=True)
@@ -384,13 +387,18 @@ class TreeFigure:
 
 
 def tree_figure(
-    certificate: Certificate, *, max_leaves: int, states: IntArray | None = None
+    certificate: Certificate,
+    *,
+    max_leaves: int,
+    states: IntArray | None = None,
+    names: Names | None = None,
 ) -> TreeFigure:
     """Certified merges above the finest certified interval that has few enough clusters.
 
     If none has, its leaves are the largest clusters of the last one, which never merge. `states`
-    are those that are drawn on a map, all by default.
+    are those that are drawn on a map, all by default; `names` are what they are called.
     """
+    names = Names() if names is None else names
     intervals = certificate.certified_thresholds()
     fitting = [interval for interval in intervals if interval.n_clusters <= max_leaves]
     interval = fitting[0] if fitting else intervals[-1]
@@ -410,7 +418,9 @@ def tree_figure(
     left, right = _tree_range(interval, boxes, certificate.tau)
     is_cut = chosen.size < sizes.size
     return TreeFigure(
-        leaves=[Leaf(k, int(first[k]), int(sizes[k]), drawn.get(k)) for k in chosen.tolist()],
+        leaves=[
+            _leaf(k, int(first[k]), int(sizes[k]), drawn.get(k), names) for k in chosen.tolist()
+        ],
         nodes=_tree_nodes(merges, left),
         interval=interval,
         left=left,
@@ -418,6 +428,11 @@ def tree_figure(
         finer=[finer.n_clusters for finer in intervals if finer.low < interval.low],
         title=_tree_title(certificate, interval, chosen.size if is_cut else None),
     )
+
+
+def _leaf(label: int, state: int, size: int, drawn: int | None, names: Names) -> Leaf:
+    name = names.state(state)
+    return Leaf(label, state, size, drawn, name, shortened(name, SHORT))
 
 
 def _tree_nodes(merges: Sequence[Merge], left: float) -> list[TreeNode]:

@@ -25,6 +25,7 @@ from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.names import with_name
 from bisim_abstract._propose.embedding import Embedding, checked_points
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -239,7 +240,9 @@ def plot_dendrogram(
     """
     max_leaves = check_int("max_leaves", max_leaves, low=1)
     require("matplotlib", extra="plots")
-    tree = figures.tree_figure(certificate, max_leaves=max_leaves)
+    model = certificate.model
+    names = None if model is None else model.names
+    tree = figures.tree_figure(certificate, max_leaves=max_leaves, names=names)
     ax = _axes(ax, size=(7.0, max(3.2, 1.8 + 0.16 * len(tree.leaves))))
     handles = _draw_tree(ax, tree)
     if tree.right > 10.0 * tree.left > 0.0:
@@ -288,6 +291,11 @@ def _name_leaves(ax: Axes, tree: figures.TreeFigure) -> None:
         f"{leaf.label}: {counted(leaf.size, 'state')}" if leaf.size else "the end"
         for leaf in tree.leaves
     ]
+    for k, leaf in enumerate(tree.leaves):
+        if leaf.size and leaf.name:
+            # A dollar would begin a formula.
+            called = with_name(leaf.state, leaf.short).replace("$", r"\$")
+            names[k] += f" like {called}" if leaf.size > 1 else f", {called}"
     rows = [node.row for node in tree.nodes[:count]]
     order = np.argsort(rows).tolist()
     font = float(np.clip(420.0 / count, 5.5, 9.0))

@@ -16,7 +16,7 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,14 @@ from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.atomic import replacing
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.text import counted
+from bisim_abstract._base.text import counted, plain_text
 from bisim_abstract._base.types import ProgressCallback
-from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._base.untrusted import plain_values
+from bisim_abstract._certificate.certificate import OF_POLICY, Certificate
 from bisim_abstract._certificate.frontier import MAX_VALUED, Frontier, FrontierPoint
 from bisim_abstract._certificate.nearest import NearPair
 from bisim_abstract._certificate.verdict import judge
+from bisim_abstract._compare.embeddings import DISTANCES, EmbeddingFit, EmbeddingQuality
 from bisim_abstract._compare.learning import Curve
 from bisim_abstract._compare.losses import AbstractionLoss
 from bisim_abstract._linkage.thresholds import CertifiedInterval, best_interval, middle
@@ -59,7 +61,16 @@ MARKS = {"useful": "✓", "poor": "!", "open": "✗"}  # of verdicts
 LOSSES = ("largest loss", "mean loss", "loss at start", "value kept", "certified bound")
 NEAR = ("distance", "by action", "from reward", "from future", "successors")
 
-Row = tuple[str, Sequence[tuple[str, float | None]], bool]  # head, cells with bars, certified
+
+class _Cell(NamedTuple):
+    """A cell of a table: its text, how long a bar it has, and what the pointer shows there."""
+
+    text: str
+    bar: float | None = None
+    title: str = ""
+
+
+Row = tuple[str, Sequence[_Cell], bool]  # head, cells, certified
 
 
 def write_report(
@@ -72,6 +83,7 @@ def write_report(
     comparison: Sequence[AbstractionLoss] = (),
     curves: Sequence[Curve] = (),
     embedding: Embedding | npt.ArrayLike | None = None,
+    quality: EmbeddingQuality | None = None,
     title: str | None = None,
     record: Mapping[str, Any] | None = None,
     commands: Sequence[str] = (),
@@ -93,6 +105,7 @@ def write_report(
         comparison: Rows of `compare_abstractions`.
         curves: Learning curves.
         embedding: Points (n_states, k), or an object with `encode`, to draw as well.
+        quality: What `evaluate_embedding` found of it.
         title: Heading; by default the environment's name.
         record: Settings, seeds and the like, to be listed.
         commands: Command lines that make this report again.
@@ -124,10 +137,12 @@ def write_report(
         if not places.is_grid:
             points = None  # the map shows them already
     state_figures.check_places(places, mdp.n_states)
-    parts = (verification, places, points, tuple(comparison), tuple(curves))
+    parts = (verification, places, points, tuple(comparison), tuple(curves), quality)
     with shown(callback, progress, on_terminal=False) as report:
         page = _Page(certificate, mdp, *parts, report)
-    text = page.render(_title(title, mdp), record, tuple(str(line) for line in commands))
+    # These come from files that may be anybody's: a page is read as it is written.
+    lines = tuple(plain_text(str(line)) for line in commands)
+    text = page.render(plain_text(_title(title, mdp)), plain_values(record), lines)
     target = Path(path)
     with replacing(target) as file:
         # A lone surrogate in somebody's metadata is no reason to fail.
@@ -160,11 +175,12 @@ class _Page:
         points: npt.NDArray[np.float32] | None,
         comparison: tuple[AbstractionLoss, ...],
         curves: tuple[Curve, ...],
+        quality: EmbeddingQuality | None,
         report: ProgressCallback | None,
     ) -> None:
         self.certificate = certificate = _by_bounds(certificate)
         self.mdp, self.verification = mdp, verification
-        self.verdict = judge(certificate, verification)
+        self.verdict, self.quality = judge(certificate, verification), quality
         self.comparison, self.curves = comparison, figures.curve_lines(curves)
         end = certificate.terminal_state
         self.places = state_figures.places_figure(places, end, most=MAX_DRAWN)
@@ -185,7 +201,9 @@ class _Page:
     def tree(self) -> figures.TreeFigure | None:
         """Certified merges, if there are any that fit."""
         states = self.places.states
-        tree = figures.tree_figure(self.certificate, max_leaves=MAX_LEAVES, states=states)
+        tree = figures.tree_figure(
+            self.certificate, max_leaves=MAX_LEAVES, states=states, names=self.mdp.names
+        )
         return tree if 2 <= tree.interval.n_clusters <= MAX_LEAVES else None
 
     # -- the page --------------------------------------------------------------------------
@@ -216,7 +234,7 @@ class _Page:
             little=self.renamed() + self.little(),
             coverage=_text(self.coverage()),
             merges=self.merges(),
-            comparison=self.table(),
+            comparison=self.table() + self.fit(),
             pair=self.pair(),
             close=_text(self.close()),
             reservations="".join(f"<p>{_text(line)}</p>" for line in self.reservations()),
@@ -239,7 +257,7 @@ class _Page:
             "forests": dict(zip(("lower", "upper"), forests, strict=True)),
             "profile": self.profile,
             "frontier": figures.frontier_figure(certificate, self.frontier),
-            "map": state_figures.page_places(self.places, self.mdp.state_ids),
+            "map": state_figures.page_places(self.places, self.mdp.state_ids, self.mdp.names),
             "widths": figures.widths_figure(certificate, sample=MAX_PAIRS, rng=rng),
             "tree": self.tree,
             "curves": self.curves,
@@ -264,7 +282,9 @@ class _Page:
             parts.append("all pairs of states")
         if certificate.relation == "lax":
             parts.append("alike after renaming actions")
-        if certificate.alpha is not None:
+        if certificate.is_under_policy:
+            parts.append("of the given policy")
+        if certificate.alpha:
             parts.append(f"with probability at least {1.0 - certificate.alpha:.6g}")
         text = "; ".join(parts)
         return text[0].upper() + text[1:]
@@ -305,14 +325,16 @@ class _Page:
 
     def about(self, title: str) -> str:
         """The model in one line."""
-        mdp, parts = self.mdp, []
+        mdp, certificate, parts = self.mdp, self.certificate, []
         env = mdp.metadata.get("env")
         if isinstance(env, str) and env and env != title:
             parts.append(env)
         if mdp.terminal_state is not None:
             parts.append("episodes end in one added state")
-        if mdp.estimate is not None:
+        if mdp.is_sampled:
             parts.append("model estimated from samples")
+        if certificate.is_under_policy:
+            parts.append("chain of a given policy")
         parts.append(f"model {mdp.fingerprint[:12]}")
         return " · ".join(parts)
 
@@ -397,10 +419,14 @@ class _Page:
             for state in members[members != model].tolist():
                 pairs = found.of(state)
                 if any(a != b for a, b in pairs.items()):
-                    named = ", ".join(f"{a} as {b}" for a, b in pairs.items())
                     most = _number(float(found.difference[members].max()))
-                    cells = (self.state(model), named, most)
-                    rows.append((_text(self.state(state)), [(x, None) for x in cells], False))
+                    actions = self.mdp.names.actions
+                    cells = [
+                        self.cell("{}", model),
+                        _Cell(found.text(state), title="" if actions is None else _numbers(pairs)),
+                        _Cell(most),
+                    ]
+                    rows.append((_titled(self.cell("{}", state)), cells, False))
                     break  # one state of each cluster
         text = (
             "States of a cluster are alike after renaming actions. Here is one state of each "
@@ -436,22 +462,27 @@ class _Page:
         low, high = _number(pair.lower), _number(pair.upper)
         total = pair.reward + pair.future
         shares = (f"{v / total:.0%}" if total > 0.0 else "–" for v in (pair.reward, pair.future))
-        successors = "; ".join(
-            f"{self.state(s)} and {self.state(t)} ({share:.0%})"
-            for s, t, share in pair.successors
-            if share >= 0.005
-        )
+        met = [(s, t, f"{share:.0%}") for s, t, share in pair.successors if share >= 0.005]
+        pattern = "; ".join(f"{{}} and {{}} ({share})" for _, _, share in met)
+        successors = self.cell(pattern or "–", *(state for s, t, _ in met for state in (s, t)))
         distance = low if low == high else f"{low} to {high}"
-        cells = (distance, pair.action_text(), *shares, successors or "–")
-        name = f"{self.state(pair.first)} and {self.state(pair.second)}"
-        return _text(name), [(cell, None) for cell in cells], False
+        cells = [_Cell(text) for text in (distance, pair.action_text(), *shares)]
+        head = _titled(self.cell("{} and {}", pair.first, pair.second))
+        return head, [*cells, successors], False
 
-    def state(self, state: int) -> str:
-        """A state for people: its number, and its id where that is another one."""
+    def cell(self, pattern: str, *states: int) -> _Cell:
+        """A cell that tells of states, by short names; the pointer shows the whole ones."""
+        short, whole = (
+            pattern.format(*(self.state(state, most=most) for state in states))
+            for most in (figures.SHORT, None)
+        )
+        return _Cell(short, title="" if whole == short else whole)
+
+    def state(self, state: int, *, most: int | None = None) -> str:
+        """A state for people: its number, with its id where that is another one, and its name."""
         if state == self.mdp.terminal_state:
             return "the end"
-        own = int(self.mdp.state_ids[state])
-        return f"{state}" if own == state else f"{state} (id {own})"
+        return self.mdp.state_text(state, most=most, with_id=True)
 
     def coverage(self) -> str:
         """What the histogram is over."""
@@ -494,9 +525,9 @@ class _Page:
         for row in figures.loss_rows(self.comparison):
             mark = '<span class="chip">certified</span>' if row.is_certified else ""
             name = "" if row.is_certified and row.name == "certified" else _text(row.name)
-            bars = [(_number(v), bar) for v, bar in zip(row.losses, row.shares, strict=True)]
+            bars = [_Cell(_number(v), bar) for v, bar in zip(row.losses, row.shares, strict=True)]
             bound = "–" if row.bound is None else amount_text(row.bound)
-            cells = [(f"{row.n_clusters:,}", None), *bars, (_kept(row.kept), None), (bound, None)]
+            cells = [_Cell(f"{row.n_clusters:,}"), *bars, _Cell(_kept(row.kept)), _Cell(bound)]
             rows.append((f"{name} {mark}", cells, row.is_certified))
         text = (
             "A policy is planned on the clusters, carried back to the states, and compared with "
@@ -505,6 +536,38 @@ class _Page:
         )
         table = _table("losses", head, rows)
         return _section("comparison", "What planning on clusters loses", text, table)
+
+    def fit(self) -> str:
+        """The section of how well the embedding imitates distances, or nothing."""
+        quality = self.quality
+        if quality is None:
+            return ""
+        certificate, own = self.certificate, quality.trained_for
+        chip = '<span class="chip">trained for it</span>'
+        name = "on_policy" if certificate.is_under_policy else "bisimulation"
+        kind = " after renaming actions" if certificate.relation == "lax" else ""
+        # Where it is trained for the certificate's own distance, both are the same figures.
+        is_own = own is not None and own.name == name and own.mean_error == quality.mean_error
+        fits: list[tuple[str, EmbeddingQuality | EmbeddingFit, str]]
+        fits = [(DISTANCES[name] + kind, quality, chip if is_own else "")]
+        if own is not None and not is_own:
+            fits.append((own.title, own, chip))
+        rows: list[Row] = []
+        for title, found, mark in fits:
+            cells = [
+                _Cell(f"{found.rank_correlation:.2f}"),
+                _Cell(_number(found.mean_error)),
+                _Cell(_number(found.distortion)),
+                _Cell(_percent(found.outside)),
+            ]
+            rows.append((f"{_text(title)} {mark}", cells, False))
+        text = (
+            f"The embedding's own distances of {counted(quality.n_pairs, 'pair')} beside proven "
+            "bounds on the distance named. Encoders are trained for different ones, and a good fit "
+            "to one says little of another. Nothing that is proven depends on the embedding."
+        )
+        head = ("distance", "rank correlation", "mean error", "largest error", "proven wrong")
+        return _section("fit", "What the embedding imitates", text, _table("losses", head, rows))
 
     def pair(self) -> str:
         """Learning curves and the embedding, side by side if there are both."""
@@ -537,7 +600,14 @@ class _Page:
                 "This certificate speaks of covered pairs only. A pair that was not covered may "
                 "still link two of its clusters."
             )
-        if certificate.alpha is not None:
+        if certificate.is_under_policy:
+            yield f"This certificate {OF_POLICY}."
+        if certificate.alpha == 0.0:
+            yield (
+                "The rows of the chain are mixtures, which are rounded. All bounds hold for the "
+                "exact mixtures: they include that rounding."
+            )
+        elif certificate.alpha is not None:
             yield (
                 "The model was estimated from samples. With probability at least "
                 f"{1.0 - certificate.alpha:.6g} over the samples, all bounds hold for the "
@@ -692,8 +762,11 @@ def _asset(name: str) -> str:
 def _title(title: str | None, mdp: TabularMDP) -> str:
     if title is not None:
         return str(title)
-    env = mdp.metadata.get("env")
-    return env if isinstance(env, str) and env else f"A model of {counted(mdp.n_states, 'state')}"
+    for name in ("env", "file"):
+        known = mdp.metadata.get(name)
+        if isinstance(known, str) and known:
+            return known
+    return f"A model of {counted(mdp.n_states, 'state')}"
 
 
 def _text(value: str) -> str:
@@ -712,9 +785,9 @@ def _table(kind: str, head: Sequence[str], rows: Iterable[Row]) -> str:
     body = []
     for name, cells, is_certified in rows:
         line = f'<th scope="row">{name}</th>'
-        for column, (text, bar) in zip(head[1:], cells, strict=True):
-            style = "" if bar is None else f' class="bar" style="--share:{bar:.4f}"'
-            line += f'<td data-head="{_text(column)}"{style}>{_text(text)}</td>'
+        for column, cell in zip(head[1:], cells, strict=True):
+            style = "" if cell.bar is None else f' class="bar" style="--share:{cell.bar:.4f}"'
+            line += f'<td data-head="{_text(column)}"{style}>{_titled(cell)}</td>'
         mark = ' class="certified"' if is_certified else ""
         body.append(f"<tr{mark}>{line}</tr>")
     top = "".join(f'<th scope="col">{_text(column)}</th>' for column in head)
@@ -722,6 +795,17 @@ def _table(kind: str, head: Sequence[str], rows: Iterable[Row]) -> str:
         f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _titled(cell: _Cell) -> str:
+    """The text of a cell, as HTML."""
+    text = _text(cell.text)
+    return f'<span title="{_text(cell.title)}">{text}</span>' if cell.title else text
+
+
+def _numbers(pairs: Mapping[int, int]) -> str:
+    """Which action is which, by their numbers."""
+    return ", ".join(f"{a} as {b}" for a, b in pairs.items())
 
 
 def _tiles(tiles: Iterable[tuple[str, str]]) -> str:

@@ -24,13 +24,15 @@ from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._app.report import write_report
 from bisim_abstract._app.sources import Source
 from bisim_abstract._app.state_map import state_map
-from bisim_abstract._base.atomic import remove_unfinished, write_json
+from bisim_abstract._base.atomic import remove_unfinished, replaceable, write_json
 from bisim_abstract._base.checks import check_choice, check_gamma, check_int
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, ProgressCallback
+from bisim_abstract._base.untrusted import read_regular
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._certificate.verdict import Verdict, judge
+from bisim_abstract._compare.embeddings import EmbeddingQuality, evaluate_embedding
 from bisim_abstract._compare.learning import Curve, QLearning, learning_curve, score_above_random
 from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
 from bisim_abstract._exact.planning import value_iteration
@@ -55,6 +57,7 @@ CERTIFICATE, CHECKPOINT = "certificate.npz", "checkpoint.npz"
 # must not go on with the bounds of the other attempt.
 FIRST, FIRST_CHECKPOINT = "first-certificate.npz", "first-checkpoint.npz"
 POINTS = 20  # of a learning curve
+MOST_FITTED = 1_000  # states up to which encoders are held against what they are trained for
 RAW_LIMIT = 20_000_000  # entries of an agent's table over raw states
 PACKAGES = ("numpy", "scipy", "numba", "gymnasium", "faiss-cpu", "torch")
 
@@ -123,10 +126,6 @@ class Config:
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", check_gamma(self.gamma))
         _ = self.options  # refuses what `certify` would refuse, before anything has been done
-        if self.source.is_file and self.training and self.training.experience == "steps":
-            raise InvalidArgumentError(
-                f"{self.source.name} holds a model; there is no environment to step"
-            )
         if self.title is not None and not isinstance(self.title, str):
             raise InvalidArgumentError(f"title must be text, got {self.title!r}")
         check_int("learn", self.learn, low=0)
@@ -156,6 +155,10 @@ class Config:
             "--reachable-only": source.reachable_only,
             "--action-masks": source.action_masks,
             "--max-states": source.max_states,
+            "--const": [f"{name}={_constant(value)}" for name, value in source.constants.items()],
+            "--reward": list(source.reward),
+            "--goal": source.goal,
+            "--actions": None if source.actions == "names" else source.actions,
             "--gamma": self.gamma,
             "--train": "never" if training is None else training.when,
         }
@@ -185,7 +188,9 @@ class Config:
                 if entry is True:
                     words.append(flag)
                 elif entry is not None and entry is not False:
-                    words += [flag, str(entry)]
+                    text = str(entry)
+                    # What begins with a minus would be taken for an option.
+                    words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
         return words
 
     @classmethod
@@ -198,7 +203,7 @@ class Config:
         Raises:
             FileFormatError: If it is something else, or damaged.
         """
-        text = Path(path).read_bytes()
+        text = read_regular(path)
         try:
             document = json.loads(text)
             if document["format"] != FORMAT or document["version"] != VERSION:
@@ -347,7 +352,7 @@ def train_encoder(
     encoder = make_encoder(training, **common)
     if training.experience == "model":
         return encoder.fit(mdp, n_transitions=training.transitions, callback=callback)
-    env = source.env()
+    env = source.env(mdp)
     try:
         data = encoders.collect_transitions(env, training.transitions, seed=seed)
     finally:
@@ -359,6 +364,16 @@ def train_encoder(
             f"{mdp.n_states:,}; train from the model instead (experience 'model')"
         )
     return encoder
+
+
+def embedding_quality(
+    mdp: TabularMDP, certificate: Certificate, encoder: Encoder | None, *, seed: int
+) -> EmbeddingQuality | None:
+    """How well an encoder imitates the metric, and in small models what it is trained for."""
+    if encoder is None:
+        return None
+    is_small = mdp.n_states <= MOST_FITTED
+    return evaluate_embedding(certificate, encoder, mdp=mdp if is_small else None, seed=seed)
 
 
 def states_text(encoder: Encoder) -> str:
@@ -387,7 +402,8 @@ def learning_curves(
     # Optimistic values make agents try everything: the largest sum of rewards, or where
     # episodes end the largest reward, of which there may be only one.
     top = float(mdp.rewards.max())
-    start = max(0.0, top) if mdp.terminal_state is not None else top / (1.0 - gamma)
+    ends = mdp.terminal_state is not None or (source.is_file and bool(mdp.absorbing.any()))
+    start = max(0.0, top) if ends else top / (1.0 - gamma)
     score = score_above_random(mdp, gamma, optimal=value_iteration(mdp, gamma))
     points = sorted({max(1, steps * (k + 1) // POINTS) for k in range(POINTS)})
 
@@ -405,7 +421,7 @@ def learning_curves(
     curves = []
     common: dict[str, Any] = {"seed": source.seed, "max_states": source.max_states}
     for dynamics, name in (("aggregated", "aggregated steps"), ("ground", "real steps")):
-        env = AbstractedEnv(source.env(), certificate, dynamics=dynamics, **common)
+        env = AbstractedEnv(source.env(mdp), certificate, dynamics=dynamics, **common)
         small = env.aggregation
 
         def lifted(policy: Any, small: Any = small) -> float:
@@ -417,7 +433,7 @@ def learning_curves(
         env.close()
     if mdp.n_states * mdp.n_actions <= RAW_LIMIT:
         raw = TabularEnv(
-            source.env(),
+            source.env(mdp),
             terminal=source.terminal,
             reachable_only=source.reachable_only,
             action_masks=source.action_masks,
@@ -520,7 +536,7 @@ class Run:
                 _losses,
                 _loss_detail,
             )
-        is_usable = certificate.is_certified and config.source.can_be_abstracted
+        is_usable = certificate.is_certified and config.source.can_be_learned_on(mdp)
         if config.learn and verification.is_valid and is_usable:
             curves = self._json(
                 "learn",
@@ -541,6 +557,7 @@ class Run:
             comparison=comparison,
             curves=curves,
             embedding=encoder,
+            quality=embedding_quality(mdp, certificate, encoder, seed=config.seed),
             title=config.title,
             record=self._record(use),
             commands=self._commands(),
@@ -595,7 +612,7 @@ class Run:
         found = self._certificate(mdp, name=FIRST, checkpoint=FIRST_CHECKPOINT)
         why = _why_no_encoder(found, asked)
         if why:
-            os.replace(first, self.folder / CERTIFICATE)
+            os.replace(first, replaceable(self.folder / CERTIFICATE))
             return found, None, EncoderUse(False, why, False)
         why = f"what is found without an encoder is {judge(found).sentence}"
         encoder = self._encoder(mdp, why=why)
@@ -694,7 +711,9 @@ class Run:
     ) -> Any:
         def load(path: Path) -> Any:
             try:
-                return parse(json.loads(path.read_bytes()))
+                return parse(json.loads(read_regular(path)))
+            except FileFormatError:
+                raise
             except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise FileFormatError(
                     f"{path} is damaged ({error}); delete it, and the run makes it anew"
@@ -722,7 +741,7 @@ class Run:
     # -- for the report --------------------------------------------------------------------
 
     def _record(self, use: EncoderUse) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads((self.folder / "config.json").read_bytes())
+        document: dict[str, Any] = json.loads(read_regular(self.folder / "config.json"))
         names = [name for name in ("config", "versions") if name in document]
         return {"encoder": str(use)} | {name: document[name] for name in names}
 
@@ -730,6 +749,11 @@ class Run:
         files = [str(self.folder / name) for name in ("mdp.npz", CERTIFICATE)]
         lines = [["run", *self.config.words(), "-o", "again"], ["verify", *files]]
         return [shlex.join(["bisim-abstract", *line]) for line in lines]
+
+
+def _constant(value: bool | int | float | str) -> str:
+    """The value of a constant as the command line reads it."""
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _why_no_encoder(found: Certificate, asked: Options) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,20 +12,23 @@ from typing import TYPE_CHECKING, Any
 from bisim_abstract._base.checks import check_choice, check_int
 from bisim_abstract._base.npz import read_npz
 from bisim_abstract._base.types import ProgressCallback
+from bisim_abstract._base.untrusted import parse_json
 from bisim_abstract._model.files import read_model
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract.errors import ExtractionError, InvalidArgumentError
+from bisim_abstract._model.storm import SUFFIXES
+from bisim_abstract.errors import ExtractionError, InvalidArgumentError, MemoryLimitError
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
 DEEPEST = 100  # nesting of arguments: far from what recursion over them can bear
+MODELS = (".npz", ".umb", *SUFFIXES)  # endings of files
 RESERVED = {"id", "env_id", "disable_env_checker"}  # what making an environment sets itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """An environment's id with its arguments, or the path of a saved model or BRIDGE file.
+    """An environment's id with its arguments, or the path of a model's file.
 
     Attributes:
         name: The id or the path.
@@ -36,6 +40,11 @@ class Source:
         action_masks: Whether states have the actions alone that the environment's masks allow.
         max_states: Limit for enumeration.
         seed: Of enumeration and of checking steps.
+        constants: Values of constants that a model file leaves open.
+        reward: Names of rewards of a model file, a minus before those that are costs; none for
+            whatever `read_model` takes by itself.
+        goal: A label of a model file, whose states are to be reached.
+        actions: "names" or "positions": which choices of a model file are the same action.
     """
 
     name: str
@@ -46,6 +55,10 @@ class Source:
     action_masks: bool = False
     max_states: int = 100_000
     seed: int = 0
+    constants: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    reward: tuple[str, ...] = ()
+    goal: str | None = None
+    actions: str = "names"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -69,16 +82,57 @@ class Source:
             raise InvalidArgumentError(
                 f"{self.name} is a file: arguments, backgrounds and masks go with environments"
             )
+        self._check_reading()
+
+    def _check_reading(self) -> None:
+        """Refuse what no file can be read with, and what is none of an environment's business."""
+        constants, reward = self.constants, self.reward
+        if not isinstance(constants, Mapping) or not all(isinstance(x, str) for x in constants):
+            raise InvalidArgumentError(f"constants must have names and values, got {constants!r}")
+        for name, value in constants.items():
+            if not isinstance(value, bool | int | float | str) or value in (math.inf, -math.inf):
+                raise InvalidArgumentError(
+                    f"constant {name} must be a number, true, false or text, got {value!r}"
+                )
+            if value != value:
+                raise InvalidArgumentError(f"constant {name} must be a number, got NaN")
+        object.__setattr__(self, "constants", dict(constants))
+        if not isinstance(reward, list | tuple) or not all(
+            x and isinstance(x, str) for x in reward
+        ):
+            raise InvalidArgumentError(f"reward must be a list of names, got {reward!r}")
+        object.__setattr__(self, "reward", tuple(reward))
+        if self.goal is not None and (not isinstance(self.goal, str) or not self.goal):
+            raise InvalidArgumentError(f"goal must be a label, got {self.goal!r}")
+        check_choice("actions", self.actions, ("names", "positions"))
+        if self.reading and not self.is_file:
+            raise InvalidArgumentError(
+                f"{self.name} is no file: {', '.join(self.reading)} go with model files"
+            )
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What `read_model` is asked for, apart from its defaults."""
+        given: dict[str, Any] = {}
+        if self.constants:
+            given["constants"] = dict(self.constants)
+        if self.reward:
+            given["reward"] = self.reward[0] if len(self.reward) == 1 else list(self.reward)
+        if self.goal is not None:
+            given["goal"] = self.goal
+        if self.actions != "names":
+            given["actions"] = self.actions
+        return given
 
     @property
     def can_be_abstracted(self) -> bool:
-        """Whether `AbstractedEnv` can be put around it: an environment whose episodes end."""
-        return not self.is_file and self.terminal == "absorb"
+        """Whether `AbstractedEnv` can be put around it: ends of episodes must be absorbed."""
+        return self.is_file or self.terminal == "absorb"
 
     @property
     def is_file(self) -> bool:
         """Whether it names a file and not an environment."""
-        return self.name.endswith(".npz") or Path(self.name).is_file()
+        return self.name.lower().endswith(MODELS) or Path(self.name).is_file()
 
     def model(self, *, callback: ProgressCallback | None = None) -> TabularMDP:
         """The model, read or extracted.
@@ -87,7 +141,7 @@ class Source:
             callback: Told about the progress of an enumeration.
         """
         if self.is_file:
-            mdp = read_model(self.name)
+            mdp = read_model(self.name, **self.reading)
             return mdp.restrict(mdp.reachable()) if self.reachable_only else mdp
         from bisim_abstract.wrappers import extract_mdp
 
@@ -105,16 +159,33 @@ class Source:
         finally:
             env.close()
 
-    def env(self) -> gym.Env[Any, Any]:
-        """The environment, made anew.
+    def can_be_learned_on(self, mdp: TabularMDP) -> bool:
+        """Whether agents can learn on it, given its model.
+
+        Args:
+            mdp: The model, as `model` gives it.
+        """
+        from bisim_abstract.wrappers.model_env import refusal
+
+        return self.can_be_abstracted and not (self.is_file and refusal(mdp))
+
+    def env(self, mdp: TabularMDP | None = None) -> gym.Env[Any, Any]:
+        """The environment, made anew: that of a model, if it is a file.
+
+        Args:
+            mdp: The model, if it is at hand: a file is then not read again, and may be gone.
 
         Raises:
-            ExtractionError: If there is none: a file, or an id that is not known.
+            ExtractionError: If there is none of that id.
         """
-        from bisim_abstract.wrappers import Distractor, make_env
+        from gymnasium.wrappers import TimeLimit
+
+        from bisim_abstract.wrappers import Distractor, ModelEnv, make_env
+        from bisim_abstract.wrappers.model_env import MAX_STEPS
 
         if self.is_file:
-            raise ExtractionError(f"{self.name} holds a model; there is no environment to step")
+            inner = ModelEnv(self.model() if mdp is None else mdp)
+            return TimeLimit(inner, max_episode_steps=MAX_STEPS)
         if ":" in self.name:
             # Gymnasium would import whatever stands before the colon.
             module, _, rest = self.name.partition(":")
@@ -169,14 +240,18 @@ def _is_deep(value: Any) -> bool:
 def kind_of(path: str | Path) -> str:
     """What a file says it holds: "model", "certificate", or "" for anything else.
 
+    Models of model checkers say so by their names.
+
     Args:
         path: The file, which need not exist.
     """
+    if str(path).lower().endswith(MODELS[1:]):
+        return "model"
     try:
         arrays = read_npz(path)
-        header = json.loads(arrays["header"].tobytes()) if "header" in arrays else {}
+        header = parse_json(arrays["header"].tobytes(), path) if "header" in arrays else {}
         name = str(header.get("format", ""))
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError, RecursionError, MemoryLimitError):
         return ""  # whoever reads it in earnest says what is wrong with it
     if "transitions" in arrays:
         return "model"  # BRIDGE's

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from bisim_abstract._app.state_map import StateMap, two_widest
-from bisim_abstract._base.text import counted
+from bisim_abstract._base.text import counted, shortened
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._linkage.forests import Forest
+from bisim_abstract._model.names import Names
 from bisim_abstract.errors import InvalidArgumentError
 
 MAX_AREA = 4_000_000  # cells of a grid, the empty ones among them
+MAX_NAME = 120  # characters of a state's name under the pointer
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +133,11 @@ def embedding_figure(points: FloatArray) -> EmbeddingFigure:
 # -- what the page alone needs -----------------------------------------------------------------
 
 
-def page_places(figure: PlacesFigure, state_ids: IntArray) -> dict[str, Any]:
+def page_places(figure: PlacesFigure, state_ids: IntArray, names: Names) -> dict[str, Any]:
     """A map for the page: points in the unit square, and states only where they are some."""
+    called = None
+    if names.variables:  # of drawn states alone
+        called = [shortened(names.state(s), MAX_NAME) for s in figure.states.tolist()]
     ids = state_ids[figure.states]
     if figure.is_grid:
         axes = (figure.x.tolist(), figure.y.tolist())
@@ -145,6 +150,7 @@ def page_places(figure: PlacesFigure, state_ids: IntArray) -> dict[str, Any]:
         "is_grid": figure.is_grid,
         "states": None if figure.states.size == state_ids.size else figure.states,
         "ids": None if np.array_equal(ids, figure.states) else ids,
+        "names": called,
     }
 
 

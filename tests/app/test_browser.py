@@ -26,7 +26,7 @@ from bisim_abstract import (
 from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._app.figures import widest_intervals
 from bisim_abstract.parts import random_mdp
-from bisim_abstract.wrappers import extract_mdp
+from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 
 pytestmark = pytest.mark.slow
 
@@ -654,3 +654,31 @@ def test_hostile_strings_run_nothing(page: Page, abstained: Report, tmp_path: Pa
     assert page.run("return document.scripts.length") == 2
     assert page.run("return document.documentElement.scrollWidth") <= 390
     assert page.complaints() == []
+
+
+def test_names_of_states_under_the_pointer(
+    page: Page, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from selenium.webdriver.common.by import By
+
+    mdp = RoomsGridEnv(side=6, room_size=3).to_mdp()
+    states = {"<b>row</b>": np.arange(mdp.n_states) // 6, "column": np.arange(mdp.n_states) % 6}
+    mdp = mdp.with_names(states=states)
+    certificate = certify(mdp, 0.9)
+    folder = tmp_path_factory.mktemp("named")
+    page.open(write_report(folder / "report.html", mdp, certificate))
+    page.run(
+        "const map = document.getElementById('map'), box = map.getBoundingClientRect();"
+        "map.dispatchEvent(new PointerEvent('pointermove', {bubbles: true,"
+        " clientX: box.left + box.width * 2.5 / 6, clientY: box.top + box.height * 1.5 / 6}));"
+    )
+    page.settle()
+    tip = page.driver.find_element(By.ID, "tip").text.splitlines()
+    assert tip[:2] == ["state 8", "<b>row</b>=1, column=2"]
+    assert tip[2].startswith("cluster of")
+    shown = page.run("return document.getElementById('tree').textContent")
+    assert "(<b>row</b>=" in shown
+    assert page.complaints() == []
+    page.open(folder / "report.html", width=320)
+    page.run("document.querySelector('details').open = true")
+    assert page.run("return document.documentElement.scrollWidth") <= 320

@@ -25,6 +25,7 @@ from bisim_abstract import (
     Certificate,
     Covering,
     Curve,
+    EmbeddingQuality,
     InvalidArgumentError,
     StateMap,
     TabularMDP,
@@ -46,7 +47,7 @@ from bisim_abstract._base.labels import numbered
 from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
 from bisim_abstract._certificate.verdict import judge
 from bisim_abstract._linkage.forests import spanning_forest
-from bisim_abstract.parts import grouped_mdp, random_mdp
+from bisim_abstract.parts import EmbeddingFit, grouped_mdp, random_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 from tests.support import ROOT
 
@@ -769,15 +770,26 @@ def test_why_little_is_merged(
         pairs = certificate.nearest(5, mdp)
         assert len(rows) == len(pairs) == 5
         for row, pair in zip(rows, pairs, strict=True):
-            assert row.startswith(f"{pair.first} and {pair.second}</th>")
-            cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+            plain = re.sub(r"<span[^>]*>|</span>", "", row)
+            both = " and ".join(
+                mdp.state_text(x, most=figures.SHORT, with_id=True)
+                for x in (pair.first, pair.second)
+            )
+            assert plain.startswith(f"{both}</th>")
+            cells = re.findall(r"<td[^>]*>(.*?)</td>", plain)
             bounds = dict.fromkeys([_number(pair.lower), _number(pair.upper)])
             assert cells[0] == " to ".join(bounds)
-            assert cells[1] == str(pair.action)
+            assert pair.action is not None
+            assert cells[1] == mdp.action_text(pair.action)
             total = pair.reward + pair.future
             assert cells[2:4] == [f"{pair.reward / total:.0%}", f"{pair.future / total:.0%}"]
             s, t, share = pair.successors[0]
-            names = ("the end" if x == mdp.terminal_state else str(x) for x in (s, t))
+            names = (
+                "the end"
+                if x == mdp.terminal_state
+                else mdp.state_text(x, most=figures.SHORT, with_id=True)
+                for x in (s, t)
+            )
             assert cells[4].startswith(f"{' and '.join(names)} ({share:.0%})")
             ends += "the end" in cells[4]
     assert ends > 0  # some successor was the end, and was called so
@@ -973,6 +985,27 @@ def test_long_curves_are_thinned() -> None:
     (line,) = figures.curve_lines([Curve("long", steps, np.zeros((2, 5000)))])
     assert line.steps.size == line.median.size == figures.MAX_POINTS
     assert (line.steps[0], line.steps[-1]) == (0, 4999)
+
+
+def test_what_an_embedding_imitates_is_a_table(tmp_path: Path) -> None:
+    mdp = grouped_mdp(12, 3, seed=0)[0]
+    certificate = certify(mdp, 0.9)
+
+    def cells(name: str, error: float) -> str:
+        own = EmbeddingFit(name, 4.0, error, 0.75, 0.5)
+        quality = EmbeddingQuality(3.0, 2.0, 1.0, 0.25, 0.5, 5, 66, 12, True, own)
+        target = write_report(tmp_path / "r.html", mdp, certificate, quality=quality)
+        return target.read_text(encoding="utf-8").partition('id="fit"')[2].partition("</table>")[0]
+
+    both = cells("mico", 1.0)
+    assert both.count("<tr>") == 3  # with the head
+    assert "MICo" in both.partition("0.25")[2]
+    assert both.count("trained for it") == 1
+    same = cells("bisimulation", 2.0)
+    assert same.count("<tr>") == 2
+    assert "trained for it" in same
+    plain = write_report(tmp_path / "r.html", mdp, certificate).read_text(encoding="utf-8")
+    assert 'id="fit"' not in plain
 
 
 def test_an_embedding_replaces_a_map_of_rewards(

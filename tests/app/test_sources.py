@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, certify
 from bisim_abstract._app.sources import Source, kind_of
@@ -85,8 +86,22 @@ def test_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     source = Source(name=name)
     assert source.is_file
     assert source.model() == mdp
-    with pytest.raises(ExtractionError, match="there is no environment to step"):
-        source.env()
+    env = source.env()
+    assert extract_mdp(env) == mdp
+    assert isinstance(env, TimeLimit)  # models need not end
+    (tmp_path / name).unlink()
+    if name.endswith(".npz"):  # else it would be taken for an id
+        assert extract_mdp(source.env(mdp)) == mdp
+
+
+def test_models_that_cannot_be_stepped() -> None:
+    ids = TabularMDP.from_dense(np.eye(2)[:, None], [0.0, 1.0], state_ids=[-1, -1])
+    source = Source(name="m.npz")
+    assert source.can_be_abstracted
+    assert not source.can_be_learned_on(ids)
+    assert source.can_be_learned_on(TabularMDP.from_dense(np.eye(2)[:, None], [0.0, 1.0]))
+    assert Source(name="FrozenLake-v1").can_be_learned_on(ids)  # of which it is not the model
+    assert not Source(name="FrozenLake-v1", terminal="table").can_be_learned_on(ids)
 
 
 def test_bridge_files(tmp_path: Path) -> None:
@@ -149,6 +164,76 @@ def test_files_take_no_arguments(settings: dict[str, Any], tmp_path: Path) -> No
     path, _ = saved(tmp_path)
     with pytest.raises(InvalidArgumentError, match="is a file"):
         Source(name=path, **settings)
+
+
+ENDINGS = ["m.umb", "m.nm", "m.pm", "m.sm", "m.prism", "m.jani", "m.drn", "M.PRISM", "m.npz"]
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_model_files_are_known_by_their_endings(name: str, tmp_path: Path) -> None:
+    for path in (name, str(tmp_path / name)):
+        source = Source(name=path)
+        assert source.is_file
+        with pytest.raises(InvalidArgumentError, match="is a file"):
+            Source(name=path, env_args={"a": 1})
+    assert kind_of(tmp_path / name) == ("" if name == "m.npz" else "model")
+
+
+def test_what_a_model_file_is_read_with() -> None:
+    source = Source(name="m.prism")
+    assert source.reading == {}
+    source = Source(
+        name="m.prism",
+        constants={"N": 3, "p": 0.5, "fast": True, "mode": "a"},
+        reward=("-cost",),
+        goal="done",
+        actions="positions",
+    )
+    assert source.reading == {
+        "constants": {"N": 3, "p": 0.5, "fast": True, "mode": "a"},
+        "reward": "-cost",
+        "goal": "done",
+        "actions": "positions",
+    }
+    several: Any = ["time", "-cost"]
+    assert Source(name="m.umb", reward=several).reading == {"reward": ["time", "-cost"]}
+    assert Source(name="m.umb", reward=several).reward == ("time", "-cost")
+
+
+READINGS: list[tuple[dict[str, Any], str]] = [
+    ({"constants": {"N": 1}}, "constants"),
+    ({"reward": ("time",)}, "reward"),
+    ({"goal": "done"}, "goal"),
+    ({"actions": "positions"}, "actions"),
+]
+
+
+@pytest.mark.parametrize(("settings", "word"), READINGS)
+def test_environments_are_not_read_so(settings: dict[str, Any], word: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"is no file: {word} go with model files"):
+        Source(name="FrozenLake-v1", **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"constants": [1]}, "constants must have names"),
+        ({"constants": {1: 1}}, "constants must have names"),
+        ({"constants": {"N": None}}, "constant N must be a number, true, false or text"),
+        ({"constants": {"N": [1]}}, "constant N"),
+        ({"constants": {"N": float("nan")}}, "got NaN"),
+        ({"constants": {"N": float("inf")}}, "got inf"),
+        ({"reward": "time"}, "reward must be a list of names"),
+        ({"reward": [""]}, "reward must be a list of names"),
+        ({"reward": [3]}, "reward must be a list of names"),
+        ({"goal": ""}, "goal must be a label"),
+        ({"goal": 3}, "goal must be a label"),
+        ({"actions": "order"}, "actions must be one of"),
+    ],
+)
+def test_bad_readings(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        Source(**{"name": "m.prism"} | settings)
 
 
 def test_sources_are_values() -> None:

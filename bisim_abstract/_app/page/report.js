@@ -430,8 +430,9 @@
     const height = Math.round(14 + k * step + 44);
     const { svg, width } = frame($("tree"), height);
     const like = width < 560 ? "× like" : "states like";
-    const names = leaves.map((leaf) => leaf.size === 0 ? "the end" : leaf.size === 1
-      ? `state ${leaf.state}` : `${count(leaf.size)} ${like} ${leaf.state}`);
+    const called = (leaf) => leaf.name && width >= 560 ? ` (${leaf.short})` : "";
+    const names = leaves.map((leaf) => leaf.size === 0 ? "the end" : (leaf.size === 1
+      ? `state ${leaf.state}` : `${count(leaf.size)} ${like} ${leaf.state}`) + called(leaf));
     const left = 30 + 6.6 * Math.max(...names.map((name) => name.length));
     const right = width - 10, top = 8, bottom = height - 40;
     const scale = makeScale(tree.left || tree.right / 100, tree.right, tree.left === 0);
@@ -440,7 +441,8 @@
     leaves.forEach((leaf, i) => {
       const h = y(nodes[i].row);
       if (leaf.drawn !== null) add(svg, "rect", { x: 2, y: h - 5, width: 10, height: 10, rx: 2, fill: colour(leaf.drawn) });
-      add(svg, "text", { x: 18, y: h + 4, class: "strong" }, names[i]);
+      const label = add(svg, "text", { x: 18, y: h + 4, class: "strong" }, names[i]);
+      if (leaf.name) add(label, "title", {}, leaf.name);
       add(svg, "line", { x1: left - 8, x2: left, y1: h, y2: h, class: "leader" });
     });
     for (const node of nodes) {
@@ -625,6 +627,7 @@
     const members = sizes[labels[s]];
     const lines = [
       `state ${state}` + (id === state ? "" : id < 0 ? " (added)" : `, id ${id}`),
+      ...(data.map.names && s !== end && data.map.names[s] ? [data.map.names[s]] : []),
       s === end ? "the end of episodes" : members === 1 && isWhole ? "alone in its cluster"
         : `cluster of ${plural(members, isWhole ? "state" : "drawn state")}`,
     ];

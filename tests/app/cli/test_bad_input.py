@@ -135,7 +135,6 @@ def test_bad_goals_of_runs(goal: str, call: Any, world: World) -> None:
         ("--transitions 0", "transitions must be at least 1"),
         ("--encoder nope", "invalid choice: 'nope'"),
         ("--experience nope", "invalid choice: 'nope'"),
-        ("--experience steps", "there is no environment to step"),
     ],
 )
 def test_bad_training(words: str, cause: str, name: str, call: Any, world: World) -> None:
@@ -284,7 +283,8 @@ def test_commands(call: Any) -> None:
     check_refused(call("destroy"), "there is no command 'destroy'; commands are extract, train")
     for name in COMMANDS:
         if name != "run":
-            check_refused(call(name), f"bisim-abstract {name} --help", "SOURCE")
+            lacking = "RUN_OR_CERTIFICATE" if name == "export" else "SOURCE"
+            check_refused(call(name), f"bisim-abstract {name} --help", lacking)
     check_refused(call("compile", "more"), "unrecognized arguments: more")
     check_refused(call("solve", "FrozenLake-v1", "--tau", "1"), "--tau goes with a certificate")
 
@@ -370,3 +370,27 @@ def test_numbers_that_are_no_json(value: str, call: Any, world: World) -> None:
     words = [ROOMS[0], "--env-arg", f"noise={value}"]
     check_refused(call(*command("run", world, *words)), "noise")
     check_refused(call(*command("extract", world, *words)), "noise")
+
+
+def test_what_export_refuses(call: Any, world: World) -> None:
+    given = ["export", world.certificate, "--model", world.lake]
+    check_refused(call(*given), "-o FILE", "--clusters FILE")
+    check_refused(call(*given, "-o", "q.txt"), "-o must end in .npz, .json, .csv or .umb")
+    check_refused(call(*given, "--clusters", "c.npz"), "--clusters must end in .csv or .json")
+    check_refused(call(*given, "-o", "a.csv", "--clusters", "./a.csv"), "two files")
+    check_refused(call(*given, "-o", world.lake), "is what is read")
+    check_refused(call(*given, "-o", world.certificate), "is what is read")
+    check_refused(call("export", world.certificate, "-o", "q.csv"), "give it by --model")
+    check_refused(call("export", world.lake, "-o", "q.csv"), "holds a model", "--model")
+    check_refused(call("export", world.folder, "-o", "q.csv"), "holds no run")
+    ended = call("export", world.certificate, "--model", world.rooms, "-o", "q.csv")
+    assert ended.code == 4
+    assert "another model" in ended.err
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_only_what_is_certified_and_true_is_exported(call: Any, world: World) -> None:
+    for certificate, code in ((world.unclear, 3), (world.forged, 4)):
+        ended = call("export", certificate, "--model", world.lake, "-o", "q.csv")
+        assert ended.code == code, ended
+        assert list(Path.cwd().iterdir()) == []

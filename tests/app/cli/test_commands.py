@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -18,12 +19,14 @@ from bisim_abstract import (
     __version__,
     certify,
     lift_policy,
+    read_model,
     value_iteration,
     value_loss,
     verify,
 )
 from bisim_abstract._abstract.aggregate import aggregate
 from bisim_abstract._app import report
+from bisim_abstract._app.runs import Run
 from bisim_abstract.encoders import load_encoder
 from bisim_abstract.parts import read_bridge
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
@@ -35,11 +38,28 @@ from tests.support.commands import (
     SMALL,
     World,
     check_described,
-    check_refused,
     loaded,
 )
+from tests.support.runs import small
 
 # -- good paths --------------------------------------------------------------------------------
+
+
+def test_compare(call: Any, world: World) -> None:
+    slips = ["FrozenLake-v1", "--second-arg", "is_slippery=false"]
+    ended = call("compare", world.lake, *slips, "--gamma", 0.9, "--json")
+    assert ended.code == 0, ended.err
+    told = json.loads(ended.out)
+    assert 0.6158 <= told["lower"] <= told["upper"] <= 0.6159
+    assert not told["are_bisimilar"]
+    assert told["difference"]["first"] == 14
+    ended = call("compare", world.lake, "FrozenLake-v1", "--relation", "lax")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("The models are the same")
+    assert "values" in ended.out
+    ended = call("compare", world.lake, "CliffWalking-v1", "--first-arg", "x=1")
+    assert ended.code == 2
+    assert "is a file" in ended.err
 
 
 @pytest.mark.parametrize("kind", ["env", "rooms", "model", "bridge", "backgrounds", "reachable"])
@@ -295,12 +315,11 @@ def test_report(call: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Non
     assert kwargs["record"]["versions"]["bisim_abstract"] == __version__
 
 
-def test_report_of_a_file_draws_no_curves(call: Any, world: World) -> None:
-    assert call("report", world.rooms, world.rooms_certificate, "-o", "r.html").code == 0
-    assert Path("r.html").is_file()
-    Path("r.html").unlink()
-    ended = call("report", world.rooms, world.rooms_certificate, "--learn", 5, "-o", "r.html")
-    check_refused(ended, "--learn needs an environment")
+def test_report_of_a_file_draws_curves_if_asked(call: Any, world: World) -> None:
+    for words, is_drawn in (((), False), (("--learn", 5), True)):
+        ended = call("report", world.rooms, world.rooms_certificate, *words, "-o", "r.html")
+        assert ended.code == 0, ended
+        assert ('id="learning"' in Path("r.html").read_text(encoding="utf-8")) == is_drawn
 
 
 def test_run(call: Any) -> None:
@@ -334,18 +353,20 @@ def test_run_as_text(call: Any, world: World) -> None:
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0] == f"{world.lake} in r"
-    # Each stage is announced, then comes what it found. A file has no environment: nobody learns.
-    stages = ["extract", "certify", "verify", "compare", "report"]
-    assert lines[1:11:2] == [f"  {stage} ..." for stage in stages]
-    assert all(re.match(r"    \d+\.\d s(, and|:) ", line) for line in lines[2:11:2])
+    # Each stage is announced, then comes what it found.
+    stages = ["extract", "certify", "verify", "compare", "learn", "report"]
+    assert lines[1:13:2] == [f"  {stage} ..." for stage in stages]
+    assert all(re.match(r"    \d+\.\d s(, and|:) ", line) for line in lines[2:13:2])
     verdict = "CERTIFIED: 6 clusters and the end of 16 states keep at least 99.6%"
     assert verdict in lines[4]
-    assert lines[11].startswith(verdict)
-    assert lines[12:] == ["  encoder  not trained: none was asked for", "  report   r/report.html"]
+    assert lines[13].startswith(verdict)
+    assert lines[14:] == ["  encoder  not trained: none was asked for", "  report   r/report.html"]
     again = call("run", "--resume", "r").out.splitlines()
     told = [line.split()[0].rstrip(",") for line in again[1:8] if not line.startswith("    ")]
     assert told == stages
-    assert [line for line in again[1:8] if "done before" in line] == [again[k] for k in (1, 2, 5)]
+    assert [line for line in again[1:8] if "done before" in line] == [
+        again[k] for k in (1, 2, 5, 6)
+    ]
 
 
 def test_run_trains_where_it_is_needed(call: Any) -> None:
@@ -372,3 +393,66 @@ def test_run_trains_where_it_is_needed(call: Any) -> None:
     ended = call("run", "FrozenLake-v1", "--train", "never", "--steps", "5", "-o", "never")
     assert ended.code == 2
     assert "--train never leaves nothing to set; leave out --steps" in ended.err
+
+
+# -- export ------------------------------------------------------------------------------------
+
+
+def test_export_of_a_certificate(call: Any, world: World) -> None:
+    words = ["--model", world.rooms, "-o", "q.npz", "--clusters", "c.csv", "--json"]
+    ended = call("export", world.rooms_certificate, *words)
+    assert (ended.code, ended.err) == (0, "")
+    mdp, certificate = read_model(world.rooms), Certificate.load(world.rooms_certificate)
+    small_model = certificate.aggregate(mdp).mdp
+    assert TabularMDP.load("q.npz") == small_model
+    found = loaded(ended.out)
+    check_described(found, certificate)
+    assert (found["file"], found["clusters_file"]) == ("q.npz", "c.csv")
+    assert found["exported"]["fingerprint"] == small_model.fingerprint
+    assert found["exported"]["states"] == small_model.n_states < mdp.n_states
+    with open("c.csv", newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [int(line["cluster"]) for line in lines] == certificate.labels.tolist()
+
+
+@pytest.mark.parametrize("name", ["q.json", "q.csv"])
+def test_export_for_people(name: str, call: Any, world: World) -> None:
+    ended = call("export", world.certificate, "--model", world.lake, "-o", name)
+    assert ended.code == 0
+    assert "CERTIFIED" in ended.out
+    assert name in ended.out
+    if name == "q.json":
+        document = json.loads(Path(name).read_bytes())
+        certificate = Certificate.load(world.certificate)
+        has_end = certificate.terminal_state is not None
+        assert document["n_states"] == certificate.n_clusters + has_end
+
+
+def test_export_of_a_run(call: Any, tmp_path: Path) -> None:
+    done = Run(tmp_path / "run", small())()
+    assert done.certificate.is_certified
+    ended = call("export", "run", "-o", "q.npz", "--clusters", "c.json")
+    assert (ended.code, ended.err) == (0, "")
+    assert TabularMDP.load("q.npz").n_states >= done.certificate.n_clusters
+    document = json.loads(Path("c.json").read_bytes())
+    assert document["fingerprint"] == done.certificate.fingerprint
+    assert [entry["members"] for entry in document["clusters"]] == [
+        members.tolist() for members in done.certificate.clusters
+    ]
+    ended = call("export", "run", "--model", *SMALL, "-o", "q2.npz")
+    assert ended.code == 2
+    assert "drop --model" in ended.err
+    (tmp_path / "run" / "certificate.npz").unlink()
+    ended = call("export", "run", "-o", "q2.npz")
+    assert ended.code == 2
+    assert "run --resume run" in ended.err
+
+
+def test_export_at_another_threshold(call: Any, world: World) -> None:
+    certificate = Certificate.load(world.certificate)
+    coarsest = certificate.certified_thresholds()[-1]
+    words = ["--model", world.lake, "--tau", coarsest.low, "--clusters", "c.json"]
+    assert call("export", world.certificate, *words).code == 0
+    document = json.loads(Path("c.json").read_bytes())
+    assert len(document["clusters"]) == coarsest.n_clusters
+    assert document["tau"] == coarsest.low

@@ -45,6 +45,33 @@ def test_config_round_trip(finished: RunResult, tmp_path: Path) -> None:
         assert Config.load(tmp_path / "config.json") == each
 
 
+def test_how_a_model_file_is_read_is_kept(tmp_path: Path) -> None:
+    source = Source(
+        name="m.prism",
+        constants={"N": 3, "p": 0.25, "fast": True},
+        reward=("time", "-cost"),
+        goal="done",
+        actions="positions",
+    )
+    each = Config(source=source, learn=0)
+    write_json(tmp_path / "config.json", each.header())
+    again = Config.load(tmp_path / "config.json")
+    assert again == each
+    assert again.source.reading == source.reading
+    assert again.words() == each.words()
+    text = " ".join(each.words())
+    assert "--const N=3 --const p=0.25 --const fast=true" in text
+    assert "--reward time --reward=-cost --goal done --actions positions" in text
+
+
+def test_runs_of_earlier_versions_say_nothing_about_model_files(tmp_path: Path) -> None:
+    document = small().header()
+    for name in ("constants", "reward", "goal", "actions"):
+        del document["config"]["source"][name]
+    write_json(tmp_path / "config.json", document)
+    assert Config.load(tmp_path / "config.json") == small()
+
+
 def test_versions_are_recorded(finished: RunResult) -> None:
     document = json.loads((finished.folder / "config.json").read_bytes())
     assert document["format"] == "bisim_abstract.Run"
@@ -76,6 +103,10 @@ HOSTILE: dict[str, Callable[[Any], None]] = {
     "terminal": put("config", "source", "terminal", value="x"),
     "states": put("config", "source", "max_states", value=0),
     "seed of the source": put("config", "source", "seed", value=-1),
+    "constants": put("config", "source", "constants", value=[1]),
+    "reward": put("config", "source", "reward", value="time"),
+    "goal": put("config", "source", "goal", value="done"),
+    "actions": put("config", "source", "actions", value="x"),
     "no training": drop("config", "training"),
     "training is a list": put("config", "training", value=[]),
     "training is text": put("config", "training", value="dbc"),

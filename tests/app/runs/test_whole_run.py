@@ -179,8 +179,20 @@ def test_files_as_sources(tmp_path: Path) -> None:
     (tmp_path / "m.npz").unlink()
     assert Run.resume(tmp_path / "run")().certificate.is_certified  # it has its own copy
     words = ["run", str(tmp_path / "run/mdp.npz"), "--train", "never", "-o", f"{tmp_path}/two"]
-    assert main(words) == 0
-    assert not (tmp_path / "two/curves.json").exists()
+    assert main([*words, "--learn", "200"]) == 0
+    curves = json.loads((tmp_path / "two/curves.json").read_bytes())
+    assert len(curves) == 3  # on clusters, on clusters by steps of the model, and on its states
+
+
+def test_learning_where_a_file_is_gone(tmp_path: Path) -> None:
+    ROOMS.model().save(tmp_path / "m.npz")
+    config = small(source=Source(name=str(tmp_path / "m.npz")), learn=40)
+    first = Run(tmp_path / "run", config)()
+    (tmp_path / "m.npz").unlink()
+    (tmp_path / "run/curves.json").unlink()
+    again = Run.resume(tmp_path / "run")()
+    assert again.certificate.fingerprint == first.certificate.fingerprint
+    assert (tmp_path / "run/curves.json").is_file()
 
 
 @pytest.mark.parametrize("changes", [{"terminal": "table"}, {"reachable_only": True}])
