@@ -11,6 +11,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
+from tests.model.test_storm import WALK
 from tests.support import ROOT
 
 
@@ -76,6 +77,10 @@ def test_benchmarks_run_at_small_sizes() -> None:
         "One full exact sweep",
         "Exact metric",
         "Bisimulation classes",
+        "States nearly alike",
+        "Batches of transport problems",
+        "The metric of chains",
+        "MICo's distance",
     ):
         assert title in out
     assert "Taxi" in out
@@ -90,7 +95,10 @@ def test_benchmarks_refuse_unknown_names() -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "there are reseeding, arms, scaling, transport, sweep, metric, classes" in done.stderr
+    assert (
+        "there are reseeding, arms, scaling, transport, sweep, metric, classes, peers"
+        in done.stderr
+    )
 
 
 def test_readme_examples_print_what_they_say(tmp_path: Path) -> None:
@@ -148,6 +156,7 @@ def test_encoders_at_small_budgets() -> None:
     assert re.search(r"rewards +│ +- │ +100.0% │.* certified, 25 clusters", out)
     assert re.search(r"random +│ +- │.* abstains", out)
     assert out.count("abstains, 500 supported") == 15
+    assert out.count("the on-policy metric") == out.count("MICo's distance") == 2
     assert "NO" not in out
 
 
@@ -199,3 +208,20 @@ def test_a_cluster_gives_the_same_bits() -> None:
 @pytest.mark.parametrize("name", ["constraints.txt", "README.md"])
 def test_nothing_names_a_package_host(name: str) -> None:
     assert not re.search(r"index-url|https?://(?!github)", (ROOT / name).read_text())
+
+
+@pytest.mark.slow
+def test_models_of_others_are_compared_with_storm(tmp_path: Path) -> None:
+    """Counts, values after a round trip, a certificate; what cannot be read is a row as well."""
+    (tmp_path / "walk.nm").write_text(WALK)
+    (tmp_path / "open.nm").write_text(WALK.replace("const int N;", "const int N; const int M;"))
+    out = run("scripts/models.py", str(tmp_path), "--const", "N=4", "--markdown", "--seconds", "9")
+    first, second = (part for part in out.split("\n\n") if "| model |" in part)
+    (line,) = (line for line in first.splitlines() if line.startswith("| walk.nm N=4 |"))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[1] == "10"
+    assert cells[4] == cells[5]
+    assert cells[8] == cells[9]
+    assert float(cells[12]) <= 1e-6
+    assert "leaves constants open: M" in first
+    assert second.count("| walk.nm N=4 | -effort |") + second.count("| -steps |") == 2

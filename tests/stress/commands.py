@@ -22,7 +22,7 @@ from tests.stress.strategies import is_drawn, pick, words
 
 ALLOWED = (0, 2, 3, 4, 5)
 SILENT = (0, 3, 4, 5)  # codes that say it all
-COMMANDS = words("extract train certify verify solve report run")
+COMMANDS = words("extract train certify verify solve report export run")
 GOOD_SOURCES = ("model.npz", "model.npz", "bridge0.npz", "FrozenLake-v1")
 SOURCES = [
     *["model.npz"] * 8,
@@ -66,6 +66,7 @@ OWN = {
     "verify": ["--seed", "--threads", "--sample"],
     "solve": ["--threads", "--gamma"],
     "report": ["--seed", "--threads"],
+    "export": ["--seed", "--threads"],
     "run": [*COMMON, *GOAL, "--dim", "--learn-seeds"],
 }
 NUMERIC = [*COMMON, *GOAL, *WORK, "--dim"]
@@ -77,6 +78,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "--terminal": ("absorb", "table", "x"),
     "--experience": ("model", "steps", "x"),
     "--title": TEXTS,
+    "--const": ("N=3", "p=0.5,fast=true", "N", "=", ",", "", "N=1e999", "\udcff=1"),
+    "--reward": ("time", "-cost", "", "\udcff"),
+    "--goal": ("done", "", "\udcff"),
+    "--actions": ("names", "positions", "x"),
     "--import": ("json", "no_such_module", "", "..x", "a b", "\udcff"),
 }
 ENV_KEYS = ("map_name", "is_slippery", "id", "desc", "1x", "", "render_mode")
@@ -101,6 +106,8 @@ def lines(draw: st.DrawFn) -> Case:
     """One line of words; in half of the cases all are sane, so that most of the work is done."""
     command = pick(draw, (*TEXTS, "go")) if is_drawn(draw, 0.03) else pick(draw, COMMANDS)
     line, is_bad = [command], draw(st.booleans())
+    if command == "export":
+        line += [pick(draw, (*PATHS, "folder")) if is_bad else "certificate.npz", "--model"]
     if not is_bad or is_drawn(draw, 0.97):
         line.append(pick(draw, SOURCES if is_bad else GOOD_SOURCES))
     if command in ("verify", "report"):

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from bisim_abstract import InvalidArgumentError, TabularMDP, estimate_mdp, read_model
 from bisim_abstract._app.runs import Config, Training
 from bisim_abstract._app.sources import Source
+from bisim_abstract._base.tarball import read_tarball, write_tarball
+from bisim_abstract._model.umb import write_umb
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 from bisim_abstract.parts import Estimate, grouped_mdp, read_bridge, sparse_mdp
 from tests.stress.damage import (
@@ -31,6 +33,7 @@ from tests.stress.damage import (
 from tests.stress.running import Case, Run, Target
 from tests.stress.strategies import is_drawn
 from tests.support import worlds
+from tests.support.checkers import many_names, random_model
 
 REFUSALS = (FileFormatError, MemoryLimitError, OSError)
 MDP_ARRAYS = ("indptr", "indices", "probs", "rewards", "start", "state_ids")
@@ -97,6 +100,7 @@ def make_models(shared: Path) -> list[Path]:
     models = [
         sparse_mdp(4, 2, support=2, seed=0).with_metadata(note="γ", list=[1, None, {"a": []}]),
         grouped_mdp(6, 2, 2, seed=1)[0],
+        random_model(1).to_mdp(reward=["all", "states"]),
         sample_estimate(),
         *(make(0.5).mdp for make in (worlds.coins, worlds.best_action, worlds.all_alike)),
     ]
@@ -334,6 +338,73 @@ def check_config_file(folder: Path, path: Path) -> None:
     assert 0.0 <= config.certify.get("keep", 0.95) <= 1.0, "a share that is none"
 
 
+# -- UMB -------------------------------------------------------------------------------------------
+
+
+def make_umbs(shared: Path) -> list[Path]:
+    """Intact UMB files: with names of all kinds, with action sets, with several rewards."""
+    rng = np.random.default_rng(0)
+    named = sparse_mdp(5, 2, support=2, seed=0)
+    named = TabularMDP.from_rows(
+        *(named.indptr, named.indices, named.probs, named.rewards), names=many_names(5, rng)
+    )
+    models = [
+        named,
+        named.with_available([[True, False], *[[True, True]] * 3, [False, True]]),
+        random_model(1).to_mdp(reward=["all", "states"]),
+        worlds.coins(0.5).mdp,
+    ]
+    paths = [shared / f"model{k}.umb" for k in range(len(models))]
+    for k, mdp in enumerate(models):
+        write_umb(mdp, paths[k], compress=k % 2 == 0)
+    return paths
+
+
+def prepare_umb(shared: Path) -> tuple[st.SearchStrategy[Case], Run]:
+    """UMB files with damaged members, a damaged index, or damaged as a whole."""
+    pool = [(path.read_bytes(), read_tarball(path)) for path in make_umbs(shared)]
+
+    @st.composite
+    def damaged_umbs(draw: st.DrawFn) -> Damaged:
+        whole, members = draw(st.sampled_from(pool))
+        kind = draw(st.sampled_from(["whole", "index", "index", "index", "member", "member"]))
+        if kind == "whole":
+            data, note = damaged_bytes(draw, whole)
+            return Damaged(note, data)
+        files, notes = dict(members), []
+        if kind == "index":
+            document = json.loads(files["index.json"])
+            for _ in range(draw(st.integers(1, 3))):
+                document, note = damaged_json(draw, document)
+                notes.append(note)
+            files["index.json"] = json_bytes(draw, document)
+        else:
+            name = draw(st.sampled_from(sorted(files)))
+            files[name], note = damaged_bytes(draw, files[name])
+            notes.append(f"{name} {note}")
+        path = shared / "made.umb"
+        write_tarball(path, files.items(), compress=False)
+        return Damaged("; ".join(notes), path.read_bytes())
+
+    cases = st.fixed_dictionaries({"file": damaged_umbs()})
+    return cases, file_run("input.umb", check_umb_file)
+
+
+def check_umb_file(folder: Path, path: Path) -> None:
+    """Whatever is accepted is a model, which UMB holds."""
+    said = ""
+    try:
+        mdp = read_model(path)
+    except InvalidArgumentError as error:  # a choice that the file leaves to us
+        said = str(error)
+    if said:
+        assert "several rewards" in said or "no rewards" in said, said
+        return
+    check_model(folder, mdp)
+    write_umb(mdp, folder / "again.umb")
+    assert read_model(folder / "again.umb") == mdp, "changed by a round trip as UMB"
+
+
 # -- digests of certificates -----------------------------------------------------------------------
 
 
@@ -353,4 +424,5 @@ TARGETS = (
     archive_target("encoder", make_encoders, check_encoder_file),
     archive_target("transitions", make_transitions, check_transitions_file),
     Target("config", prepare_config),
+    Target("umb", prepare_umb),
 )

@@ -50,7 +50,11 @@ def powers(low: float, high: float) -> st.SearchStrategy[float]:
 @st.composite
 def gammas(draw: st.DrawFn, *, patience: float = 1.0) -> float:
     """One of the usual discounts, or any; of those near 1 only this share is kept."""
-    gamma = draw(st.floats(0.0, 0.999)) if is_drawn(draw, 0.1) else pick(draw, GAMMAS)
+    gamma = (
+        draw(st.floats(0.0, 0.999, allow_subnormal=False))
+        if is_drawn(draw, 0.1)
+        else pick(draw, GAMMAS)
+    )
     return gamma if gamma <= 0.99 or patience == 1.0 or is_drawn(draw, patience) else 0.9
 
 
