@@ -101,7 +101,7 @@ test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
 
 # What does not need PyTorch, of which only one build is small.
 CORE := exact linkage bounds certificate prove verify wrappers
-CORE_TESTS := $(CORE:%=tests/%) $(filter-out %/test_estimation.py %/test_frames.py,$(wildcard tests/model/test_*.py))
+CORE_TESTS := $(CORE:%=tests/%) $(filter-out %/test_estimation.py %/test_frames.py %/test_graphs.py %/test_storm.py,$(wildcard tests/model/test_*.py))
 .PRECIOUS: .venv-%/.dev
 .venv-%/.dev: pyproject.toml constraints.txt
 	@echo "setting up .venv-$* for Python $*, once"
