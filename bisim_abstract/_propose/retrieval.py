@@ -347,50 +347,71 @@ def _check_factory(text: str, n: int) -> None:
         raise InvalidArgumentError(f"index must be 'LSH<bits>', got {text!r}; try 'LSH8'")
 
 
-class _Threshold:
-    """FAISS's switch to expanded squares, off while any thread searches.
+class _Inside:
+    """The threads that are inside FAISS, and its switch to expanded squares, off meanwhile.
 
-    It is one variable for the whole process: the first thread in turns it off, the last one out
-    restores it.
+    The switch is one variable for the whole process: the first thread in turns it off, the last
+    one out restores it. FAISS has locks of its own that a child of a fork would inherit as taken,
+    by a thread that it does not have: a fork waits until no other thread is inside, and threads
+    that want in wait for the fork.
     """
 
     def __init__(self) -> None:
-        self._lock, self._inside, self._before = threading.Lock(), 0, 0
+        self._changed = threading.Condition(threading.Lock())
+        self._count, self._before, self._is_forking = 0, 0, False
+        self._own = threading.local()  # how often this thread is inside
         self._faiss: Any = None
-        # A child process has none of the other threads, and must not wait for their lock.
         os.register_at_fork(
-            before=lambda: self._lock.acquire(),
-            after_in_parent=lambda: self._lock.release(),
-            after_in_child=self._forget_threads,
+            before=self._wait_for_others,
+            after_in_parent=self._go_on,
+            after_in_child=self._forget_others,
         )
 
     def enter(self) -> Any:
         """FAISS, with plain differences."""
-        with self._lock:
+        with self._changed:
+            while self._is_forking and not self._depth:
+                self._changed.wait()
             self._faiss = _import_faiss()
-            if self._inside == 0:
+            if self._count == 0:
                 self._before = self._faiss.cvar.distance_compute_blas_threshold
                 # The expanded |x - y|² cancels: in clusters 1e-4 wide, nine in ten neighbours
                 # were wrong.
                 self._faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
-            self._inside += 1
+            self._count += 1
+            self._own.depth = self._depth + 1
             return self._faiss
 
     def leave(self) -> None:
         """Undo `enter`."""
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
+        with self._changed:
+            self._count -= 1
+            self._own.depth = self._depth - 1
+            if self._count == 0:
                 self._faiss.cvar.distance_compute_blas_threshold = self._before
+            self._changed.notify_all()
 
-    def _forget_threads(self) -> None:
-        if self._inside:
-            self._inside = 0
-            self._faiss.cvar.distance_compute_blas_threshold = self._before
-        self._lock.release()
+    @property
+    def _depth(self) -> int:
+        return int(getattr(self._own, "depth", 0))
+
+    def _wait_for_others(self) -> None:
+        self._changed.acquire()
+        self._is_forking = True
+        while self._count > self._depth:
+            self._changed.wait()
+
+    def _go_on(self) -> None:
+        self._is_forking = False
+        self._changed.notify_all()
+        self._changed.release()
+
+    def _forget_others(self) -> None:
+        """In a child: threads that waited are not there to be notified."""
+        self._changed, self._is_forking = threading.Condition(threading.Lock()), False
 
 
-_threshold = _Threshold()
+_inside = _Inside()
 
 
 def _import_faiss() -> Any:
@@ -408,14 +429,14 @@ def _import_faiss() -> Any:
 @contextmanager
 def _faiss_ready() -> Iterator[Any]:
     """FAISS on one thread and with plain differences; both settings are restored."""
-    faiss = _threshold.enter()
+    faiss = _inside.enter()
     threads = faiss.omp_get_max_threads()  # of this Python thread alone
     faiss.omp_set_num_threads(1)
     try:
         yield faiss
     finally:
         faiss.omp_set_num_threads(threads)
-        _threshold.leave()
+        _inside.leave()
 
 
 def _returned(found: Returned, n: int) -> Any:

@@ -311,6 +311,44 @@ def test_fork_while_other_threads_work() -> None:
     assert run(BUSY) == [0] * 6
 
 
+INDEXING = """
+import json, os, threading
+import numpy as np
+from bisim_abstract.parts import retrieve_pairs
+
+points = np.random.default_rng(0).normal(size=(2000, 4))
+retrieve_pairs(points[:100], k=5, index="HNSW16", seed=0)  # everything is imported
+begun, leave = threading.Event(), threading.Event()
+
+def index():
+    while not leave.is_set():
+        begun.set()
+        retrieve_pairs(points, k=5, index="HNSW16", seed=0)
+
+threads = [threading.Thread(target=index) for _ in range(2)]
+for thread in threads:
+    thread.start()
+begun.wait()
+codes = []
+for _ in range(60):
+    child = os.fork()
+    if child == 0:
+        retrieve_pairs(points[:100], k=5, index="HNSW16", seed=0)
+        os._exit(7)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+leave.set()
+for thread in threads:
+    thread.join()
+print(json.dumps(codes))
+"""
+
+
+@pytest.mark.slow
+def test_fork_while_other_threads_are_inside_faiss() -> None:
+    """FAISS's own locks, held by threads that the child does not have, would stop the child."""
+    assert run(INDEXING) == [7] * 60
+
+
 KEPT = """
 import json, os, pickle, threading
 from bisim_abstract._certificate import certificate as module
