@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._base.linear import product, symmetric_axes
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._propose.embedding import Embedding, as_points
@@ -128,10 +129,9 @@ def two_widest(points: FloatArray) -> tuple[FloatArray, FloatArray]:
     unit = max(float(np.abs(points).max(initial=0.0)), 1e-300)
     centred = points / unit
     centred = centred - centred.mean(axis=0)  # squares of which are within floats
-    _, _, directions = np.linalg.svd(centred.T @ centred)
-    chosen = directions[:2]
+    chosen = symmetric_axes(product(centred.T, centred))[1][:, ::-1].T[:2]
     signs = np.sign(chosen[np.arange(chosen.shape[0]), np.abs(chosen).argmax(axis=1)])
-    flat = centred @ (chosen * signs[:, None]).T * unit
+    flat = product(centred, (chosen * signs[:, None]).T) * unit
     if flat.shape[1] == 1:
         flat = np.column_stack([flat, np.zeros(flat.shape[0])])
     return flat[:, 0].copy(), flat[:, 1].copy()

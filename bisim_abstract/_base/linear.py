@@ -32,6 +32,19 @@ def no_fork() -> Iterator[None]:
         yield
 
 
+def product(first: FloatArray, second: FloatArray) -> FloatArray:
+    """The product of two dense matrices."""
+    with no_fork():
+        return np.asarray(first @ second)
+
+
+def symmetric_axes(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Eigenvalues of a symmetric matrix, in rising order, and its eigenvectors as columns."""
+    with no_fork():
+        values, vectors = np.linalg.eigh(matrix)
+    return values, vectors
+
+
 def solve_sparse(matrix: Any, right: FloatArray) -> FloatArray:
     """Solve a square sparse system by one factorisation."""
     from scipy.sparse.linalg import splu

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_gamma, check_int, check_positive, check_states
+from bisim_abstract._base.linear import product
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.resources import HERE, Resources
@@ -292,14 +293,14 @@ def _doubled(pairs: _Pairs, most: int, report: ProgressCallback | None) -> Float
     power, factor = pairs.kernel.toarray(), pairs.gamma
     table = pairs.gaps.copy()
     while factor > EPS * (1.0 - pairs.gamma) and pairs.sweeps < most:
-        half = power @ table
-        step = half @ power.T
+        half = product(power, table)
+        step = product(half, power.T)
         step *= factor
         table += step
         pairs.sweeps += 1
         if report is not None:
             report(Progress("MICo's distance", pairs.sweeps, None, "doubling the horizon"))
-        power, factor = power @ power, factor * factor
+        power, factor = product(power, power), factor * factor
     return np.asarray(np.maximum(table / 2.0 + table.T / 2.0, 0.0))
 
 

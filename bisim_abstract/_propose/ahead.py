@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bisim_abstract._base.checks import as_generator
+from bisim_abstract._base.linear import product
 from bisim_abstract._base.types import FloatArray, SeedLike
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._propose.embedding import scaled_points
@@ -39,7 +40,7 @@ def rewards_ahead(mdp: TabularMDP, gamma: float, *, seed: SeedLike = 0) -> Float
     if n_actions > MOST_COLUMNS:
         # Distances survive random signs, on average.
         signs = rng.choice([-1.0, 1.0], size=(n_actions, MOST_COLUMNS))
-        rewards = rewards @ signs / np.sqrt(MOST_COLUMNS)
+        rewards = product(rewards, signs) / np.sqrt(MOST_COLUMNS)
     actions = np.arange(n_actions)
     if n_actions > MOST_ACTIONS:
         actions = np.sort(rng.choice(n_actions, MOST_ACTIONS, replace=False))

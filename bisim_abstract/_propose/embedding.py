@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import as_array, as_generator, check_int
+from bisim_abstract._base.linear import product, symmetric_axes
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
@@ -132,7 +133,7 @@ def landmark_mds(
         squares = (columns / scale) ** 2
         axes = _axes(squares[landmarks], dim)
         mean = squares[landmarks].mean(axis=0)
-        points[:, : axes.shape[1]] = (mean - squares) @ axes * (0.5 * scale)
+        points[:, : axes.shape[1]] = product(mean - squares, axes) * (0.5 * scale)
     return points
 
 
@@ -227,7 +228,7 @@ def _axes(squares: FloatArray, dim: int) -> FloatArray:
     """(landmarks, rank) eigenvectors of the centred landmark matrix over roots of eigenvalues."""
     squares = (squares + squares.T) / 2.0
     rows = squares.mean(axis=0)
-    values, vectors = np.linalg.eigh(-0.5 * (squares - rows - rows[:, None] + rows.mean()))
+    values, vectors = symmetric_axes(-0.5 * (squares - rows - rows[:, None] + rows.mean()))
     values, vectors = values[::-1][:dim], vectors[:, ::-1][:, :dim]
     keep = values > RELATIVE_RANK * max(float(values[0]), 0.0)
     values, vectors = values[keep], vectors[:, keep]
