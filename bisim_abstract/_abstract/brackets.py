@@ -42,7 +42,9 @@ import numpy.typing as npt
 
 from bisim_abstract._abstract.aggregate import find_slots, set_end_apart, slot_rows
 from bisim_abstract._abstract.value import ValueBracket
+from bisim_abstract._base.arrays import row_spans
 from bisim_abstract._base.checks import check_gamma
+from bisim_abstract._base.deadline import look
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.linear import solve_sparse
 from bisim_abstract._base.rounding import EPS
@@ -53,6 +55,7 @@ from bisim_abstract._model.mdp import TabularMDP, check_mdp
 
 __all__ = ["value_bracket"]
 
+AT_ONCE = 1_000_000  # entries that are sorted between two looks at the time
 ROUNDS = 60  # of policy iteration; the bounds hold after any number
 SWEEPS = 20  # with a fixed choice, where solving for it would take too long
 MARGIN = 4.0  # times the rounding error of a backup: room for whoever checks it
@@ -305,11 +308,30 @@ def _extremes(
         (rows) the bounds; (entries) rows that attain them; and the largest sum of a row's
         coefficients in them.
     """
-    x = sign * values[boxes.indices]
-    order = np.lexsort((-x, boxes.rows))
-    x, least, most = x[order], boxes.least[order], boxes.most[order]
+    indptr = np.append(boxes.begins, boxes.rows.size)
+    bound, extreme = np.empty(boxes.begins.size), np.empty(boxes.rows.size)
+    mass = 0.0
+    for begin, end in row_spans(indptr, AT_ONCE):
+        look()
+        at = slice(indptr[begin], indptr[end])
+        bound[begin:end], extreme[at], own = _extremes_of_rows(
+            sign * values[boxes.indices[at]],
+            boxes.rows[at] - begin,
+            boxes.begins[begin:end] - indptr[begin],
+            boxes.least[at],
+            boxes.most[at],
+        )
+        mass = max(mass, own)
+    return sign * bound, extreme, mass
+
+
+def _extremes_of_rows(
+    x: FloatArray, rows: IntArray, begins: IntArray, least: FloatArray, most: FloatArray
+) -> tuple[FloatArray, FloatArray, float]:
+    """Bounds above on p·x over some rows' boxes: as `_extremes`, entry by entry."""
+    order = np.lexsort((-x, rows))  # sorting within rows leaves rows and begins as they are
+    x, least, most = x[order], least[order], most[order]
     slack = most - least
-    begins, rows = boxes.begins, boxes.rows  # sorting within rows leaves these as they are
     room = np.maximum(1.0 - np.add.reduceat(least, begins), 0.0)[rows]
     total = np.cumsum(slack)
     filled = total - (total - slack)[begins][rows]  # running sums within rows
@@ -325,7 +347,7 @@ def _extremes(
     bound = level + np.add.reduceat(weight * away, begins)
     extreme = np.empty_like(x)
     extreme[order] = least + taken
-    return sign * bound, extreme, float(np.add.reduceat(weight, begins).max())
+    return bound, extreme, float(np.add.reduceat(weight, begins).max())
 
 
 def _follow(
@@ -347,5 +369,6 @@ def _follow(
     if count <= DIRECT_LIMIT:
         return solve_sparse(eye_array(count, format="csr") - gamma * chain, rewards)
     for _ in range(SWEEPS):
+        look()
         values = rewards + gamma * (chain @ values)
     return values

@@ -38,6 +38,7 @@ from bisim_abstract._abstract.value import (
     start_size,
 )
 from bisim_abstract._base.checks import check_choice, check_gamma
+from bisim_abstract._base.deadline import look
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._exact.planning import find_optimal, follow_policy, value_iteration
@@ -121,8 +122,6 @@ class GroundValues:
         tol = max(tol, LAST_TOL * self.size)
         if tol >= self._tol:
             return False
-        # Radii of an estimate keep the bounds apart, however closely they are solved for.
-        self._tol = tol if mdp.estimate is None else 0.0
         sweeps = int(np.clip(WORK / mdp.nnz, 20, 20_000))
         if mdp.estimate is None:
             start = guess if self._guess is None else self._guess
@@ -132,6 +131,9 @@ class GroundValues:
         else:
             upper = _with_radii(mdp, gamma, 1.0, None, tol, guess, sweeps)
             lower = _with_radii(mdp, gamma, -1.0, None, tol, guess, sweeps)
+        # Not before they are there: an interrupt may come between. Radii of an estimate keep the
+        # bounds apart, however closely they are solved for.
+        self._tol = tol if mdp.estimate is None else 0.0
         # One function each, not the better of two per state: for estimates that need not
         # satisfy an inequality of its own.
         before, gap = self.gap, float((upper - lower).max())
@@ -227,10 +229,12 @@ def _proofs(
 ) -> list[ProvenValue]:
     """What each policy of one renaming is proven to be worth."""
     mdp, gamma = ground.mdp, ground.gamma
+    look()
     small = aggregate(mdp, labels, renaming=renaming)
     planned = value_iteration(small.mdp, gamma)
     of_cluster = _middle(planned.lower, planned.upper)
     guess = of_cluster[small.labels]
+    look()
     boxes = make_boxes(mdp, small.labels, small.mdp.n_states, renaming=small.renaming)
     bracket = bracket_of(boxes, gamma, of_cluster)
     ground.tighten(FIRST_TOL * ground.size, guess)
@@ -385,6 +389,7 @@ def bounded(
     as many products as there are actions: no term is rounded more than max_support + n_actions
     + 12 times, and their sizes amount to |R| + |radius| + 4·max|v| at most.
     """
+    look()
     away = float((sign * (backup(mdp, gamma, values, sign, policy) - values)).max())
     top = largest_reward(mdp)
     shift = safe_shift(away, mdp.max_support + mdp.n_actions, top, values, gamma)

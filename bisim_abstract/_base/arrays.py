@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,13 @@ def frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
         copied: npt.NDArray[Any] = np.array(array, dtype=dtype, order="C")
     copied.setflags(write=False)
     return copied
+
+
+def row_spans(indptr: npt.NDArray[np.int64], most: int) -> list[tuple[int, int]]:
+    """Consecutive ranges of compressed rows, of about so many entries each, no row cut in two."""
+    cuts = np.searchsorted(indptr, np.arange(most, int(indptr[-1]), most))
+    ends = np.unique(np.concatenate([[0], cuts, [indptr.size - 1]])).tolist()
+    return list(pairwise(ends))
 
 
 def as_frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_int
+from bisim_abstract._base.deadline import look
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -42,17 +43,23 @@ def map_chunks(
     """Call `work(begin, end)` on consecutive ranges of `total` items; results in order.
 
     The ranges depend on `total` and `chunk` only, never on `threads`, so that anything
-    computed per range is the same for any number of threads.
+    computed per range is the same for any number of threads. Between two of them it is looked at
+    the time, and Ctrl-C is heard: a range should take a tenth of a second or so.
     """
     ranges = spans(total, chunk)
+
+    def looked(begin: int, end: int) -> T:
+        look()
+        return work(begin, end)
+
     if threads == 1 or len(ranges) <= 1:
-        return [work(begin, end) for begin, end in ranges]
+        return [looked(begin, end) for begin, end in ranges]
     pool = ThreadPoolExecutor(max_workers=min(threads, len(ranges)))
     try:
         # In the context of the caller, who may count what is compiled; a copy for each, as a
         # context is that of one thread at a time.
         contexts = [copy_context() for _ in ranges]
-        return list(pool.map(lambda own, span: own.run(work, *span), contexts, ranges))
+        return list(pool.map(lambda own, span: own.run(looked, *span), contexts, ranges))
     finally:
         # After an error or Ctrl-C, what has not begun is dropped.
         pool.shutdown(wait=True, cancel_futures=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bisim_abstract._base.deadline import look
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel
@@ -30,6 +31,7 @@ from bisim_abstract._linkage.forests import Forest, spanning_forest
 SINGLE_LIMIT = 1_000  # up to so many states, every one is a cell
 CELL_LIMIT = 20_000  # beyond, cells are too many to compare each with each
 OPEN_LIMIT = 10_000_000  # single pairs that are looked at between cells
+AT_ONCE = 100_000_000  # comparisons of two intervals between two looks at the time
 FEW_CELLS = 200  # up to so many are compared without compiled code
 
 
@@ -209,6 +211,7 @@ def _uncovered(
     ends = np.cumsum(covered)
     left = OPEN_LIMIT
     for k in np.flatnonzero(~is_known)[np.argsort(total[~is_known])].tolist():
+        look()
         left -= int(total[k])
         if left < 0:
             break
@@ -269,15 +272,16 @@ def compiled_tree(
         total += model.n_blocks
     one, two = np.concatenate(ends, axis=1) if ends else np.empty((2, 0), np.int64)
     lines = Neighbours(one, two, np.concatenate(values) if values else np.empty(0), total)
-    parent, weights = np.empty(count, np.int64), np.empty(count)
-    tree_kernel(
-        *boxes.for_kernels(),
-        np.array(blocks, np.int64).reshape(len(blocks), count),
-        *lines.arrays(),
-        *known.arrays(),
-        parent,
-        weights,
-    )
+    parent, weights = np.zeros(count, np.int64), np.empty(count)
+    best, is_out = np.full(count, np.inf), np.ones(count, bool)
+    own, numbers = boxes.for_kernels(), np.array(blocks, np.int64).reshape(len(blocks), count)
+    given = (*own, numbers, *lines.arrays(), *known.arrays())
+    columns = len(levels) + own[0].shape[0] + own[2].shape[0]
+    steps = 1 + AT_ONCE // (count * (columns + 1))
+    node = 0
+    while node >= 0:
+        look()
+        node = tree_kernel(*given, node, steps, best, is_out, parent, weights)
     nodes = np.flatnonzero(np.isfinite(weights))
     return nodes, parent[nodes], weights[nodes]
 

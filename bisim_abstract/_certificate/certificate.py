@@ -74,6 +74,7 @@ __all__ = ["Certificate"]
 FORMAT = "bisim_abstract.Certificate"
 VERSION = 5
 KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
+CUT_SHORT = "is_cut_short"  # in the record of a run that had no time to derive clusters
 SCOPES = ("covered", "all")
 DERIVED = ("ground", "forests", "global_width")  # from the bounds alone
 INTEGERS = ("keys", "labels_lower", "labels_upper")
@@ -443,7 +444,9 @@ class Certificate:
         if self.tau is not None:
             lines.append(f"  tau       {self.tau:g} at gamma = {self.gamma:g}")
         else:
-            found = there_are(len(self.certified_thresholds()), "certified interval")
+            found = "certified_thresholds() derives what is certified"
+            if "forests" in self.__dict__ or not self.is_cut_short:  # else it may take long
+                found = there_are(len(self.certified_thresholds()), "certified interval")
             lines.append(f"  tau       none at gamma = {self.gamma:g}; {found}")
         lines.append(
             f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} looked at "
@@ -475,6 +478,11 @@ class Certificate:
         if self.merges_little and self.model is not None and self.model.max_support <= 64:
             lines += [f"  closest   {pair}" for pair in self.nearest(3)]
         return "\n".join(lines)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the run had no time to derive clusters from its bounds."""
+        return CUT_SHORT in self.run
 
     @property
     def is_under_policy(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_gamma, check_int, check_positive
+from bisim_abstract._base.deadline import look
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.linear import solve_sparse
 from bisim_abstract._base.progress import shown
@@ -153,6 +154,7 @@ def find_optimal(
     kernel = mdp.kernel()
     values, solved = _guessed(mdp, guess), np.empty(0, np.int64)
     for sweeps in range(1, max_sweeps + 1):
+        look()
         q = mdp.rewards + gamma * (kernel @ values).reshape(n, n_actions)
         policy = q.argmax(axis=1)
         backup = q[np.arange(n), policy]
@@ -280,6 +282,7 @@ def _follow(mdp: TabularMDP, gamma: float, policy: IntArray, backup: FloatArray)
         return _solve_chain(rewards, kernel, gamma, 0.0, rewards)
     values = backup
     for _ in range(20):
+        look()
         values = rewards + gamma * (kernel @ values)
     return values
 
@@ -320,6 +323,7 @@ def _solve_chain(  # type: ignore[no-untyped-def]
     # Where a chain mixes, what all states are still off by in common is left long after the rest:
     # a residual of r everywhere means r/(1 - gamma) more, at once.
     for _ in range(1 + (math.ceil(40.0 / -math.log(gamma)) if gamma > 0.0 else 1)):
+        look()
         backup = rewards + gamma * (kernel @ values)
         residual = backup - values
         low, high = float(residual.min()), float(residual.max())

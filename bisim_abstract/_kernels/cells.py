@@ -12,7 +12,7 @@ import numpy as np
 
 from bisim_abstract._base.jit import inner, kernel
 from bisim_abstract._base.rounding import EPS
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 
 DOWN = 1.0 - 4.0 * EPS
 
@@ -65,24 +65,27 @@ def tree_kernel(
     known_starts: IntArray,
     known_others: IntArray,
     known_values: FloatArray,
+    node: int,
+    steps: int,
+    best: FloatArray,
+    is_out: BoolArray,
     parent: IntArray,
     weights: FloatArray,
-) -> None:
-    """A minimum spanning tree of all cells, by Prim's algorithm.
+) -> int:
+    """So many steps of Prim's algorithm for a minimum spanning tree of all cells.
 
     In: boxes as for `_fill_line`; blocks (levels, cells), numbered through all levels; for each
     block from line_starts on the blocks that it has entries with, and these; for each cell from
-    known_starts on the cells to which the distance is known, and is that whatever boxes say.
+    known_starts on the cells to which the distance is known, and is that whatever boxes say; node,
+    the cell to go on with, 0 at first. In and out: best (cells), infinite at first, how near each
+    cell is to those reached; is_out (cells), which are not. Returns the cell to go on with, -1
+    after the last one.
     Out: parent (cells), weights (cells): the edge by which a cell was reached, infinite for none.
     Equally near cells are taken by number.
     """
     count = weights.size
-    best, is_out = np.full(count, np.inf), np.ones(count, np.bool_)
     gaps, line = np.empty(count), np.zeros(line_starts.size)
-    for cell in range(count):
-        parent[cell] = 0
-    node = 0
-    for _ in range(count):
+    for _ in range(steps):
         is_out[node] = False
         weights[node] = best[node]
         _fill_line(node, 0, low, high, least, most, corrections, gaps)
@@ -104,7 +107,10 @@ def tree_kernel(
                     parent[cell] = node
                 if nearest < 0 or best[cell] < best[nearest]:
                     nearest = cell
-        node = max(nearest, 0)  # -1 after the last one
+        node = nearest
+        if node < 0:
+            break
+    return node
 
 
 @kernel

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.arrays import checked_metadata, frozen
+from bisim_abstract._base.arrays import checked_metadata, frozen, row_spans
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import check_choice
+from bisim_abstract._base.deadline import look
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.memory import check_memory
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 # What making a model takes at its peak, in bytes, measured: per entry of a dense array, per entry
 # of rows that are sorted and merged, and per row.
 DENSE_BYTES, ENTRY_BYTES, ROW_BYTES = 64, 80, 40
+AT_ONCE = 1_000_000  # entries that are sorted between two looks at the time
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -875,6 +877,20 @@ def canonical_rows(
     is_rising = (indices[1:] > indices[:-1]) | (rows[1:] != rows[:-1])
     if is_rising.all() and (probs != 0.0).all():
         return indptr, indices, probs
+    parts = []
+    for begin, end in row_spans(indptr, AT_ONCE):
+        look()
+        at = slice(indptr[begin], indptr[end])
+        parts.append(_summed_rows(rows[at], indices[at], probs[at]))
+    rows, indices, probs = (np.concatenate(column) for column in zip(*parts, strict=True))
+    ptr = np.searchsorted(rows, np.arange(indptr.size))
+    return ptr.astype(np.int64), indices, probs
+
+
+def _summed_rows(
+    rows: IntArray, indices: IntArray, probs: FloatArray
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Row, successor and probability of each entry of some rows, sorted, without zeros."""
     order = np.lexsort((probs, indices, rows))
     rows, indices, probs = rows[order], indices[order], probs[order]
     first = np.ones(rows.size, dtype=bool)
@@ -883,9 +899,8 @@ def canonical_rows(
     with np.errstate(over="ignore"):  # infinite sums are refused by name later
         sums = np.add.reduceat(probs, begins) if begins.size else probs
     kept = sums != 0.0
-    begins, sums = begins[kept], sums[kept]
-    ptr = np.searchsorted(rows[begins], np.arange(indptr.size))
-    return ptr.astype(np.int64), indices[begins], sums
+    begins = begins[kept]
+    return rows[begins], indices[begins], sums[kept]
 
 
 def _padded(

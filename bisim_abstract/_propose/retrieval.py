@@ -24,7 +24,9 @@ from bisim_abstract._base.checks import (
     check_choice,
     check_int,
 )
+from bisim_abstract._base.deadline import look
 from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.parallel import spans
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._propose.embedding import as_points, checked_points
@@ -32,6 +34,7 @@ from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 
 __all__ = ["recall_miss", "retrieve_neighbours", "retrieve_pairs", "uniform_pairs"]
 
+QUERIES = 4_096  # that an index answers between two looks at the time
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
 FLAT_POINTS = 1_000  # points up to which the nearest one is found by looking at all
 CHUNK_CELLS = 2**21  # distances that it holds at once
@@ -142,7 +145,7 @@ def _proposed(
     is_open = sizes <= k  # the others have k partners at their own point
     with _faiss_ready() as faiss:
         built = _built(faiss, unique, str(index), nprobe, int(rng.integers(2**31)))
-        hits[is_open] = built.search(unique[is_open], hits.shape[1])[1]
+        hits[is_open] = _searched(built, unique[is_open], hits.shape[1])
     return _expanded(hits, members, sizes, k)
 
 
@@ -180,7 +183,7 @@ def nearest_points(points: npt.ArrayLike, queries: npt.ArrayLike) -> IntArray:
         # as graphs do.
         text = "Flat" if own.shape[0] <= FLAT_POINTS else f"IVF{round(own.shape[0] ** 0.5)},Flat"
         built = _built(faiss, own, text, None, 0)
-        return np.asarray(built.search(asked, 1)[1][:, 0], np.int64)
+        return _searched(built, asked, 1)[:, 0]
 
 
 def k_means(points: npt.ArrayLike, k: int, seed: int) -> IntArray:
@@ -303,6 +306,15 @@ def _expanded(hits: IntArray, members: IntArray, sizes: IntArray, k: int) -> lis
     step = np.arange(hit.size) - np.repeat(np.cumsum(count) - count, count)
     partner = starts[hit] + (place[proposer] + 1 + step) % sizes[hit]
     return [members[proposer], members[partner]]
+
+
+def _searched(index: Any, queries: Points, k: int) -> IntArray:
+    """(queries, k) what an index finds nearest, some queries at a time."""
+    found = np.empty((queries.shape[0], k), np.int64)
+    for begin, end in spans(queries.shape[0], QUERIES):
+        look()
+        found[begin:end] = index.search(queries[begin:end], k)[1]
+    return found
 
 
 def _built(faiss: Any, points: Points, text: str, nprobe: int | None, seed: int) -> Any:

@@ -49,9 +49,10 @@ def certify(
     With `Blocks` (the default) the certified clustering is that of the metric itself, over all
     pairs of states; with `Covering` it is the clustering over the pairs that were looked at.
 
-    Either ends when the goal is reached or a budget is. Ctrl-C ends it too: what was reached so
-    far is returned, as soon as its clusters and their value are proven. A second Ctrl-C gives
-    that up as well.
+    Either ends when the goal is reached or a budget is. Ctrl-C ends it too. What was reached so
+    far is returned, with clusters and their value if these can be proven in a second or so; else
+    `stop` says so, and `certified_thresholds` and `frontier` of the certificate derive them. A
+    second Ctrl-C gives all of it up.
 
     Args:
         mdp: The model. If it was estimated from samples, its confidence radii enter all bounds,
@@ -73,7 +74,8 @@ def certify(
         tol: Width of the bounds over all pairs to reach.
         method: `Blocks(...)` or `Covering(...)`, with their options.
         max_rounds: Budget of rounds; with blocks, of refinement steps.
-        max_seconds: Budget of time, looked at after every round, and with blocks every sweep.
+        max_seconds: Budget of time, without that of compiling. The certificate is there after
+            a fifth and a second more, about.
         max_backups: Budget of pair backups, both arms counted, block pairs included.
         seed: Seed of embeddings, indexes, partners and proposals.
         resources: Threads, workers and memory. The result does not depend on them.

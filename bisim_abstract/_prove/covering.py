@@ -171,7 +171,7 @@ class Rounds:
         for sweep in range(1, method.sweeps + 1):
             moved = self.table.sweep(lower=method.arms != "upper", upper=method.arms != "lower")
             self._sweeps += 1
-            # A checkpoint holds whole rounds, so budgets end between them.
+            # A checkpoint holds whole rounds, so budgets of backups end between them.
             pause("sweeping", f"sweep {sweep}, moved {max(moved):.2g}", may_end=False)
             if max(moved) == 0.0:
                 break
@@ -261,11 +261,14 @@ class Rounds:
         self.done, self._sweeps = done, sweeps
         self._errors = {name: float(run[name]) for name in ERRORS if name in run}
 
-    def certificate(self, *, stop: str, run: Mapping[str, Any], is_final: bool) -> Certificate:
+    def certificate(
+        self, *, stop: str, run: Mapping[str, Any], is_final: bool, is_hasty: bool = False
+    ) -> Certificate:
         """What is proven now; with a threshold and its value if nothing follows."""
         options, table = self._options, self.table
         tau, forests = options.threshold, None
-        if is_final and tau is None and (options.is_widest or options.n_clusters is not None):
+        is_looked_for = is_final and not is_hasty and tau is None
+        if is_looked_for and (options.is_widest or options.n_clusters is not None):
             end, floor = table.mdp.terminal_state, RESOLUTION * table.starts.diameter
             forests = link_forests(Covering.scope, table.ground, table.covered)
             best = best_interval(
@@ -283,7 +286,9 @@ class Rounds:
             scope=Covering.scope,
             keep=options.keep,
             forests=forests,
-            prove=lambda labels: prove_value(
+            prove=None
+            if is_hasty
+            else lambda labels: prove_value(
                 table.mdp, labels, table.gamma, relation=table.relation
             ),
         )

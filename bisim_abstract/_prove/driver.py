@@ -7,6 +7,7 @@ certificate of an unfinished run: one format, one reader.
 from __future__ import annotations
 
 import json
+import math
 import platform
 import time
 from collections.abc import Mapping
@@ -18,12 +19,13 @@ import numpy as np
 
 from bisim_abstract._base.atomic import check_writable, remove_unfinished
 from bisim_abstract._base.checks import check_gamma
+from bisim_abstract._base.deadline import OutOfTimeError, limited, seconds
 from bisim_abstract._base.progress import compiling, shown, tell
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._certificate.certificate import CUT_SHORT, Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.renaming import check_relation
 from bisim_abstract._prove.options import Options
@@ -37,6 +39,13 @@ if TYPE_CHECKING:
 COMPILING = 10  # seconds it takes to compile what a first certificate needs
 INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
 UNFINISHED = "unfinished"  # the `stop` of a checkpoint
+# What a run may take beyond its budget of time until its certificate is there: a share of it, and
+# some seconds more. Ctrl-C leaves as much for that as people wait.
+SHARE, SPARE, WAIT = 0.2, 0.7, 1.2
+UNDERIVED = (
+    "no time was left to derive clusters and their value from its bounds: certified_thresholds() "
+    "and frontier() of the certificate do"
+)
 
 
 def prove(
@@ -88,11 +97,20 @@ class Budget:
 
     options: Options
     compiled: Compilation
-    begin: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=lambda: time.monotonic())
 
     def elapsed(self) -> float:
         """Seconds since the run began, without those of compiling."""
         return time.monotonic() - self.begin - self.compiled.seconds
+
+    def left(self) -> float:
+        """Seconds that are left for steps; infinitely many without a budget."""
+        limit = self.options.max_seconds
+        return math.inf if limit is None else limit - self.elapsed()
+
+    def left_in_all(self) -> float:
+        """Seconds that are left until the certificate should be there."""
+        return self.left() + SHARE * (self.options.max_seconds or 0.0) + SPARE
 
     def ended(self, rounds: int, backups: int) -> str:
         """Which budget has ended, in words; empty if none has."""
@@ -120,21 +138,28 @@ class _Run:
         work, budget = self.work, self.budget
         if checkpoint is not None and Path(checkpoint).exists():
             self._resume(checkpoint)
-        stop = ""
+        stop, left = "", budget.left_in_all
         try:
-            while not stop:
-                stop = work.reason() if work.done else ""
-                stop = stop or budget.ended(work.done, work.backups)
-                if not stop and not work.step(self._pause):
-                    stop = work.leftover()
-                if checkpoint is not None and not stop:
-                    self._certificate(UNFINISHED).save(checkpoint)
+            with limited(budget.left):
+                while not stop:
+                    stop = work.reason() if work.done else ""
+                    stop = stop or budget.ended(work.done, work.backups)
+                    if not stop and not work.step(self._pause):
+                        stop = work.leftover()
+                    if checkpoint is not None and not stop:
+                        self._certificate(UNFINISHED).save(checkpoint)
         except OverBudgetError as ended:
             stop = str(ended)
+        except OutOfTimeError:
+            stop = f"budget: {budget.elapsed():.1f} seconds"
         except KeyboardInterrupt:
-            stop = f"{INTERRUPTED} in {work.unit} {work.done + 1}"
+            stop, left = f"{INTERRUPTED} in {work.unit} {work.done + 1}", seconds(WAIT)
         work.settle()
-        return self._certificate(stop)
+        try:
+            with limited(left):
+                return self._certificate(stop)
+        except OutOfTimeError:
+            return self._certificate(f"{stop}; {UNDERIVED}", is_hasty=True)
 
     def _pause(self, stage: str, detail: str, *, may_end: bool = True) -> None:
         total = self.options.max_rounds if self.work.unit == "round" else None
@@ -157,7 +182,7 @@ class _Run:
         read: dict[str, Any] = json.loads(json.dumps(settings))
         return read
 
-    def _certificate(self, stop: str) -> Certificate:
+    def _certificate(self, stop: str, *, is_hasty: bool = False) -> Certificate:
         run = run_record(
             "certify",
             self.options.seed,
@@ -168,7 +193,11 @@ class _Run:
             settings=self._settings(),
             **self.work.record(),
         )
-        return self.work.certificate(stop=stop, run=run, is_final=stop != UNFINISHED)
+        if is_hasty:
+            run = {**run, CUT_SHORT: True}
+        return self.work.certificate(
+            stop=stop, run=run, is_final=stop != UNFINISHED, is_hasty=is_hasty
+        )
 
     def _resume(self, checkpoint: str | Path) -> None:
         """Take over the bounds of a checkpoint.

@@ -183,9 +183,15 @@ class Refinement:
         """Why there was nothing more to try."""
         return self.standing.leftover()
 
-    def certificate(self, *, stop: str, run: Mapping[str, Any], is_final: bool) -> Certificate:
+    def certificate(
+        self, *, stop: str, run: Mapping[str, Any], is_final: bool, is_hasty: bool = False
+    ) -> Certificate:
         """What is proven now; with a threshold and its value if nothing follows."""
-        tau = self.standing.threshold() if is_final else None
+        tau = None
+        if is_hasty:  # at a threshold asked for, clusters without their value
+            tau = None if self.standing.forests_at_hand is None else self.target.tau
+        elif is_final:
+            tau = self.standing.threshold()
         return make_certificate(
             self.table,
             tau=tau,
@@ -194,7 +200,7 @@ class Refinement:
             scope=self._method.scope,
             keep=self.target.keep,
             forests=self.standing.forests_at_hand if tau is None else self.standing.forests,
-            prove=self.standing.search.prove,
+            prove=None if is_hasty else self.standing.search.prove,
         )
 
     def _features(self) -> str:

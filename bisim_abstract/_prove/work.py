@@ -58,5 +58,10 @@ class Work(Protocol):
     def resume(self, checkpoint: Certificate) -> None:
         """Go on from the certificate of an unfinished run."""
 
-    def certificate(self, *, stop: str, run: Mapping[str, Any], is_final: bool) -> Certificate:
-        """What is proven now; with a threshold and its value if nothing follows."""
+    def certificate(
+        self, *, stop: str, run: Mapping[str, Any], is_final: bool, is_hasty: bool = False
+    ) -> Certificate:
+        """What is proven now; with a threshold and its value if nothing follows.
+
+        Where it is hasty, there is no time to derive more than is at hand.
+        """
