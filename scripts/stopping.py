@@ -59,11 +59,14 @@ def child(name: str, kind: str, seconds: float, path: str) -> None:
     begin = time.perf_counter()
     if kind == "interrupt":
         timer.start()
-    found = certify(mdp, 0.9, callback=lambda p: stages.append(p.stage), **options)
+    try:
+        stop = certify(mdp, 0.9, callback=lambda p: stages.append(p.stage), **options).stop
+    except KeyboardInterrupt:
+        stop = "interrupted before anything was known"
     end = time.perf_counter()
     timer.cancel()
     took = end - begin if kind == "budget" else end - pressed[0]
-    print(json.dumps({"took": took, "stop": found.stop, "stage": stages[-1] if stages else ""}))
+    print(json.dumps({"took": took, "stop": stop, "stage": stages[-1] if stages else ""}))
 
 
 def _read(path: str) -> TabularMDP:
