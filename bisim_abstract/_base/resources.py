@@ -27,8 +27,9 @@ class Resources:
         backend: Who does the sweeps of pairs, blocks and features: "local" for the threads of
             this process, "ray" for a Ray cluster, or a `RayBackend`.
         address: Of a running Ray cluster; a local one is started by default.
-        memory_limit: Bytes that tables may take; what is available by default. What would not
-            fit ends in a `MemoryLimitError` before it is allocated.
+        memory_limit: Bytes that tables may take, with what is copied of a large model; what is
+            available by default. What would not fit ends in a `MemoryLimitError` before it is
+            allocated.
     """
 
     threads: int | None = None

@@ -25,6 +25,8 @@ MATCHES = 3  # actions that one is compared with where they have no names, about
 SWEEPING = 60  # backups of both arms until covered pairs move no more, about
 COVERING = 10  # backups that covering a pair takes as long as: it is looked up what these read
 MOST_COVERED = 10_000_000  # pairs, as each of them takes some memory as well
+FUNCTIONS = 16  # value functions of a run, each of which is kept in three tables while it is made
+UNCOUNTED = 10_000_000  # bytes of copies of a model that are not worth counting
 FREE = 1e-300  # masses below are listed, and not transported
 
 
@@ -94,6 +96,20 @@ class Cost:
     def all_pairs(self, n_pairs: int, *, is_sampled: bool) -> float:
         """Seconds until all pairs are solved for, or swept where the model was sampled."""
         return n_pairs * self.backup * (SWEEPING if is_sampled else self.solving)
+
+
+def copied_bytes(mdp: TabularMDP) -> int:
+    """Bytes of what is copied of a model at the peak of a run, measured: for proofs of value.
+
+    Little where the model is small, and then not counted.
+    """
+    needed = 72 * mdp.nnz + 100 * mdp.n_states
+    return needed if needed > UNCOUNTED else 0
+
+
+def functions_bytes(mdp: TabularMDP) -> int:
+    """Bytes of the value functions that a run may come to need."""
+    return 24 * FUNCTIONS * mdp.n_states
 
 
 def block_backup(model: BlockModel, relation: str = "plain") -> float:

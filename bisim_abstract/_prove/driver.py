@@ -11,7 +11,7 @@ import math
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import CUT_SHORT, Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.renaming import check_relation
+from bisim_abstract._prove.cost import copied_bytes, functions_bytes
 from bisim_abstract._prove.options import Options
 from bisim_abstract._prove.work import OverBudgetError, Work
 from bisim_abstract._version import __version__
@@ -84,11 +85,27 @@ def prove(
         resources.started(callback) as ready,
     ):
         budget = Budget(options, compiled)
+        left = _room_for_tables(mdp, ready)
         table = Arms(
-            mdp, gamma, relation=options.relation, resources=ready, **options.method.starts()
+            mdp, gamma, relation=options.relation, resources=left, **options.method.starts()
         )
         run = _Run(options.method.begin(table, options), options, budget, report)
         return run.to_the_end(checkpoint)
+
+
+def _room_for_tables(mdp: TabularMDP, resources: Resources) -> Resources:
+    """The same with what copies of the model leave of a limit of memory, before any is made."""
+    copies = copied_bytes(mdp)
+    if copies == 0:
+        return resources
+    resources.check_memory(
+        copies + functions_bytes(mdp),
+        what=f"working on {counted(mdp.n_states, 'state')} with {mdp.nnz:,} transitions",
+        instead="merge states first (bisimulation_classes), or allow more (memory_limit)",
+    )
+    if resources.memory_limit is None:
+        return resources
+    return replace(resources, memory_limit=max(resources.memory_limit - copies, 1))
 
 
 @dataclass(frozen=True)

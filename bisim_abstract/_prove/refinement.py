@@ -39,7 +39,7 @@ from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._prove.apart import pairs_ahead
-from bisim_abstract._prove.cost import COVERING, SWEEPING, Cost, round_of_witnesses
+from bisim_abstract._prove.cost import COVERING, FUNCTIONS, SWEEPING, Cost, round_of_witnesses
 from bisim_abstract._prove.levels import Levels
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._prove.standing import Standing, go_on
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from bisim_abstract._prove.blocks import Blocks
     from bisim_abstract._prove.options import Options
 
-FEATURES = 16  # value functions
 MOST_DIFFERENCES = 300_000_000  # of functions between states and blocks, in a round of witnesses
 SPLITS = 2  # rounds of splitting
 ROUNDS = 1_000  # of witnesses, at most
@@ -213,7 +212,7 @@ class Refinement:
         found = value_features(
             table.mdp,
             table.gamma,
-            count=FEATURES,
+            count=FUNCTIONS,
             relation=table.relation,
             resources=self._resources,
         )

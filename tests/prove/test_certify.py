@@ -853,6 +853,17 @@ def test_what_would_not_fit_is_refused_with_size_and_remedy(method: str) -> None
     np.testing.assert_array_equal(roomy.upper, plain.upper)
 
 
+def test_copies_of_a_large_model_count_before_any_is_made() -> None:
+    """Proofs of value copy rows: a limit below that is refused at once, whatever tables take."""
+    mdp = grouped_mdp(20_000, 20, noise=0.01, seed=0)[0]
+    told: list[object] = []
+    with pytest.raises(MemoryLimitError, match=r"working on 20,000 states .* needs 27\.\d MB"):
+        certify(mdp, 0.9, resources=Resources(memory_limit=2 * 10**7), callback=told.append)
+    assert told == []
+    roomy = certify(mdp, 0.9, resources=Resources(memory_limit=10**8))
+    assert roomy.is_certified
+
+
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "4GB"])
 def test_limits_are_whole_numbers_of_bytes(limit: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="memory_limit"):
