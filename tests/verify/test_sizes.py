@@ -15,6 +15,7 @@ import pytest
 from bisim_abstract import TabularMDP, bisimulation_metric
 from bisim_abstract._verify.floats import explained
 from bisim_abstract._verify.read import read_claims
+from bisim_abstract._verify.verify import verify_rest
 from tests.support.honest import (
     block_model,
     build,
@@ -216,6 +217,25 @@ def test_a_widening_is_told() -> None:
     assert result.widening > 0.0
     assert f"moved outward by {result.widening!r}" in result.remark
     assert not found(content, mdp, "exact").is_valid
+
+
+def test_what_is_remembered_keeps_its_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("known_bounds", "known_claims"):
+        monkeypatch.setattr(f"bisim_abstract._verify.verify.{name}", {})
+    monkeypatch.setattr("bisim_abstract._verify.verify.FEW", -1)
+    mdp, content, _ = rounded_rows()
+    model, level = content["levels"][0].model, content["levels"][0]
+    model.radius[0, 0] = model.short[0, 0] = 0.0
+    level.upper = level.upper + 1e-9
+    first = found(content, mdp)
+    assert "radii" in first.remark
+    labels = np.zeros(4, np.int64)
+    other: Any = SimpleNamespace(
+        **content | {"tau": 99.0, "labels_lower": labels, "labels_upper": labels}
+    )
+    again = verify_rest(mdp, other)
+    assert again.is_valid, again.problem
+    assert again.remark == first.remark
 
 
 # -- numbers next to 0 ---------------------------------------------------------------------------
