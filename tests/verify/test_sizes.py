@@ -206,7 +206,7 @@ def test_radii_that_are_too_many_to_decide_are_told(monkeypatch: pytest.MonkeyPa
     assert "remark" in result._repr_html_()
 
 
-def test_a_widening_is_told() -> None:
+def test_a_widening_is_told_and_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     mdp = four_states()
     content = with_all_pairs(mdp, 0.5)
     assert not found(content, mdp, "exact").remark
@@ -217,6 +217,14 @@ def test_a_widening_is_told() -> None:
     assert result.widening > 0.0
     assert f"moved outward by {result.widening!r}" in result.remark
     assert not found(content, mdp, "exact").is_valid
+    # The same, if rounding explained less.
+    for name in ("PER_ENTRY", "IN_ALL"):
+        monkeypatch.setattr(f"bisim_abstract._verify.floats.{name}", 0)
+    result = found(content, mdp)
+    assert result.verdict == "rejected"
+    assert "could not be confirmed" in result.problem
+    assert "rounding explains 0 at most" in result.problem
+    assert result.problem.endswith(OPEN)
 
 
 def test_what_is_remembered_keeps_its_remark(monkeypatch: pytest.MonkeyPatch) -> None:
