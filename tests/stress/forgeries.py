@@ -104,7 +104,15 @@ def small_models(relation: str) -> list[tuple[TabularMDP, float]]:
             probs /= np.repeat(sums, np.diff(mdp.indptr))
         mdp = dataclasses.replace(mdp, probs=probs, rewards=mdp.rewards * scale)
         found.append((mdp, GAMMAS[seed % 4]))
-    return found
+    return [*found, (specks_alone(5.7e-305, 1.0), 0.5), (specks_alone(5e-324, 1e299), 0.5)]
+
+
+def specks_alone(mass: float, reward: float) -> TabularMDP:
+    """States 0 and 1 differ by a speck of mass that comes to the rich state 3, and in nothing."""
+    P = np.zeros((4, 2, 4))
+    P[0, :, 2], P[0, 0, 3], P[0, 1, 3] = 1.0 + 9e-10, mass, 2.0 * mass
+    P[[1, 2, 3], :, [2, 2, 3]] = 1.0
+    return TabularMDP.from_dense(P, [[0.0, 0.0]] * 3 + [[reward, reward]])
 
 
 def honest_world(mdp: TabularMDP, gamma: float, relation: str, seed: int) -> World:
@@ -180,7 +188,7 @@ def draw_world(rng: Rng, component: str) -> World:
     """Any in which a component can be forged."""
     relations = {"witnesses": ("plain",), "renaming": ("lax",)}.get(component, ("plain", "lax"))
     # Proven values are made by the package, for rewards of ordinary size.
-    seeds = (0, 1, 3, 5) if component == "values" else range(6)
+    seeds = (0, 1, 3, 5) if component == "values" else range(8)
     kind = "values" if component == "values" else "bounds"
     return make_world(kind, str(rng.choice(relations)), int(rng.choice(seeds)))
 
@@ -245,7 +253,11 @@ def near_the_metric(rng: Rng, content: Content, world: World) -> None:
     d, n = world.metric(content["gamma"], content["apart"]), world.mdp.n_states
     exact = np.array([float(d[key // n][key % n]) for key in content["keys"].tolist()])
     step = amount(rng, world.scale) * float(rng.choice([0.0, 1.0]))
-    if rng.random() < 0.5:
+    if rng.random() < 0.3:  # nothing to spare, but rounded to the right side
+        pairs = [divmod(key, n) for key in content["keys"].tolist()]
+        content["lower"] = np.array([down(d[s][t]) for s, t in pairs])
+        content["upper"] = np.array([up(d[s][t]) for s, t in pairs])
+    elif rng.random() < 0.5:
         content["lower"] = exact + step
         content["upper"] = np.maximum(content["lower"], content["upper"])
     else:
@@ -319,6 +331,7 @@ def forge_features(rng: Rng, content: Content, world: World) -> None:
     kind = str(rng.choice(["zero", "stretched", "values", "corrections", "signs", "kinds", "cut"]))
     if kind in ("zero", "stretched"):  # one more function, with a correction that excuses it
         line = np.zeros(world.mdp.n_states)
+        shift_jointly(rng, content, world)
         correction = float(10.0 ** rng.uniform(-10, 300)) * max(world.scale, 1e-290)
         if kind == "stretched":
             line = features.values[0] * float(10.0 ** rng.uniform(0, 40))
@@ -338,8 +351,22 @@ def forge_features(rng: Rng, content: Content, world: World) -> None:
         array = getattr(features, name).copy()
         array[int(rng.integers(array.size))] = float(rng.choice(world.mdp.rewards.reshape(-1)))
         setattr(features, name, array)
-    if kind in ("zero", "stretched") or rng.random() < 0.4:
+    if rng.random() < 0.3:
         forge_pairs(rng, content, world)
+
+
+def shift_jointly(rng: Rng, content: Content, world: World) -> None:
+    """One whole arm by far more than rounding, and by less than a percent of a percent.
+
+    Backups move along, so that inequalities are missed by 1 - γ times that only.
+    """
+    step = world.scale * 10.0 ** rng.uniform(-13, -4)
+    if rng.random() < 0.5:
+        content["lower"] = content["lower"] + step
+        content["upper"] = np.maximum(content["lower"], content["upper"])
+    else:
+        content["upper"] = np.maximum(content["upper"] - step, 0.0)
+        content["lower"] = np.minimum(content["lower"], content["upper"])
 
 
 def add_function(features: Any, line: Floats, correction: float) -> None:

@@ -338,6 +338,23 @@ def test_claims_about_specks_of_mass(mass: float, reward: float) -> None:
             assert not result.is_valid or missed <= Fraction(result.widening)
 
 
+def test_a_speck_may_take_what_is_left() -> None:
+    """1 comes to 4, which is like 3, with a mass that no transport is bothered with: it counts."""
+    P = np.zeros((5, 1, 5))
+    P[0, 0, [2, 3]], P[1, 0, [2, 4]] = (1.0, 1e-299), (1.0, 9e-301)
+    P[[2, 3, 4], 0, [2, 3, 4]] = 1.0
+    mdp = TabularMDP.from_dense(P, [0.0, 0.0, 0.0, 1e299, 1e299])
+    content = build(mdp, 0.5, has_features=False, pairs=[(0, 1)])
+    exact = Fraction(0.5) * (Fraction(1e-299) - Fraction(9e-301)) * Fraction(1e299)
+    for share in (0.99, 1.05):
+        content["lower"] = np.array([share * float(exact)])
+        content["upper"] = np.array([1e300])
+        assert found(content, mdp, "exact").is_valid is (share < 1.0)
+        result = found(content, mdp)
+        missed = Fraction(float(content["lower"][0])) - exact
+        assert not result.is_valid or missed <= Fraction(result.widening)
+
+
 @pytest.mark.parametrize("mass", SPECKS[1:])  # half of the first is 0, which no row may hold
 def test_blocks_with_specks_of_mass(mass: float) -> None:
     """The same with a radius, where mass may go anywhere besides."""
