@@ -436,6 +436,7 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
         "mode": found.mode,
         "problem": found.problem,
         "widening": found.widening,
+        "remark": found.remark,
         "pairs_checked": found.pairs_checked,
         "values_checked": found.values_checked,
         **_times(seconds, compiled),
@@ -450,6 +451,7 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
     rows = [
         ("checked", f"{', '.join(parts)}, {found.mode} arithmetic"),
         ("took", seconds_text(seconds, compiled)),
+        *([("remark", found.remark)] if found.remark else []),
         ("verdict", judged.sentence),
     ]
     title = f"{found.verdict}: {options.certificate} against {options.source}"

@@ -64,7 +64,9 @@ __all__ = ["ValueFeatures", "box_gap", "value_features"]
 logger = logging.getLogger(__name__)
 
 KINDS = ("max", "mean")
-TINY = 1e-315  # far above the total underflow error of any sum of products met here
+# Far above what products of small numbers lose in any sum met here, but for masses below the normal
+# range, whose error counts by the size of what they are multiplied with: 1e-300 times that.
+TINY = 1e-315
 DOWN = 1.0 - 4.0 * EPS
 UP = 1.0 + 16.0 * EPS
 CHUNK = 16_384  # states: what a thread takes at a time

@@ -18,7 +18,9 @@ from bisim_abstract._base.jit import inlined, inner, kernel
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import AnyIntArray, BoolArray, FloatArray, IntArray
 
-TINY = 1e-315  # far above the total underflow error of any sum of products met here
+# Far above what products of small numbers lose in any sum met here, but for masses below the normal
+# range, whose error counts by the size of what they are multiplied with: 1e-300 times that.
+TINY = 1e-315
 NOTHING = 1e-300  # masses up to here are left out of transports, and counted as
 LEFT_OUT = 1e-280  # free mass: more than all of them together
 

@@ -31,6 +31,7 @@ from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
 __all__ = ["Estimate", "estimate_mdp"]
 
+WIDEST = 1e300  # range of rewards; radii are thousands of times as wide before they are cut to it
 ROW_BYTES, STEP_BYTES = 180, 80  # what a state and action and what a sample take at the peak
 
 
@@ -218,6 +219,11 @@ def estimate_mdp(
     n_states, n_actions, end = steps.n_states, steps.n_actions, steps.end
     alpha = check_alpha(alpha)
     low, high = check_reward_range(reward_range)
+    if high - low > WIDEST:
+        raise InvalidArgumentError(
+            f"reward_range is {high - low:.3g} wide, too much for radii that floats can hold; "
+            "rescale the rewards"
+        )
     n_steps = len(steps.states) if isinstance(steps.states, np.ndarray | list | tuple) else 1
     resources.check_memory(
         ROW_BYTES * n_states * n_actions + STEP_BYTES * n_steps,
@@ -463,7 +469,10 @@ def _radii(
         # log(2^k - 2) <= k log 2, and exactly log 2 for k = 2.
         log_sets = np.log(2.0) * (1.0 if support == 2 else support)
         l1 = np.sqrt(2.0 * (log_sets - (log_delta - np.log(2.0))) / n)
-        row = np.minimum(l1 / 2.0 * (1.0 + 1e-12), 1.0)
+        # The factor covers the rounding of l1. A frequency is rounded by EPS of itself, and so is
+        # the row's sum, by which it is divided: together at most 2·EPS in total variation, which
+        # many visits do not make smaller.
+        row = np.minimum(l1 / 2.0 * (1.0 + 1e-12) + 4.0 * EPS, 1.0)
     row = np.where(counts == 0, 1.0, row)
     return reward, row
 

@@ -23,7 +23,10 @@ from bisim_abstract.errors import VerificationError
 CHUNK = 2**15  # states per unit of work; results do not depend on it
 CELLS = 2**17  # costs that are read at once
 DISTANCES = 2**22  # of functions, between states of supports and all, at once
-CONFIRMED = 1e-9  # of the diameter: a bound that is open by more was not confirmed
+# What rounding may leave open: so many roundings per entry of two rows and in all, but no more
+# than a share of the diameter. A claim that is open by more was not confirmed.
+PER_ENTRY, IN_ALL = 32, 512
+CONFIRMED = 1e-9
 SMALLEST, LARGEST = 1e-270, 1e300  # sizes between which the float bounds mean something
 UNDERFLOW = 1e-290  # above what is lost where products of small numbers become 0
 
@@ -31,8 +34,8 @@ UNDERFLOW = 1e-290  # above what is lost where products of small numbers become 
 class Reader:
     """Costs of pairs as floats: the tightest of start values, stored entries and features.
 
-    Start values are off by 8·EPS of themselves at most, or lie on the safe side of the exact
-    ones if asked to; features are rounded down; entries are as stored.
+    Start values are off by 8·EPS of themselves and by UNDERFLOW at most, or lie on the safe side of
+    the exact ones if asked to; features are rounded down; entries are as stored.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Reader:
             table.upper_start == "reward",
             1.0 - 16.0 * EPS if is_safe else 1.0,
             1.0 + 16.0 * EPS if is_safe else 1.0,
+            UNDERFLOW if self.diameter > 0.0 else 0.0,
             below,
             above,
         )
@@ -149,12 +153,41 @@ def _row_starts(table: Table) -> IntArray:
 
 
 def check_limit(limit: Fraction) -> None:
-    """Reject what is too large for floats."""
-    if limit > LARGEST:
+    """Leave open what is too large for floats, or so small that it drowns in underflow."""
+    if limit > LARGEST or 0 < limit < SMALLEST:
+        size, way = ("large", "down") if limit > LARGEST else ("small", "up")
         raise VerificationError(
-            f"the metric may reach {above_float(limit):.3g}, too large to be checked in float mode",
+            f"the metric may reach {above_float(limit):.3g}, too {size} to be checked in float "
+            f"mode unless rewards are scaled {way}",
             is_open=True,
         )
+
+
+def explained(table: Table, claims: Claims, limit: Fraction, size: Fraction) -> Fraction:
+    """The most that rounding may leave open of an inequality, which limits the widening too.
+
+    Bounds on one backup count fewer than PER_ENTRY roundings for each entry of its two rows (each
+    action of a mean) and fewer than IN_ALL besides, of numbers that are at most the largest
+    distance `size`; those of an estimate also of the ends of its reward intervals. Of what a
+    certificate stores, the length of a level's own centre rows takes part in this, and no number.
+
+    Args:
+        table: Whose rows are backed up: a level, or the states.
+        claims: All that is claimed.
+        limit: The diameter of the metric.
+        size: What numbers are rounded at: that, or the same with any two rewards compared.
+    """
+    longest = int(np.diff(table.indptr).max())
+    terms = PER_ENTRY * (2 * longest + claims.states.low.shape[1]) + IN_ALL
+    if claims.states.is_estimate:
+        size += _largest_end(claims.states) / (1 - Fraction(claims.gamma))
+    rounded: Fraction = Fraction(EPS) * terms * size
+    return min(rounded, Fraction(CONFIRMED) * limit)
+
+
+def _largest_end(states: Table) -> Fraction:
+    """Of all reward intervals."""
+    return max(Fraction(float(np.abs(ends).max())) for ends in (states.low, states.high))
 
 
 # -- inequalities ------------------------------------------------------------------------------
@@ -168,7 +201,7 @@ def check_table(
     Args:
         reader: The table, and what its costs are read from.
         claims: All that is claimed.
-        limit: The diameter of the metric, the measure of what is small.
+        limit: The diameter of the metric, which says what rounding explains.
         radii: Radii of the rows, proven, so at least those stored.
         threads: Number of threads.
     """
@@ -196,8 +229,7 @@ def check_table(
         ends = max(float(np.abs(table.low).max()), float(np.abs(table.high).max()))
         grain += 32.0 * EPS * (ends / (1.0 - claims.gamma) + reader.diameter)
     if claims.features is not None and table.level is None:
-        corrections = claims.features.functions()[1]
-        grain += 16.0 * EPS * (reader.diameter + 2.0 * float(corrections.max(initial=0.0)))
+        grain += _feature_grain(claims.features, reader.diameter)
     # Certainly false: the claim lies beyond what its backup can be. NaN counts as beyond.
     for side, beyond, bound in (
         ("lower", table.lower - low[:, 1] - grain, low[:, 1]),
@@ -207,22 +239,36 @@ def check_table(
         if not beyond[worst] <= 0.0:
             raise violated(table, side, worst, float(bound[worst]))
     # Open: rounding could explain it. By how much, and is that still small?
-    open_by = 0.0
+    open_by, room = 0.0, below_float(explained(table, claims, limit, limit))
     for side, missing, bound in (
         ("lower", table.lower - low[:, 0], low[:, 0]),
         ("upper", high[:, 0] - table.upper, high[:, 0]),
     ):
         worst = int(missing.argmax())
-        if not missing[worst] <= CONFIRMED * max(float(limit), SMALLEST):
+        if not missing[worst] <= room:
             raise VerificationError(
                 f"{side} bound of {table.name(worst)} is "
                 f"{float(getattr(table, side)[worst])!r}, which could not be confirmed: its "
-                f"backup is only known to reach {float(bound[worst])!r}",
+                f"backup is only known to reach {float(bound[worst])!r}, and rounding explains "
+                f"{room:.2g} at most",
                 is_open=True,
             )
         if missing[worst] > 0.0:
             open_by = max(open_by, float(np.nextafter(missing[worst], np.inf)))
     return Fraction(open_by)
+
+
+def _feature_grain(features: FeatureClaims, diameter: float) -> float:
+    """By how much costs of features may be rounded down.
+
+    A cost |x - y| - c is off by 8·EPS of |x - y| where it is above 0, as c is below |x - y| then:
+    a function whose correction is above all its differences is read nowhere, and adds nothing. Nor
+    is any cost above the diameter, which caps the rest.
+    """
+    points, corrections = features.functions()
+    spans = points.max(axis=0) - points.min(axis=0)
+    read = spans[corrections < spans * (1.0 + 4.0 * EPS)]
+    return min(16.0 * EPS * (diameter + float(read.max(initial=0.0))), diameter)
 
 
 def _bound_backups(
@@ -365,10 +411,20 @@ def _of_members(table: Table, values: FloatArray) -> FloatArray:
 
 
 class Radii(NamedTuple):
-    """What members of blocks differ by from centre rows; fields as in `Table`."""
+    """What members of blocks differ by from centre rows; fields as in `Table`.
+
+    `rows` are those of the model, state * n_actions + action, for which rounding leaves open
+    whether what is stored is enough.
+    """
 
     radius: FloatArray
     short: FloatArray
+    rows: IntArray
+
+
+def stored_radii(table: Table) -> Radii:
+    """Radii as they are claimed, with nothing left open."""
+    return Radii(table.radius, table.short, np.empty(0, np.int64))
 
 
 def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
@@ -408,12 +464,14 @@ def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
     for row, why, bound in map_chunks(part, mdp.n_states, threads=threads, chunk=CHUNK):
         if row >= 0:
             raise wrong_centre(table, *divmod(int(row), mdp.n_actions), int(why), float(bound))
+    radius, short = _of_members(table, table.radius), _of_members(table, table.short)
+    rows = np.flatnonzero((away > radius) | (lacks > short))
     proven = []
     for stored, needed in ((table.radius, away), (table.short, lacks)):
         found = np.array(stored)
         largest_kernel(table.labels, renaming, needed, found)
         proven.append(stored if np.array_equal(found, stored) else _frozen(found))
-    return Radii(*proven)
+    return Radii(proven[0], proven[1], rows)
 
 
 def _frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -445,8 +503,15 @@ def wrong_centre(
 # -- features ----------------------------------------------------------------------------------
 
 
-def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: int) -> Fraction:
-    """How far the corrections of all features are open; one that is too small ends the check."""
+def check_features(claims: Claims, mdp: TabularMDP, room: Fraction, threads: int) -> Fraction:
+    """How far the corrections of all features are open; one that is too small ends the check.
+
+    Args:
+        claims: All that is claimed.
+        mdp: The model.
+        room: What rounding explains.
+        threads: Number of threads.
+    """
     features = claims.features
     if features is None:
         return Fraction(0)
@@ -464,14 +529,14 @@ def check_features(claims: Claims, mdp: TabularMDP, limit: Fraction, threads: in
         open_by = max(
             open_by,
             _open_correction(
-                f"feature {k}", spread, extra, have, float(features.corrections[k]), limit
+                f"feature {k}", spread, extra, have, float(features.corrections[k]), room
             ),
         )
-    return max(open_by, _check_witnesses(claims, features, mdp, limit, threads))
+    return max(open_by, _check_witnesses(claims, features, mdp, room, threads))
 
 
 def _check_witnesses(
-    claims: Claims, features: FeatureClaims, mdp: TabularMDP, limit: Fraction, threads: int
+    claims: Claims, features: FeatureClaims, mdp: TabularMDP, room: Fraction, threads: int
 ) -> Fraction:
     """How far the corrections of witnesses are open: span(r_j) + γ·c <= correction_j.
 
@@ -521,7 +586,7 @@ def _check_witnesses(
             mdp, potential[k], signs, claims.gamma, is_mean=False, rounding=rounding
         )
         missing = _open_correction(
-            f"witness {k}", spread, extra, Fraction(stored) - carried, stored, limit
+            f"witness {k}", spread, extra, Fraction(stored) - carried, stored, room
         )
         open_by = max(open_by, missing)
     return open_by
@@ -646,17 +711,17 @@ def _open_correction(
     extra: tuple[Fraction, Fraction],
     have: Fraction,
     stored: float,
-    limit: Fraction,
+    room: Fraction,
 ) -> Fraction:
     """How far a correction is open, if at all; `have` is what the span may be by it."""
     least, most = (span + more for span, more in zip(spread, extra, strict=True))
     if least > have:
         raise wrong_correction(name, stored, least - have)
     missing = most - have
-    if missing > Fraction(CONFIRMED) * max(limit, Fraction(SMALLEST)):
+    if missing > max(room, Fraction(0)):
         raise VerificationError(
             f"correction of {name} is {stored!r}, which could not be confirmed: rounding leaves "
-            f"{below_float(missing):.3g} open",
+            f"{below_float(missing):.3g} open, and explains {below_float(room):.2g} at most",
             is_open=True,
         )
     return max(missing, Fraction(0))

@@ -25,7 +25,9 @@ from bisim_abstract._base.jit import inlined, inner, kernel
 from bisim_abstract._base.rounding import EPS as U
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 
-# Above every underflow error below (each at most 2**-1075 times a cost or a count of terms).
+# Above every underflow error below: each is at most 2**-1075 times a count of terms. Not times a
+# cost, which may be near 1e300: masses below SPECK are set aside, so that those which are divided
+# or multiplied by costs are normal numbers, off by u of themselves.
 TINY = 1e-290
 SPECK, SPECKS = 1e-300, 1e-280  # mass that no transport is bothered with, and all of it in a row
 # Mass that is not worth another path. What stays behind is charged to the bound, see
@@ -398,6 +400,7 @@ def start_costs_kernel(
     is_reward_above: bool,
     shrink: float,
     grow: float,
+    tiny: float,
     below: FloatArray,
     above: FloatArray,
 ) -> None:
@@ -405,8 +408,10 @@ def start_costs_kernel(
 
     Off by 8u of themselves at most: gap and span by u (one subtraction); the diameter by 3u
     (reward difference, 1 - γ, division) and one more for its product with γ, then the sum. They
-    are multiplied by `shrink` and `grow`, 1 or beyond these errors. Maxima and minima round
-    nothing, and the distance of different action sets is what it is.
+    are multiplied by `shrink` and `grow`, 1 or beyond these errors. Below the normal range a
+    difference is exact, but quotient and products are not: `tiny` is added above, which also keeps
+    a cost from being read as 0 where it is not. Maxima and minima round nothing, and the distance
+    of different action sets is what it is.
 
     In: first, second (pairs); low, high, available (blocks, actions); sets, sizes (blocks).
     Out: below, above (pairs).
@@ -431,7 +436,7 @@ def start_costs_kernel(
                 span = max(span, one, two)
                 gap = max(gap, -one, -two)
         below[k] = gap * shrink if is_reward_below else 0.0
-        above[k] = (span + gamma * diameter if is_reward_above else diameter) * grow
+        above[k] = (span + gamma * diameter if is_reward_above else diameter) * grow + tiny
 
 
 @kernel
@@ -741,12 +746,13 @@ def check_pairs_kernel(
     below the claim (with a margin of 16u, beyond rounding), and for the second if a coupling
     shows that it stays below the claim there, which is all that is asked.
 
-    Masses below SPECK take no part: together they are less than SPECKS, and count as mass that may
-    go anywhere, like t + t'.
+    Masses below SPECK take no part: together they are less than SPECKS. Of what may be, they count
+    as mass that may go anywhere, like t + t'; of what certainly is, as mass that is carried as far
+    as any (below), or not at all (above).
 
     What two actions differ by is gap + γ·W, with gap off by u, rounded twice more: 8u cover it. A
     gap alone is moved by 2u, which covers u and the rounding of the move itself. t + t' and e are
-    rounded up by 2u and 4u. The sum (1 - σ)·W + e·κ has costs off by 8u, e by 4u, and four more
+    rounded up by 2u and 4u. The sum (1 - σ)·W + e·κ has costs off by 8u, e by 4u, and five more
     roundings: 20u cover it. Maxima and minima round nothing.
 
     In: first, second (pairs); below, above (cells) as listed by `list_cells_kernel`;
@@ -859,8 +865,6 @@ def check_pairs_kernel(
                     free = (radius[s, a] + radius[t, b]) * (1.0 + 2.0 * U)
                 else:
                     free = (without + (short[s, a] + short[t, b])) * (1.0 + 4.0 * U)
-                if n < length or m < width:
-                    free += SPECKS
                 is_still = is_same_row(row, other, indptr, indices, probs)
                 kappa = beyond if free > 0.0 else 0.0
                 is_same = is_still
@@ -875,18 +879,20 @@ def check_pairs_kernel(
                             c[places[0, i], places[1, j]] = cost
                         if is_same and not is_low and i == j and cost > 0.0:
                             is_still = False
-                if (
-                    (is_still or free >= 1.0)
-                    if is_low
-                    else (kappa == 0.0 or (is_still and free == 0.0))
-                ):
+                if is_still if is_low else (kappa == 0.0 or (is_still and free == 0.0)):
                     most[a, col] = base * (1.0 + 2.0 * U)
                     is_open[a, col] = False
                     continue
+                if is_low and free >= 1.0:  # but for 4u, by which it was rounded up
+                    most[a, col] = (base + gamma * (8.0 * U * kappa)) * up + TINY
+                    is_open[a, col] = False
+                    continue
+                specks = 0.0 if is_still or (n == length and m == width) else SPECKS
                 # What couplings show that need no solver.
                 quick = (span + gamma * (kappa * up)) * up + TINY
                 if is_low or quick > claim:
                     more = 0.0 if is_still else spread_bound(n, m, p, q, c)
+                    more += specks * kappa
                     if free > 0.0 and not is_low:
                         more = (more * (1.0 - without) + free * kappa) * (1.0 + 20.0 * U) + TINY
                         more = min(kappa * up, more)
@@ -897,8 +903,11 @@ def check_pairs_kernel(
                 less, more = 0.0, 0.0
                 if not is_still:
                     less, more = transport_bounds(
-                        n, m, p, q, c, free if is_low else 0.0, x, line, mark
+                        n, m, p, q, c, free + specks if is_low else 0.0, x, line, mark
                     )
+                more += specks * kappa
+                if not is_low:
+                    less = max(0.0, less - specks * kappa)
                 if free > 0.0 and not is_low:
                     more = (more * (1.0 - without) + free * kappa) * (1.0 + 20.0 * U) + TINY
                     less = (less * (1.0 - without) + free * kappa) * (1.0 - 20.0 * U)

@@ -40,12 +40,14 @@ class BoundsCheck:
         pairs: How many pairs were checked.
         levels: How many block levels.
         features: How many features and witnesses.
+        remarks: What holds up to rounding only.
     """
 
     open_by: Fraction
     pairs: int
     levels: int
     features: int
+    remarks: tuple[str, ...] = ()
 
 
 known_bounds: dict[bytes, BoundsCheck] = {}

@@ -101,30 +101,47 @@ def check_value(claims: Claims, mdp: TabularMDP) -> int:
         _check_function(function, mdp, masses, claims.gamma)
         count += 1
     _check_loss(value)
-    optimal = (
-        _start_bounds(mdp.start, value.optimal_lower)[0],
-        _start_bounds(mdp.start, value.optimal_upper)[1],
+    best, least, own, random = (
+        _start_bounds(mdp.start, values)
+        for values in (
+            value.optimal_upper,
+            value.optimal_lower,
+            value.policy_lower,
+            value.random_upper,
+        )
     )
-    own = _start_bounds(mdp.start, value.policy_lower)[0]
-    random = _start_bounds(mdp.start, value.random_upper)[1]
-    lost = optimal[1] - own
+    lost = best[1] - own[0]
     if not lost <= value.start_loss:
-        raise _wrong("start_loss", value.start_loss, "at least", lost)
-    if value.kept <= 1.0 and _is_all_the_same(claims, mdp):
+        is_open = best[0] - own[1] <= value.start_loss
+        raise _wrong("start_loss", value.start_loss, "at least", lost, is_open=is_open)
+    if value.kept == -math.inf or (value.kept <= 1.0 and _is_all_the_same(claims, mdp)):
         return count
     span = (float(claims.states.high.max()) - float(claims.states.low.min())) / (1.0 - claims.gamma)
-    low = max(optimal[0], own)
-    size = min(max(low, -optimal[1], 0.0), span) * (1.0 - 8.0 * EPS)
-    if lost <= NOTHING * size or value.kept == -math.inf:
-        share = 1.0
-    else:
-        gain = (optimal[1] if own >= random else low) - random
-        share = (own - random) / gain if gain > 0.0 else -math.inf
-        # Two differences and a quotient round once each.
-        share -= 3.1 * EPS * abs(share) if math.isfinite(share) else 0.0
+    share = _share(best[1], least[0], own[0], random[1], span, -1.0)
     if not value.kept <= min(share, 1.0):
-        raise _wrong("kept", value.kept, "at most", share)
+        most = _share(best[0], least[1], own[1], random[0], span, 1.0)
+        is_open = value.kept <= min(most, 1.0)
+        raise _wrong("kept", value.kept, "at most", share, is_open=is_open)
     return count
+
+
+def _share(best: float, least: float, own: float, random: float, span: float, side: float) -> float:
+    """The share of the start value that is kept, rounded down (side -1) or up (side 1).
+
+    (own - random) / (best - random) rises with `own`, falls with `random` as own <= best, and falls
+    with `best` where own >= random; else `least` stands in its place, with which it rises. So the
+    other end of all four gives the other end of the share.
+    """
+    low = max(least, own)
+    size = min(max(low, -best, 0.0), span) * (1.0 + side * 8.0 * EPS)
+    if best - own <= NOTHING * size:
+        return 1.0
+    gain = (best if own >= random else low) - random
+    if not gain > 0.0:
+        return side * math.inf
+    share = (own - random) / gain
+    # Two differences and a quotient round once each.
+    return share + side * 3.1 * EPS * abs(share) if math.isfinite(share) else share
 
 
 def _check_function(function: Function, mdp: TabularMDP, masses: FloatArray, gamma: float) -> None:
@@ -291,7 +308,10 @@ def _unproven(function: Function, state: int, backup: float, *, is_open: bool) -
     )
 
 
-def _wrong(name: str, stored: float, relation: str, bound: float) -> VerificationError:
+def _wrong(
+    name: str, stored: float, relation: str, bound: float, *, is_open: bool = False
+) -> VerificationError:
     return VerificationError(
-        f"value: {name} is {stored!r}, but {relation} {bound!r} follows from the bounds"
+        f"value: {name} is {stored!r}, but {relation} {bound!r} follows from the bounds",
+        is_open=is_open,
     )

@@ -50,7 +50,8 @@ gives m <= ε + γm, so that its entries are off by at most w = ε/(1 - γ): it 
 states, that contracts, and the block operator (which moves by γ(1 + t + t') where radii are
 not 0) need not. A feature whose span is missed by ε is off by w, a witness by ε + γw <= w. So V⁻
 and V⁺ are off by w, and in the argument for pairs m <= max(w, ε + γm), that is m <= w: all
-components moved outward by one w enclose d, though they read each other as they are.
+components moved outward by one w enclose d, though they read each other as they are. ε is limited
+by what rounding explains, see `explained`: what is open by more is not verified.
 
 What is claimed about values does not rest on any of this: `_verify/value.py` checks it by one
 backup of each of its functions.
@@ -93,6 +94,8 @@ from bisim_abstract._verify.floats import (
     check_limit,
     check_radii,
     check_table,
+    explained,
+    stored_radii,
     violated,
 )
 from bisim_abstract._verify.read import Claims, Table, read_claims
@@ -116,6 +119,7 @@ PARTS = ("values", "blocks", "features", "pairs", "clusters")
 MODES = ("float", "exact", "sampled")
 COMPILING = 7  # seconds it takes to compile what this module needs, on an ordinary machine
 SMALL = 1_000_000  # steps, some seconds, up to which fractions decide what rounding leaves open
+FEW = 50_000  # entries of rows up to which fractions decide radii that rounding leaves open
 UNDERFLOW = 1e-290  # far above what is lost where products of small numbers become 0
 PROBLEM_STEPS = 10  # what a transport problem takes per cost besides, in the same unit
 
@@ -131,7 +135,14 @@ class Verification:
         mode: "float", "exact" or "sampled": the one that decided.
         problem: The first violated claim in one sentence; empty if there is none.
         widening: How far the stored bounds must be moved outward to enclose the metric for
-            certain: what the rounding of this check asks for.
+            certain: what the rounding of this check asks for. With u = 2**-53, D the largest
+            distance that rewards allow, N the length of the longest row, of the model or a centre,
+            and A the number of actions, it is at most (64·N + 32·A + 512)·u·D/(1 - γ); D is that of
+            any two rewards where there are features, and has the largest end of a reward interval
+            over 1 - γ added to it for estimates. Nor is it above 1e-9·D/(1 - γ). Whatever would ask
+            for more is not verified.
+        remark: What holds up to rounding only, so that mode "exact" may reject it as it is
+            stored, and why; empty if there is nothing of the kind.
         pairs_checked: Number of covered pairs, of states and of blocks, whose inequalities were
             checked.
         levels_checked: Number of block levels whose intervals, centres and radii were checked.
@@ -147,6 +158,7 @@ class Verification:
     problem: str
     widening: float
     pairs_checked: int
+    remark: str = ""
     levels_checked: int = 0
     features_checked: int = 0
     values_checked: int = 0
@@ -179,6 +191,8 @@ class Verification:
             ("arithmetic", self.mode),
             ("widening", f"{self.widening:.2g}"),
         ]
+        if self.remark:
+            rows.append(("remark", self.remark))
         if self.seconds or self.compile_seconds:
             rows.append(("took", seconds_text(self.seconds, self.compile_seconds)))
         return table_html(f"Certificate {self.verdict}", rows)
@@ -207,7 +221,8 @@ def verify(
         mode: "float" checks all claims, fast; "exact" checks all claims in rational arithmetic,
             for small instances; "sampled" does so for a random sample of the pairs (and of the
             rows behind block levels), and checks the rest of the claims as "float" does. Where
-            rounding alone speaks against a small certificate, "exact" decides.
+            rounding alone speaks against a small certificate, "exact" decides. "float" may accept
+            what "exact" rejects by less than rounding: `widening` and `remark` then say so.
         sample: Number of pairs in "sampled" mode.
         seed: Seed or generator of the sample.
         resources: Threads, in "float" mode, and memory. The result does not depend on them.
@@ -311,6 +326,7 @@ class _Check:
     ) -> None:
         self.pairs = self.levels = self.features = self.values = 0
         self.is_open = False  # whether rounding is all that speaks against it
+        self._remarks: list[str] = []
         self._mdp = mdp
         self._options = options
         self._mode = options.mode
@@ -332,6 +348,7 @@ class _Check:
             mode=self._mode,
             problem=problem,
             widening=above_float(widening),
+            remark="" if problem else "; ".join(self._remarks),
             pairs_checked=self.pairs,
             levels_checked=self.levels,
             features_checked=self.features,
@@ -369,6 +386,11 @@ class _Check:
             check_clusters(claims, Fraction(0), "", reader, states, self._threads)
         if widening > 0:
             remark = f" once widened by {above_float(widening)!r}, which rounding asks for"
+            self._remarks.append(
+                "rounding leaves open whether all bounds and corrections hold as stored; they do "
+                f'once bounds are moved outward by {above_float(widening)!r}, and mode "exact" '
+                "decides about those stored"
+            )
         self._tell("clusters")
         try:
             check_clusters(claims, widening, remark, reader, states, self._threads)
@@ -385,6 +407,7 @@ class _Check:
         known = known_bounds.get(self._digest) if self._options.is_recalling else None
         if known is not None:
             self.pairs, self.levels, self.features = known.pairs, known.levels, known.features
+            self._remarks += known.remarks
             return known.open_by
         is_float = self._mode == "float"
         open_by = Fraction(0)
@@ -401,18 +424,23 @@ class _Check:
                     open_by, check_table(own, claims, states.limit, radius, self._threads)
                 )
         self._tell("features")
-        open_by = max(open_by, self._check_features(claims, states.limit))
+        # A maximum over actions is rounded at the size of what any two rewards differ by.
+        size = max(states.limit, states.whole_limit)
+        room = explained(claims.states, claims, states.limit, size)
+        open_by = max(open_by, self._check_features(claims, room))
         self._tell("pairs")
         if is_float:
             self.pairs += claims.states.keys.size
-            own_radii = Radii(claims.states.radius, claims.states.short)
+            own_radii = stored_radii(claims.states)
             open_by = max(
                 open_by, check_table(reader, claims, states.limit, own_radii, self._threads)
             )
         else:
             self._check_sample([*levels, states])
         if self._mode != "sampled":
-            found = BoundsCheck(open_by, self.pairs, self.levels, self.features)
+            found = BoundsCheck(
+                open_by, self.pairs, self.levels, self.features, tuple(self._remarks)
+            )
             remember(known_bounds, self._digest, found)
         return open_by
 
@@ -423,16 +451,39 @@ class _Check:
         n_rows = mdp.n_states * mdp.n_actions
         if self._mode == "exact":
             check_exact_radii(level, mdp, range(n_rows))
-            return Radii(level.radius, level.short)
-        radius = check_radii(level, mdp, self._threads)
+            return stored_radii(level)
+        radii = check_radii(level, mdp, self._threads)
+        if radii.rows.size:
+            radii = self._decide_radii(level, radii)
         if self._mode == "sampled":
             rows = self._options.rng.choice(
                 n_rows, size=min(self._options.sample, n_rows), replace=False
             )
             check_exact_radii(level, mdp, np.sort(rows).tolist())
-        return radius
+        return radii
 
-    def _check_features(self, claims: Claims, limit: Fraction) -> Fraction:
+    def _decide_radii(self, level: Table, radii: Radii) -> Radii:
+        """Stored radii, by fractions, where floats leave few rows open; else the larger ones."""
+        mdp = self._mdp
+        states, actions = np.divmod(radii.rows, mdp.n_actions)
+        centres = level.labels[states] * mdp.n_actions + actions
+        if level.renaming is not None:
+            centres += level.renaming[states, actions] - actions
+        entries = np.diff(mdp.indptr)[radii.rows].sum() + np.diff(level.indptr)[centres].sum()
+        if entries <= FEW:
+            check_exact_radii(level, mdp, radii.rows.tolist())
+            return stored_radii(level)
+        state, action = int(states[0]), int(actions[0])
+        block, name = int(level.labels[state]), level.called(state, action)
+        self._remarks.append(
+            f"level {level.level}: rounding leaves open whether radii and shorts as stored are "
+            f"enough for {radii.rows.size:,} rows, of which action {action} of state {state} in "
+            f"block {block} is the first; bounds hold for larger ones (there a radius of "
+            f'{float(radii.radius[block, name])!r}), and mode "exact" decides about those stored'
+        )
+        return radii
+
+    def _check_features(self, claims: Claims, room: Fraction) -> Fraction:
         """All features: how far they are open."""
         if claims.features is None:
             return Fraction(0)
@@ -440,7 +491,7 @@ class _Check:
         if self._mode == "exact":
             check_exact_features(claims, self._mdp)
             return Fraction(0)
-        return check_features(claims, self._mdp, limit, self._threads)
+        return check_features(claims, self._mdp, room, self._threads)
 
     def _check_sample(self, tables: list[ExactTable]) -> None:
         """Inequalities of all tables in exact arithmetic, or of a sample."""

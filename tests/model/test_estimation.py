@@ -20,6 +20,7 @@ import pytest
 from scipy.stats import binom, multinomial
 
 from bisim_abstract import BisimError, InvalidArgumentError, TabularMDP, estimate_mdp
+from bisim_abstract._model.estimation import _radii
 from bisim_abstract.encoders import Transitions, collect_transitions, sample_transitions
 from bisim_abstract.errors import InvalidMDPError
 from bisim_abstract.parts import Estimate
@@ -504,6 +505,28 @@ def radii_by_visits(counts: list[int], **options: Any) -> tuple[list[float], lis
         row.append(float(estimate.row_radius[0, 0]))
         reward.append(float(estimate.reward_radius[0, 0]))
     return row, reward
+
+
+def test_radii_cover_the_rounding_of_frequencies_after_any_number_of_visits() -> None:
+    """A tenth is no float: what it is off by does not become smaller with visits."""
+    for visits in (10**9, 10**15, 10**17):
+        row = _radii(np.array([visits]), np.zeros(1), 1.0, 0.05, 2)[1]
+        stored = [Fraction(0.1), Fraction(0.9)]
+        exact = [Fraction(1, 10), Fraction(9, 10)]
+        off = max(s / sum(stored) - x for s, x in zip(stored, exact, strict=True))
+        assert off > 0
+        logs = math.log(2.0) + math.log(2.0) - math.log(0.05) + math.log(float(visits)) * 2.0
+        l1 = math.sqrt(2.0 * logs / visits)
+        assert Fraction(float(row[0])) >= Fraction(l1 / 2.0 * (1.0 - 1e-15)) + off
+        assert float(row[0]) <= l1 / 2.0 * (1.0 + 1e-9) + 8.0 * 2.0**-53
+
+
+def test_ranges_too_wide_for_radii_are_refused() -> None:
+    for wide in (1e307, 1.7e308):
+        with pytest.raises(InvalidArgumentError, match=r"too much for radii .* rescale"):
+            estimate_mdp(
+                [0], [0], [0.0], [0], n_states=1, n_actions=1, reward_range=(-wide / 2, wide / 2)
+            )
 
 
 def test_radii_shrink_with_visits() -> None:

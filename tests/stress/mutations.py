@@ -87,6 +87,7 @@ PLANNING = ("exact/test_planning.py", "abstract/test_value.py")
 VALUE = ("abstract/test_value.py", "verify")
 APPROXIMATE = ("bounds/test_index_side.py",)
 CHECKER = ("verify",)
+SIZES = ("verify/test_sizes.py",)
 TABULAR = ("wrappers/test_tabular.py", "wrappers")
 ENCODERS = ("encoders",)
 CHAINS = ("model/test_chains.py", "prove/test_under_policy.py")
@@ -557,7 +558,7 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "chains: rounding does not reach upper backups",
-        "return np.asarray(self.gamma * self.starts.diameter * off * ROUNDED_UP)",
+        "return np.where(is_moved, farthest * off * ROUNDED_UP + TINY, 0.0)",
         "return np.zeros(off.shape)",
         CHAINS,
     ),
@@ -612,6 +613,91 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 )
 
 CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    # -- the ends of what floats are -----------------------------------------------------------
+    (
+        "sizes: a correction that is read nowhere makes the grain coarse",
+        "read = spans[corrections < spans * (1.0 + 4.0 * EPS)]",
+        "read = np.append(spans, corrections)",
+        SIZES,
+    ),
+    (
+        "sizes: any share of the diameter is rounding",
+        "    return min(rounded, Fraction(CONFIRMED) * limit)",
+        "    return Fraction(CONFIRMED) * limit",
+        SIZES,
+    ),
+    (
+        "sizes: pairs may be open by more than rounding",
+        "if not missing[worst] <= room:",
+        "if not missing[worst] <= CONFIRMED * float(limit):",
+        SIZES,
+    ),
+    (
+        "sizes: corrections may be open by more than rounding",
+        "if missing > max(room, Fraction(0)):",
+        "if missing > max(room, Fraction(1, 10**9)):",
+        SIZES,
+    ),
+    (
+        "sizes: radii are left open",
+        "        if entries <= FEW:",
+        "        if entries < 0:",
+        SIZES,
+    ),
+    (
+        "sizes: radii left open are not told",
+        "        if radii.rows.size:\n            radii = self._decide_radii(level, radii)\n",
+        "",
+        SIZES,
+    ),
+    (
+        "sizes: what is remembered has no remark",
+        "            self._remarks += known.remarks\n",
+        "",
+        SIZES,
+    ),
+    (
+        "sizes: starts may underflow",
+        "            UNDERFLOW if self.diameter > 0.0 else 0.0,\n            below,",
+        "            0.0,\n            below,",
+        SIZES,
+    ),
+    (
+        "sizes: a metric of any size is checked",
+        "if limit > LARGEST or 0 < limit < SMALLEST:",
+        "if limit > LARGEST:",
+        SIZES,
+    ),
+    (
+        "sizes: no specks in a cheap coupling",
+        "                    more += specks * kappa\n                    if free",
+        "                    if free",
+        SIZES,
+    ),
+    (
+        "sizes: specks are carried nowhere, below",
+        "                more += specks * kappa\n                if not is_low:",
+        "                if not is_low:",
+        SIZES,
+    ),
+    (
+        "sizes: specks are carried for certain, above",
+        "less = max(0.0, less - specks * kappa)",
+        "less = less + specks * kappa",
+        SIZES,
+    ),
+    (
+        "sizes: specks must be carried, below",
+        "free + specks if is_low else 0.0",
+        "free if is_low else 0.0",
+        SIZES,
+    ),
+    (
+        "sizes: radii rounded up to 1 leave nothing",
+        "most[a, col] = (base + gamma * (8.0 * U * kappa)) * up + TINY",
+        "most[a, col] = base * (1.0 + 2.0 * U)",
+        SIZES,
+    ),
     # -- clusters ------------------------------------------------------------------------------
     (
         "scope: pairs at the threshold are apart",
@@ -932,9 +1018,33 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "value: what is kept below random actions",
-        "gain = (optimal[1] if own >= random else low) - random",
-        "gain = optimal[1] - random",
+        "gain = (best if own >= random else low) - random",
+        "gain = best - random",
         CHECKER,
+    ),
+    (
+        "value: what rounding leaves open of a start loss is wrong",
+        "is_open = best[0] - own[1] <= value.start_loss",
+        "is_open = False",
+        ("verify/test_value.py",),
+    ),
+    (
+        "value: what rounding leaves open of a share is wrong",
+        "is_open = value.kept <= min(most, 1.0)",
+        "is_open = False",
+        ("verify/test_value.py",),
+    ),
+    (
+        "value: any start loss is open",
+        "is_open = best[0] - own[1] <= value.start_loss",
+        "is_open = True",
+        ("verify/test_value.py",),
+    ),
+    (
+        "value: any share is open",
+        "is_open = value.kept <= min(most, 1.0)",
+        "is_open = True",
+        ("verify/test_value.py",),
     ),
     (
         "value: exactly what is kept below random actions",
@@ -1485,6 +1595,18 @@ LEARNED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 )
 
 REST: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "estimation: frequencies are not rounded",
+        "l1 / 2.0 * (1.0 + 1e-12) + 4.0 * EPS, 1.0)",
+        "l1 / 2.0 * (1.0 + 1e-12), 1.0)",
+        ("model/test_estimation.py",),
+    ),
+    (
+        "estimation: ranges of any width",
+        "    if high - low > WIDEST:",
+        "    if high < low:",
+        ("model/test_estimation.py",),
+    ),
     (
         "estimation: Hoeffding without log 2",
         "hoeffding = width * np.sqrt((np.log(2.0) - log_part) / (2.0 * n))",

@@ -31,7 +31,14 @@ def fractions(values: npt.NDArray[np.float64]) -> list[Fraction]:
 
 
 def transport_exact(cost: Table, a: Sequence[Number], b: Sequence[Number]) -> Fraction:
-    """The exact least cost of moving a/sum(a) to b/sum(b); costs are non-negative.
+    """The exact least cost of moving a/sum(a) to b/sum(b); costs are non-negative."""
+    return plan_exact(cost, a, b)[0]
+
+
+def plan_exact(
+    cost: Table, a: Sequence[Number], b: Sequence[Number]
+) -> tuple[Fraction, dict[tuple[int, int], Fraction]]:
+    """The same, and what is moved from where to where.
 
     Successive shortest paths in whole numbers. The result is checked before it is returned:
     the flow has the marginals, the potentials are feasible, and both have the same value.
@@ -47,8 +54,12 @@ def transport_exact(cost: Table, a: Sequence[Number], b: Sequence[Number]) -> Fr
     flat, cost_unit = _whole([Fraction(cost[i][j]) for i in rows for j in cols])
     m, n = len(rows), len(cols)
     c = [flat[i * n : (i + 1) * n] for i in range(m)]
-    value = _least_cost(c, supply[:m], supply[m:])
-    return Fraction(value, mass_unit * cost_unit) / (total_a * total_b)
+    value, flow = _least_cost(c, supply[:m], supply[m:])
+    whole = mass_unit * total_a * total_b
+    plan = {
+        (rows[i], cols[j]): flow[i][j] / whole for i in range(m) for j in range(n) if flow[i][j]
+    }
+    return Fraction(value, cost_unit) / whole, plan
 
 
 def _whole(numbers: list[Fraction]) -> tuple[list[int], int]:
@@ -56,7 +67,9 @@ def _whole(numbers: list[Fraction]) -> tuple[list[int], int]:
     return [x.numerator * (unit // x.denominator) for x in numbers], unit
 
 
-def _least_cost(c: list[list[int]], supply: list[int], demand: list[int]) -> int:
+def _least_cost(
+    c: list[list[int]], supply: list[int], demand: list[int]
+) -> tuple[int, list[list[int]]]:
     m, n = len(supply), len(demand)
     left, room = list(supply), list(demand)
     flow = [[0] * n for _ in range(m)]
@@ -116,7 +129,7 @@ def _least_cost(c: list[list[int]], supply: list[int], demand: list[int]) -> int
     assert all(sum(line[j] for line in flow) == demand[j] for j in range(n))
     assert min(map(min, flow)) >= 0
     assert primal == dual
-    return primal
+    return primal, flow
 
 
 def transport_lp(
@@ -260,6 +273,57 @@ def compared_metric(
                 found = compared_pair(mdp, gamma, old, s, t, relation=relation, apart=apart)
                 table[s, t] = table[t, s] = float(found)
     return table
+
+
+def metric_exact(
+    mdp: TabularMDP,
+    gamma: float,
+    guess: Table,
+    relation: str = "plain",
+    apart: float | None = None,
+    *,
+    rounds: int = 30,
+) -> list[list[Fraction]]:
+    """The metric itself, in fractions: T d = d holds exactly, and T has one fixed point.
+
+    From any guess, though a good one saves rounds: the actions and plans that are best under it
+    make a system of linear equations, whose solution is the next.
+    """
+    n, g = mdp.n_states, Fraction(gamma)
+    table = [[Fraction(float(guess[min(s, t)][max(s, t)])) for t in range(n)] for s in range(n)]
+    pairs = [(s, t) for s in range(n) for t in range(s + 1, n)]
+    at = {pair: k for k, pair in enumerate(pairs)}
+    for _ in range(rounds):
+        system = [[Fraction(int(i == j)) for j in range(len(pairs))] for i in range(len(pairs))]
+        right = [Fraction(0)] * len(pairs)
+        for (s, t), k in at.items():
+            jobs = compared(mdp, s, t, relation)
+            if jobs is None:
+                assert apart is not None
+                right[k] = Fraction(apart)
+                continue
+            worth: dict[tuple[int, int], Fraction] = {}
+            ways = {}
+            for a, b in jobs:
+                (x, p), (y, q) = mdp.successors(s, a), mdp.successors(t, b)
+                cost = [[table[i][j] for j in y.tolist()] for i in x.tolist()]
+                gap = abs(Fraction(float(mdp.rewards[s, a])) - Fraction(float(mdp.rewards[t, b])))
+                moved, plan = plan_exact(cost, p.tolist(), q.tolist())
+                worth[a, b] = gap + g * moved
+                ways[a, b] = gap, {(int(x[i]), int(y[j])): mass for (i, j), mass in plan.items()}
+            best = hausdorff(worth)
+            chosen = next(job for job in jobs if worth[job] == best)
+            right[k], plan = ways[chosen]
+            for (i, j), mass in plan.items():
+                if i != j:
+                    system[k][at[min(i, j), max(i, j)]] -= g * mass
+        found = _eliminate(system, right)
+        table = [[Fraction(0)] * n for _ in range(n)]
+        for (s, t), k in at.items():
+            table[s][t] = table[t][s] = found[k]
+        if backup_exact(mdp, gamma, table, relation, apart) == table:
+            return table
+    raise AssertionError("the exact metric was not found; another guess may help")
 
 
 def check_inequalities(
