@@ -32,7 +32,8 @@ from bisim_abstract import (
     write_model,
     write_report,
 )
-from bisim_abstract._app.runs import Config, Run
+from bisim_abstract._app.config import Config
+from bisim_abstract._app.runs import Run
 from bisim_abstract._app.sources import Source, kind_of
 from bisim_abstract._base import atomic, memory, npz, tarball
 from bisim_abstract._base.atomic import remove_unfinished, replacing, write_json

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, estimate_mdp, read_model
-from bisim_abstract._app.runs import Config, Training
+from bisim_abstract._app.config import Config, Training
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base.tarball import read_tarball, write_tarball
 from bisim_abstract._model.umb import write_umb

@@ -41,7 +41,8 @@ import numpy as np
 from rich.console import Console
 
 from bisim_abstract import Certificate, TabularMDP, verify
-from bisim_abstract._app.runs import Config, Run, plain
+from bisim_abstract._app.config import Config
+from bisim_abstract._app.runs import Run, plain
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base.atomic import write_json
 from bisim_abstract._base.npz import read_npz
