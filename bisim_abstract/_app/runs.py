@@ -564,9 +564,8 @@ class Run:
             lambda found: judge(found).sentence,
             why=why,
             made_from=parts if rival is None else [*parts, FIRST],
+            scratch=self.folder / checkpoint,
         )
-        # Only now: a kill before loses nothing.
-        (self.folder / checkpoint).unlink(missing_ok=True)
         _check_bond(self.folder / name, found, mdp, self.config)
         return found
 
@@ -593,9 +592,12 @@ class Run:
         *,
         why: str = "",
         made_from: Iterable[str],
+        scratch: Path | None = None,
     ) -> Any:
         path = self.folder / name
         if self.files.is_current(name):
+            if scratch is not None:  # of a run that was killed right before it removed that
+                scratch.unlink(missing_ok=True)
             found = load(path)
             self._told(Done(stage, detail(found), 0.0, False))
             return found
@@ -603,6 +605,8 @@ class Run:
         staged = self.files.staged(name)
         compiled = work(staged)  # says how long that was
         self.files.land(name, staged, made_from=made_from)
+        if scratch is not None:  # only now: a kill before loses nothing
+            scratch.unlink(missing_ok=True)
         # Read back though it is new: later stages see what a resumed run would see.
         found = load(path)
         self._end(stage, detail(found), begin, compiled)
