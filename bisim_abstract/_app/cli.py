@@ -560,7 +560,7 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
 
 def _report(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._app.config import versions
-    from bisim_abstract._app.manifest import NAMES, check_run_of
+    from bisim_abstract._app.manifest import ALWAYS_ANEW, NAMES, check_run_of
     from bisim_abstract._app.report import write_report
     from bisim_abstract._app.runs import (
         embedding_quality,
@@ -578,7 +578,7 @@ def _report(options: argparse.Namespace, out: Out) -> int:
 
     _check_target(options.out)
     check_int("learn", options.learn, low=0)
-    saved, record = None, {"versions": versions()}
+    saved, record, bonds = None, {"versions": versions()}, None
     commands = ["bisim-abstract " + _quoted(options.words)]
     if options.certificate is None:
         saved = _saved_run(options)
@@ -588,7 +588,8 @@ def _report(options: argparse.Namespace, out: Out) -> int:
                 f"{options.source} is the directory of a run with its own curves and encoder: drop "
                 "--learn and --encoder"
             )
-        record = run_record(saved.manifest, NAMES)
+        record = run_record(saved.manifest.folder)
+        bonds = saved.manifest.bonds(*(set(NAMES) - set(ALWAYS_ANEW)))
         commands = run_commands(Path(options.source), saved.config)
     else:
         check_run_of(options.source, options.certificate)
@@ -622,6 +623,7 @@ def _report(options: argparse.Namespace, out: Out) -> int:
         quality=embedding_quality(mdp, certificate, encoder, seed=options.seed),
         title=options.title if saved is None or options.title else saved.config.title,
         record=record,
+        bonds=bonds,
         commands=commands,
     )
     judged = judge(certificate, found)

@@ -292,7 +292,8 @@ class Manifest:
         Args:
             names: Those of the files that count, if they are listed.
         """
-        found = {name: self.files[name].sha256 for name in names if name in self.files}
+        wanted = [name for name in NAMES if name in names and name in self.files]
+        found = {name: self.files[name].sha256 for name in wanted}
         return {"settings": self.settings} | found
 
 

@@ -431,7 +431,8 @@ class Run:
             embedding=encoder,
             quality=embedding_quality(mdp, certificate, encoder, seed=config.seed),
             title=config.title,
-            record={"encoder": str(use)} | run_record(self.files, parts),
+            record={"encoder": str(use)} | run_record(self.folder),
+            bonds=self.files.bonds(*parts),
             commands=run_commands(self.folder, config),
         )
         self.files.land(REPORT, staged, made_from=parts)
@@ -723,17 +724,14 @@ def _read_json(path: Path, parse: Callable[[Any], Any]) -> Any:
         ) from error
 
 
-def run_record(manifest: Manifest, names: Iterable[str]) -> dict[str, Any]:
-    """What a page says of a run: what it was computed from, the settings, the versions.
+def run_record(folder: Path) -> dict[str, Any]:
+    """What a page says of a run: the settings and the versions.
 
     Args:
-        manifest: That of the run.
-        names: Files whose contents are on the page.
+        folder: Where it is.
     """
-    document: dict[str, Any] = json.loads(read_regular(manifest.folder / CONFIG))
-    held = [name for name in ("config", "versions") if name in document]
-    bonds = {"computed from (SHA-256)": manifest.bonds(*names)}
-    return bonds | {name: document[name] for name in held}
+    document: dict[str, Any] = json.loads(read_regular(folder / CONFIG))
+    return {name: document[name] for name in ("config", "versions") if name in document}
 
 
 def run_commands(folder: Path, config: Config) -> list[str]:

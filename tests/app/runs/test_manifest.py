@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -96,6 +97,11 @@ def test_the_page_says_what_it_was_computed_from(finished: RunResult) -> None:
     assert config().digest in page
     assert finished.certificate.fingerprint in page
     assert f"bisim-abstract verify {finished.folder}" in page
+    short = f"certificate.npz {files['certificate.npz'].sha256[:12]}…"
+    told = re.search(r'<p class="times" id="bonds">(.*?)</p>', page)
+    assert told is not None
+    assert told[1].startswith(f"Computed from settings {config().digest[:12]}…, config.json ")
+    assert short in told[1]
 
 
 EDITS: dict[str, Callable[[Any], None]] = {
