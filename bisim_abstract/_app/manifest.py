@@ -272,7 +272,13 @@ class Manifest:
                 if is_there:
                     yield f"{path} was not written by the run in {self.folder}; take it away"
                 continue
-            if name == CONFIG and (not is_there or file_digest(path) != self.files[name].sha256):
+            found = None if is_resumed else self.path_of(name)
+            if found is not None and found != path:
+                yield (
+                    f"the run in {self.folder} was stopped while {name} was written; go on with it "
+                    f"by bisim-abstract run --resume {self.folder}"
+                )
+            elif name == CONFIG and (not is_there or file_digest(path) != self.files[name].sha256):
                 what = "is not as the run wrote it" if is_there else "is missing"
                 yield (
                     f"{path} {what}: put it back as it was; for other settings begin a new run in "

@@ -345,7 +345,11 @@ class Run:
                 f"{self.folder} is not empty and holds no run; give another directory"
             )
         manifest = Manifest.load(self.folder)
-        if stored_config(manifest).digest != self.config.digest:
+        ours, theirs = (
+            json.loads(json.dumps(each.header()["config"]))
+            for each in (self.config, stored_config(manifest))
+        )
+        if ours != theirs:
             raise InvalidArgumentError(
                 f"{self.folder} holds a run with other settings; give another directory, or "
                 "resume that one"

@@ -564,7 +564,8 @@ def prepare_run(shared: Path) -> tuple[st.SearchStrategy[Case], Run]:
             if path.exists():
                 digest = hashlib.sha256(path.read_bytes()).hexdigest()
                 assert digest == manifest.files[name].sha256, f"{name} is not what is listed"
-        assert found.config.digest == manifest.settings, "other settings"
+        settings = json.loads((folder / "config.json").read_bytes())["config"]
+        assert value_digest(settings) == manifest.settings, "other settings"
         assert found.certificate.fingerprint == found.mdp.fingerprint, "of another model"
         assert found.certificate.gamma == found.config.gamma, "of another discount"
         return True

@@ -22,6 +22,7 @@ from bisim_abstract._app.manifest import (
     MANIFEST,
     NAMES,
     STAGED,
+    Entry,
     Manifest,
     file_digest,
     value_digest,
@@ -30,7 +31,7 @@ from bisim_abstract._app.runs import Done, Run, RunResult, read_run
 from bisim_abstract._base.lock import locked
 from bisim_abstract.errors import FileFormatError
 from tests.support.certificates import same_certificate
-from tests.support.runs import FILES, ROOMS, config, put, rewritten, sealed, small
+from tests.support.runs import FILES, ROOMS, config, drop, put, rewritten, sealed, small
 
 LISTED = sorted(FILES - {MANIFEST})
 
@@ -207,6 +208,23 @@ def test_certificates_from_elsewhere(
     assert Run.resume(folder)().certificate.tau == 1.0
 
 
+def test_settings_are_compared_by_value(folder: Path) -> None:
+    assert Run(folder, config(certify={"tau": 1}))().certificate.tau == 1.0
+
+
+def test_settings_that_a_later_version_knows(folder: Path) -> None:
+    """A run that was begun without them goes on."""
+    rewritten(folder / "config.json", drop("config", "source", "goal"))
+    sealed(folder)
+    assert Run.resume(folder)().verification.is_valid
+    rewritten(folder / "config.json", put("config", "seed", value=3))
+    held = Manifest.load(folder)
+    held.files["config.json"] = Entry(file_digest(folder / "config.json"))
+    held.save()
+    with pytest.raises(FileFormatError, match=r"holds other settings than manifest\.json states"):
+        Run.resume(folder)
+
+
 def test_own_files_of_people_are_left_alone(folder: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     assert read_run(folder).certificate.is_certified
@@ -300,7 +318,9 @@ def test_a_file_that_is_listed_and_not_yet_named_is_taken(
     mark = (folder / name).read_bytes(), (folder / name).stat().st_ino
     (folder / name).rename(folder / f"{STAGED}{name}")
     (folder / f"{STAGED}curves.json").write_bytes(b"half, and not listed")
-    assert code_and_sentence(capsys, "verify", str(folder))[0] == 2  # it is not there yet
+    code, err = code_and_sentence(capsys, "verify", str(folder))
+    assert code == 2
+    assert f"was stopped while {name} was written; go on with it by bisim-abstract run" in err
     found = Run.resume(folder)()
     assert all(not done.is_new for done in found.stages if done.stage in ("certify", "compare"))
     if name != "report.html":
