@@ -17,7 +17,8 @@ from rich.console import Console
 
 from bisim_abstract import InvalidArgumentError, abstract_env
 from bisim_abstract._abstract.value import amount_text, share_text
-from bisim_abstract._app.runs import Begun, Config, Done, Run, Training
+from bisim_abstract._app.config import Config, Training
+from bisim_abstract._app.runs import Begun, Done, Run
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base.jit import watching
 from bisim_abstract._base.text import seconds_text

@@ -26,7 +26,8 @@ from bisim_abstract._base import starting
 from bisim_abstract._version import __version__
 
 if TYPE_CHECKING:
-    from bisim_abstract._app.runs import Begun, Config, Done, Training
+    from bisim_abstract._app.config import Config, Training
+    from bisim_abstract._app.runs import Begun, Done, SavedRun
     from bisim_abstract._app.sources import Source
     from bisim_abstract._base.resources import Resources
     from bisim_abstract._base.types import Progress, ProgressCallback
@@ -50,6 +51,12 @@ EXAMPLES = """examples:
   bisim-abstract verify FrozenLake-v1 lake.npz --env-arg map_name=8x8
 """
 STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33"}  # as terminals number them
+# Options that say how a source is read.
+READING = (
+    *("env_arg", "backgrounds", "terminal", "reachable_only", "action_masks", "max_states"),
+    *("const", "reward", "goal", "actions"),
+)
+OR_RUN = "a certificate's file; none if SOURCE is the directory of a run, which has its own"
 TRAINING = ("kind", "steps", "dim", "transitions", "experience", "same_action")
 
 
@@ -409,14 +416,20 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
 
 
 def _verify(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._app.manifest import check_run_of
     from bisim_abstract._base.text import counted, seconds_text
     from bisim_abstract._certificate.certificate import Certificate
     from bisim_abstract._certificate.verdict import judge
     from bisim_abstract._verify.verify import verify
 
-    with _in_order(options):
-        source, certificate = _source(options), Certificate.load(options.certificate)
-        mdp = source.model(callback=out.callback)
+    if options.certificate is None:
+        saved = _saved_run(options)
+        mdp, certificate = saved.mdp, saved.certificate
+    else:
+        check_run_of(options.source, options.certificate)
+        with _in_order(options):
+            source, certificate = _source(options), Certificate.load(options.certificate)
+            mdp = source.model(callback=out.callback)
     begin = time.perf_counter()
     found = verify(
         mdp,
@@ -454,7 +467,10 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
         *([("remark", found.remark)] if found.remark else []),
         ("verdict", judged.sentence),
     ]
-    title = f"{found.verdict}: {options.certificate} against {options.source}"
+    what = f"{options.certificate} against {options.source}"
+    if options.certificate is None:
+        what = f"the run in {options.source}"
+    title = f"{found.verdict}: {what}"
     out.finish(result, rows, title, colour=judged.colour)
     return OK if found.is_valid else REJECTED
 
@@ -491,6 +507,7 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
     import numpy as np
 
     from bisim_abstract._abstract.aggregate import value_loss
+    from bisim_abstract._app.manifest import check_run_of
     from bisim_abstract._base.npz import write_npz
     from bisim_abstract._certificate.certificate import Certificate
     from bisim_abstract._exact.planning import value_iteration
@@ -503,6 +520,8 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
     if options.tau is not None and options.certificate is None:
         raise InvalidArgumentError("--tau goes with a certificate: give SOURCE CERTIFICATE --tau X")
     certificate: Certificate | None = None
+    if options.certificate is not None:
+        check_run_of(options.source, options.certificate)
     with _in_order(options):
         source = _source(options)
         if options.certificate is not None:
@@ -542,8 +561,15 @@ def _solve(options: argparse.Namespace, out: Out) -> int:
 
 
 def _report(options: argparse.Namespace, out: Out) -> int:
+    from bisim_abstract._app.config import versions
+    from bisim_abstract._app.manifest import ALWAYS_ANEW, NAMES, check_run_of
     from bisim_abstract._app.report import write_report
-    from bisim_abstract._app.runs import embedding_quality, learning_curves, versions
+    from bisim_abstract._app.runs import (
+        embedding_quality,
+        learning_curves,
+        run_commands,
+        run_record,
+    )
     from bisim_abstract._app.state_map import state_map
     from bisim_abstract._base.checks import check_int
     from bisim_abstract._certificate.certificate import Certificate
@@ -553,21 +579,38 @@ def _report(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract.errors import InvalidArgumentError
 
     _check_target(options.out)
-    with _in_order(options):
-        source, certificate = _source(options), Certificate.load(options.certificate)
-        if check_int("learn", options.learn, low=0) and not source.can_be_abstracted:
+    check_int("learn", options.learn, low=0)
+    saved, record, bonds = None, {"versions": versions()}, None
+    commands = ["bisim-abstract " + _quoted(options.words)]
+    if options.certificate is None:
+        saved = _saved_run(options)
+        mdp, certificate, encoder = saved.mdp, saved.certificate, saved.encoder
+        if options.learn or options.encoder is not None:
             raise InvalidArgumentError(
-                f"--learn needs an environment with ends of episodes; {source.name} is none"
+                f"{options.source} is the directory of a run with its own curves and encoder: drop "
+                "--learn and --encoder"
             )
-        mdp = source.model(callback=out.callback)
-    if certificate.fingerprint != mdp.fingerprint:
-        raise InvalidArgumentError(f"{options.certificate} is of another model")
-    encoder = _encoder(options, mdp.n_states)
+        record = run_record(saved.manifest.folder)
+        bonds = saved.manifest.bonds(*(set(NAMES) - set(ALWAYS_ANEW)))
+        commands = run_commands(Path(options.source), saved.config)
+    else:
+        check_run_of(options.source, options.certificate)
+        with _in_order(options):
+            source, certificate = _source(options), Certificate.load(options.certificate)
+            if options.learn and not source.can_be_abstracted:
+                raise InvalidArgumentError(
+                    f"--learn needs an environment with ends of episodes; {source.name} is none"
+                )
+            mdp = source.model(callback=out.callback)
+        if certificate.fingerprint != mdp.fingerprint:
+            raise InvalidArgumentError(f"{options.certificate} is of another model")
+        encoder = _encoder(options, mdp.n_states)
     found = verify(mdp, certificate, resources=_resources(options), callback=out.callback)
-    rows = []
-    if certificate.tau is not None and found.is_valid:
+    rows, curves = [], []
+    if saved is not None and found.is_valid:
+        rows, curves = saved.comparison, saved.curves
+    elif certificate.tau is not None and found.is_valid:
         rows = compare_abstractions(mdp, certificate, embedding=encoder, seed=options.seed)
-    curves = []
     if options.learn and found.is_valid and certificate.is_certified:
         curves = learning_curves(source, mdp, certificate, steps=options.learn)
     write_report(
@@ -580,9 +623,10 @@ def _report(options: argparse.Namespace, out: Out) -> int:
         curves=curves,
         embedding=encoder,
         quality=embedding_quality(mdp, certificate, encoder, seed=options.seed),
-        title=options.title,
-        record={"versions": versions()},
-        commands=["bisim-abstract " + _quoted(options.words)],
+        title=options.title if saved is None or options.title else saved.config.title,
+        record=record,
+        bonds=bonds,
+        commands=commands,
     )
     judged = judge(certificate, found)
     result = _described(certificate) | {"file": options.out, "verdict": judged.sentence}
@@ -644,14 +688,15 @@ def _export(options: argparse.Namespace, out: Out) -> int:
 
 def _model_and_certificate(options: argparse.Namespace, out: Out) -> tuple[Any, Certificate]:
     """Those of a run, or a certificate's file with the model that is named beside it."""
-    from bisim_abstract._app.runs import CERTIFICATE, Config
+    from bisim_abstract._app.manifest import check_run_of
+    from bisim_abstract._app.runs import read_run
     from bisim_abstract._app.sources import kind_of
     from bisim_abstract._certificate.certificate import Certificate
-    from bisim_abstract._model.mdp import TabularMDP
     from bisim_abstract.errors import BisimError, InvalidArgumentError
 
     folder = Path(options.certificate)
     if not folder.is_dir():
+        check_run_of(folder)
         try:
             certificate = Certificate.load(options.certificate)
         except (OSError, BisimError) as error:
@@ -668,15 +713,32 @@ def _model_and_certificate(options: argparse.Namespace, out: Out) -> tuple[Any, 
         return _source(options).model(callback=out.callback), certificate
     if options.source is not None:
         raise InvalidArgumentError(f"{folder} is a directory with its own model: drop --model")
-    if not (folder / "config.json").is_file():
-        raise InvalidArgumentError(f"{folder} holds no run: there is no {folder / 'config.json'}")
-    Config.load(folder / "config.json")
-    if not (folder / CERTIFICATE).is_file():
+    saved = read_run(folder)
+    return saved.mdp, saved.certificate
+
+
+def _saved_run(options: argparse.Namespace) -> SavedRun:
+    """The run of a directory that stands where a source would, and has all of its own."""
+    from bisim_abstract._app.runs import read_run
+    from bisim_abstract.errors import InvalidArgumentError
+
+    name, folder = options.name, Path(options.source)
+    if not folder.is_dir():
         raise InvalidArgumentError(
-            f"the run in {folder} has no certificate yet: go on with it by bisim-abstract run "
-            f"--resume {folder}"
+            f"{name} takes SOURCE and CERTIFICATE, or the directory of a run, got {folder} alone; "
+            f"see bisim-abstract {name} --help"
         )
-    return TabularMDP.load(folder / "mdp.npz"), Certificate.load(folder / CERTIFICATE)
+    plain = vars(_parser().parse_args([name, options.source]))
+    other = [
+        flag
+        for flag, key in ((f"--{key.replace('_', '-')}", key) for key in READING)
+        if getattr(options, key) != plain[key]
+    ]
+    if other:
+        raise InvalidArgumentError(
+            f"{folder} is the directory of a run with its own model: drop {', '.join(other)}"
+        )
+    return read_run(folder)
 
 
 def _run(options: argparse.Namespace, out: Out) -> int:
@@ -717,7 +779,10 @@ def _run(options: argparse.Namespace, out: Out) -> int:
     try:
         found = run()
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"go on with bisim-abstract run --resume {run.folder}") from None
+        how = f"go on with bisim-abstract run --resume {run.folder}"
+        if run.manifest is None:
+            how = "nothing is kept yet; give the same command again"
+        raise KeyboardInterrupt(how) from None
     result = {
         **_described(found.certificate),
         "is_valid": found.verification.is_valid,
@@ -886,7 +951,7 @@ def _constant_value(text: str) -> bool | int | float | str:
 
 
 def _training(options: argparse.Namespace, *, when: str = "always") -> Training:
-    from bisim_abstract._app.runs import Training
+    from bisim_abstract._app.config import Training
 
     return Training(**_given_training(options), when=when)
 
@@ -913,7 +978,7 @@ def _wanted_training(options: argparse.Namespace) -> Training | None:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    from bisim_abstract._app.runs import Config
+    from bisim_abstract._app.config import Config
 
     source = _source(options)
     return Config(
@@ -1089,7 +1154,7 @@ def _parser() -> _Parser:
 
     command = add("verify", _verify, "check a certificate, by code that did not make it")
     _add_source(command)
-    _add_certificate(command)
+    _add_certificate(command, OR_RUN)
     command.add_argument(
         "--mode", choices=("float", "exact", "sampled"), default="float", help="arithmetic"
     )
@@ -1122,7 +1187,7 @@ def _parser() -> _Parser:
 
     command = add("solve", _solve, "plan: optimal values, or a policy by way of a certificate")
     _add_source(command)
-    _add_certificate(command, is_optional=True)
+    _add_certificate(command, "plan on its clusters instead")
     command.add_argument("--gamma", type=float, help="discount (0.9, or the certificate's)")
     command.add_argument("--tau", type=float, help="threshold (the certificate's own)")
     command.add_argument("-o", "--out", metavar="FILE", help="write policy and value bounds (.npz)")
@@ -1131,7 +1196,7 @@ def _parser() -> _Parser:
 
     command = add("report", _report, "write the HTML report of a certificate")
     _add_source(command)
-    _add_certificate(command)
+    _add_certificate(command, OR_RUN)
     command.add_argument("--encoder", metavar="FILE", help="a trained encoder, to show")
     _add_learn(command, default=0)
     _add_out(command, "FILE", "report.html")
@@ -1272,13 +1337,8 @@ def _add_model_file(command: Any) -> None:
     )
 
 
-def _add_certificate(command: Any, *, is_optional: bool = False) -> None:
-    command.add_argument(
-        "certificate",
-        metavar="CERTIFICATE",
-        nargs="?" if is_optional else None,
-        help="plan on its clusters instead" if is_optional else "a certificate's file",
-    )
+def _add_certificate(command: Any, text: str) -> None:
+    command.add_argument("certificate", metavar="CERTIFICATE", nargs="?", help=text)
 
 
 def _add_gamma(command: Any) -> None:

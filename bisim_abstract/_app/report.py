@@ -86,6 +86,7 @@ def write_report(
     quality: EmbeddingQuality | None = None,
     title: str | None = None,
     record: Mapping[str, Any] | None = None,
+    bonds: Mapping[str, str] | None = None,
     commands: Sequence[str] = (),
     callback: ProgressCallback | None = None,
     progress: bool = False,
@@ -108,6 +109,7 @@ def write_report(
         quality: What `evaluate_embedding` found of it.
         title: Heading; by default the environment's name.
         record: Settings, seeds and the like, to be listed.
+        bonds: SHA-256 of settings and files that the page is computed from, by name.
         commands: Command lines that make this report again.
         callback: Called after every threshold that is evaluated for it, which takes longest.
         progress: Show a line of progress, on a terminal, in a notebook or in a log.
@@ -142,7 +144,10 @@ def write_report(
         page = _Page(certificate, mdp, *parts, report)
     # These come from files that may be anybody's: a page is read as it is written.
     lines = tuple(plain_text(str(line)) for line in commands)
-    text = page.render(plain_text(_title(title, mdp)), plain_values(record), lines)
+    told = dict(plain_values(record or {}))
+    if bonds:
+        told = {"computed from (SHA-256)": plain_values(bonds)} | told
+    text = page.render(plain_text(_title(title, mdp)), told, lines, plain_values(bonds or {}))
     target = Path(path)
     with replacing(target) as file:
         # A lone surrogate in somebody's metadata is no reason to fail.
@@ -208,7 +213,13 @@ class _Page:
 
     # -- the page --------------------------------------------------------------------------
 
-    def render(self, title: str, record: Mapping[str, Any] | None, commands: Sequence[str]) -> str:
+    def render(
+        self,
+        title: str,
+        record: Mapping[str, Any] | None,
+        commands: Sequence[str],
+        bonds: Mapping[str, str],
+    ) -> str:
         """The whole file."""
         check, checked = self.check()
         tiles = list(self.tiles())
@@ -224,7 +235,7 @@ class _Page:
             conditions=_text(self.conditions()),
             check=check,
             checked=_text(checked),
-            times=self.times(),
+            times=self.times() + _bonds(bonds),
             leading=_tiles(self.leading()),
             columns="4" if len(tiles) <= 8 else "5",  # two rows, both nearly full
             tiles=_tiles(tiles),
@@ -813,6 +824,14 @@ def _tiles(tiles: Iterable[tuple[str, str]]) -> str:
         f'<div class="tile"><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>'
         for name, value in tiles
     )
+
+
+def _bonds(bonds: Mapping[str, str]) -> str:
+    """What the verdict was computed from, as a paragraph; the record has all digits."""
+    if not bonds:
+        return ""
+    text = ", ".join(f"{name} {digest[:12]}…" for name, digest in bonds.items())
+    return f'<p class="times" id="bonds">Computed from {_text(text)} (SHA-256)</p>'
 
 
 def _commands(commands: Sequence[str]) -> str:

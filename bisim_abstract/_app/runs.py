@@ -1,19 +1,19 @@
 """Runs: the whole chain in one directory, from a source to a report, stage by stage.
 
 Every stage leaves a file, written whole or not at all, and reads only files of stages before
-it: a run that was interrupted goes on where it stopped, and ends as it would have.
+it: a run that was interrupted goes on where it stopped, and ends as it would have. A manifest
+binds the files together, and a lock keeps a second run out (`manifest`, `_base.lock`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from importlib import metadata
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,27 @@ import numpy as np
 
 from bisim_abstract._abstract.aggregate import ValueLoss, lift_policy
 from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._app.config import Config, Training, stored_config, versions
+from bisim_abstract._app.manifest import (
+    CERTIFICATE,
+    COMPARISON,
+    CONFIG,
+    CURVES,
+    ENCODER,
+    FIRST,
+    MANIFEST,
+    MODEL,
+    REPORT,
+    VERIFICATION,
+    Manifest,
+    is_leftover,
+)
 from bisim_abstract._app.report import write_report
 from bisim_abstract._app.sources import Source
 from bisim_abstract._app.state_map import state_map
-from bisim_abstract._base.atomic import remove_unfinished, replaceable, write_json
-from bisim_abstract._base.checks import check_choice, check_gamma, check_int
+from bisim_abstract._base.atomic import remove_unfinished, write_json
+from bisim_abstract._base.checks import check_int
+from bisim_abstract._base.lock import holder, locked
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, ProgressCallback
@@ -40,192 +56,19 @@ from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.driver import INTERRUPTED, prove
 from bisim_abstract._prove.options import Options
 from bisim_abstract._verify.verify import Verification, verify
-from bisim_abstract._version import __version__
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from bisim_abstract.encoders import Encoder
 
-FORMAT = "bisim_abstract.Run"
-VERSION = 1
-ENCODERS = ("action-max", "dbc", "mico")
 STAGES = ("extract", "train", "certify", "verify", "compare", "learn", "report")
-WHEN = ("always", "needed")  # an encoder is trained
 LEVELS = ("open", "poor", "useful")  # of verdicts, rising
-CERTIFICATE, CHECKPOINT = "certificate.npz", "checkpoint.npz"
-# Of a run that first tries to do without an encoder. Names of their own: a run that was killed
-# must not go on with the bounds of the other attempt.
-FIRST, FIRST_CHECKPOINT = "first-certificate.npz", "first-checkpoint.npz"
+# Checkpoints are not listed in manifests: they come and go, hold their own digest, and say of
+# what model and settings they are, which is looked at when one is taken up.
+CHECKPOINT, FIRST_CHECKPOINT = "checkpoint.npz", "first-checkpoint.npz"
 POINTS = 20  # of a learning curve
 MOST_FITTED = 1_000  # states up to which encoders are held against what they are trained for
 RAW_LIMIT = 20_000_000  # entries of an agent's table over raw states
-PACKAGES = ("numpy", "scipy", "numba", "gymnasium", "faiss-cpu", "torch")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How an encoder is trained.
-
-    Attributes:
-        kind: "action-max", "dbc" or "mico".
-        steps: Training steps.
-        dim: Coordinates of the embedding.
-        transitions: How many to learn from.
-        experience: "model" draws them from the model, uniformly over states; "steps" takes
-            them from random steps of the environment.
-        same_action: Whether DBC and MICo compare equal actions only.
-        when: "always", or "needed" to train only if the certificate that is found without an
-            encoder leaves something to be wished for that a better proposal might give.
-    """
-
-    kind: str = "action-max"
-    steps: int = 5_000
-    dim: int = 8
-    transitions: int = 100_000
-    experience: str = "model"
-    same_action: bool = False
-    when: str = "always"
-
-    def __post_init__(self) -> None:
-        check_choice("encoder", self.kind, ENCODERS)
-        check_int("steps", self.steps, low=1)
-        check_int("dim", self.dim, low=1)
-        check_int("transitions", self.transitions, low=1)
-        check_choice("experience", self.experience, ("model", "steps"))
-        check_choice("when", self.when, WHEN)
-        if type(self.same_action) is not bool:
-            raise InvalidArgumentError(
-                f"same_action must be true or false, got {self.same_action!r}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Everything that decides what a run does.
-
-    Attributes:
-        source: Where the model comes from.
-        gamma: The discount.
-        training: How to train an encoder, and when; None for never.
-        certify: Goal, budgets and options of the method by name, as `Options.named` reads them.
-        learn: Steps of the agents whose learning curves are drawn; 0 for none.
-        learn_seeds: Number of agents of each kind.
-        seed: Of everything.
-        title: Of the report.
-    """
-
-    source: Source
-    gamma: float = 0.9
-    training: Training | None = None
-    certify: Mapping[str, Any] = field(default_factory=dict)
-    learn: int = 0
-    learn_seeds: int = 1
-    seed: int = 0
-    title: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", check_gamma(self.gamma))
-        _ = self.options  # refuses what `certify` would refuse, before anything has been done
-        if self.title is not None and not isinstance(self.title, str):
-            raise InvalidArgumentError(f"title must be text, got {self.title!r}")
-        check_int("learn", self.learn, low=0)
-        check_int("learn_seeds", self.learn_seeds, low=1)
-        check_int("seed", self.seed, low=0)
-
-    @property
-    def options(self) -> Options:
-        """What `certify` is asked for, with the seed of the run."""
-        if not isinstance(self.certify, Mapping):
-            raise InvalidArgumentError(f"certify must hold names with values, got {self.certify!r}")
-        if "seed" in self.certify:
-            raise InvalidArgumentError("a run has one seed, for everything: not one of certify")
-        return Options.named({**self.certify, "seed": self.seed})
-
-    def header(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"format": FORMAT, "version": VERSION, "config": asdict(self)}
-
-    def words(self) -> list[str]:
-        """The arguments of `bisim-abstract run` that ask for the same."""
-        source, training = self.source, self.training
-        given: dict[str, Any] = {
-            "--env-arg": [f"{key}={json.dumps(value)}" for key, value in source.env_args.items()],
-            "--backgrounds": source.backgrounds,
-            "--terminal": source.terminal,
-            "--reachable-only": source.reachable_only,
-            "--action-masks": source.action_masks,
-            "--max-states": source.max_states,
-            "--const": [f"{name}={_constant(value)}" for name, value in source.constants.items()],
-            "--reward": list(source.reward),
-            "--goal": source.goal,
-            "--actions": None if source.actions == "names" else source.actions,
-            "--gamma": self.gamma,
-            "--train": "never" if training is None else training.when,
-        }
-        if training == Training(when="needed"):
-            del given["--train"]  # what happens without a word
-        elif training is not None:
-            given |= {
-                "--encoder": training.kind,
-                "--steps": training.steps,
-                "--dim": training.dim,
-                "--transitions": training.transitions,
-                "--experience": training.experience,
-                "--same-action": training.same_action,
-            }
-        for name, value in self.certify.items():
-            flag = "--clusters" if name == "n_clusters" else f"--{name.replace('_', '-')}"
-            given[flag] = ",".join(value) if name == "propose" else value
-        given |= {
-            "--learn": self.learn,
-            "--learn-seeds": self.learn_seeds,
-            "--seed": self.seed,
-            "--title": self.title,
-        }
-        words = [source.name]
-        for flag, value in given.items():
-            for entry in value if isinstance(value, list) else [value]:
-                if entry is True:
-                    words.append(flag)
-                elif entry is not None and entry is not False:
-                    text = str(entry)
-                    # What begins with a minus would be taken for an option.
-                    words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
-        return words
-
-    @classmethod
-    def load(cls, path: str | Path) -> Config:
-        """Read the `config.json` of a run.
-
-        Args:
-            path: The file.
-
-        Raises:
-            FileFormatError: If it is something else, or damaged.
-        """
-        text = read_regular(path)
-        try:
-            document = json.loads(text)
-            if document["format"] != FORMAT or document["version"] != VERSION:
-                raise FileFormatError(f"{path} is not the configuration of a run of this version")
-            given = document["config"]
-            training = given["training"]
-            unknown = set(given) - {entry.name for entry in fields(cls)}
-            if unknown:
-                raise FileFormatError(f"{path} holds unknown settings: {sorted(unknown)}")
-            return cls(
-                **given
-                | {
-                    "source": Source(**given["source"]),
-                    "training": None if training is None else Training(**training),
-                }
-            )
-        except InvalidArgumentError as error:
-            raise FileFormatError(f"{path} holds a bad setting: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            if isinstance(error, FileFormatError):
-                raise
-            raise FileFormatError(f"{path} is not the configuration of a run: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -445,17 +288,6 @@ def learning_curves(
     return curves
 
 
-def versions() -> dict[str, str]:
-    """Versions of what took part, by name."""
-    found = {"bisim_abstract": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
 # -- the whole chain ---------------------------------------------------------------------------
 
 
@@ -486,21 +318,10 @@ class Run:
         self.resources, self.callback = resources, callback
         self.before, self.after = before, after
         self.stages: list[Done] = []
-        path = self.folder / "config.json"
+        self.manifest: Manifest | None = None
+        self._held = ExitStack()
         check_folder(self.folder)
-        if self.folder.is_dir():
-            remove_unfinished(self.folder)  # a run that was killed at its first file has no other
-        if path.exists():
-            theirs = Config.load(path).header()["config"]
-            if json.loads(json.dumps(config.header()["config"])) != json.loads(json.dumps(theirs)):
-                raise InvalidArgumentError(
-                    f"{self.folder} holds a run with other settings; give another directory, or "
-                    "resume that one"
-                )
-        elif self.folder.exists() and any(self.folder.iterdir()):
-            raise InvalidArgumentError(
-                f"{self.folder} is not empty and holds no run; give another directory"
-            )
+        self._look()
 
     @classmethod
     def resume(cls, folder: str | Path, **kwargs: Any) -> Run:
@@ -510,10 +331,50 @@ class Run:
             folder: The directory.
             **kwargs: As for the class.
         """
-        path = Path(folder) / "config.json"
-        if not path.is_file():
-            raise InvalidArgumentError(f"{folder} holds no run: there is no {path}")
-        return cls(folder, Config.load(path), **kwargs)
+        return cls(folder, stored_config(Manifest.load(folder)), **kwargs)
+
+    def _look(self) -> Manifest | None:
+        """The manifest of the directory, if it holds a run; it must be this one."""
+        if not self.folder.is_dir():
+            return None
+        names = {path.name for path in self.folder.iterdir() if not is_leftover(path)}
+        if not names:
+            return None
+        if not names & {MANIFEST, CONFIG}:
+            raise InvalidArgumentError(
+                f"{self.folder} is not empty and holds no run; give another directory"
+            )
+        manifest = Manifest.load(self.folder)
+        ours, theirs = (
+            json.loads(json.dumps(each.header()["config"]))
+            for each in (self.config, stored_config(manifest))
+        )
+        if ours != theirs:
+            raise InvalidArgumentError(
+                f"{self.folder} holds a run with other settings; give another directory, or "
+                "resume that one"
+            )
+        return manifest
+
+    def _take(self) -> None:
+        """Keep others out of the directory, and look what is there."""
+        self._held.enter_context(locked(self.folder, what="a run"))
+        manifest = self._look()  # once more: nobody else writes there from now on
+        remove_unfinished(self.folder)
+        if manifest is None:
+            manifest = Manifest(self.folder, self.config.digest)
+            staged = manifest.staged(CONFIG)
+            write_json(staged, self.config.header() | {"versions": versions()})
+            manifest.land(CONFIG, staged)
+        manifest.recover()
+        manifest.check(is_resumed=True)
+        self.manifest = manifest
+
+    @property
+    def files(self) -> Manifest:
+        """The manifest of a directory that is taken."""
+        assert self.manifest is not None
+        return self.manifest
 
     def __call__(self) -> RunResult:
         """Do every stage that is not done yet.
@@ -521,35 +382,50 @@ class Run:
         Raises:
             KeyboardInterrupt: If it was interrupted; what was done is kept.
         """
-        config = self.config
-        mdp = self._file("extract", "mdp.npz", _watched(self._extract), TabularMDP.load, str)
+        self.stages, self.manifest = [], None
+        with self._held:
+            if (self.folder / MANIFEST).exists():
+                self._take()
+            return self._all_stages()
+
+    def _all_stages(self) -> RunResult:
+        config, mdp = self.config, self._model()
         certificate, encoder, use = self._certified(mdp)
         certificate = certificate.with_model(mdp)
         verification = self._verify(certificate, mdp)
         comparison: list[AbstractionLoss] = []
         curves: list[Curve] = []
+        proof = [MODEL, CERTIFICATE]
         if verification.is_valid and certificate.tau is not None:
             comparison = self._json(
                 "compare",
-                "comparison.json",
+                COMPARISON,
                 lambda: compare_abstractions(mdp, certificate, embedding=encoder, seed=config.seed),
                 _losses,
                 _loss_detail,
+                made_from=proof if encoder is None else [*proof, ENCODER],
             )
+        else:
+            self.files.drop(COMPARISON)
         is_usable = certificate.is_certified and config.source.can_be_learned_on(mdp)
         if config.learn and verification.is_valid and is_usable:
             curves = self._json(
                 "learn",
-                "curves.json",
+                CURVES,
                 lambda: learning_curves(
                     config.source, mdp, certificate, steps=config.learn, seeds=config.learn_seeds
                 ),
-                lambda found: [_curve(row) for row in found],
+                _curves,
                 _curve_detail,
+                made_from=proof,
             )
+        else:
+            self.files.drop(CURVES)
         begin = self._begin("report")
-        report = write_report(
-            self.folder / "report.html",
+        staged, parts = self.files.staged(REPORT), [CONFIG, *proof]
+        parts += [name for name in (ENCODER, COMPARISON, CURVES) if name in self.files.files]
+        write_report(
+            staged,
             mdp,
             certificate,
             verification=verification,
@@ -559,26 +435,45 @@ class Run:
             embedding=encoder,
             quality=embedding_quality(mdp, certificate, encoder, seed=config.seed),
             title=config.title,
-            record=self._record(use),
-            commands=self._commands(),
+            record={"encoder": str(use)} | run_record(self.folder),
+            bonds=self.files.bonds(*parts),
+            commands=run_commands(self.folder, config),
         )
+        self.files.land(REPORT, staged, made_from=parts)
+        report = self.folder / REPORT
         self._end("report", str(report), begin)
         return RunResult(self.folder, certificate, verification, report, tuple(self.stages), use)
 
     # -- stages ----------------------------------------------------------------------------
 
-    def _extract(self, path: Path) -> None:
+    def _model(self) -> TabularMDP:
         """The first stage also makes the directory: a bad source or goal leaves nothing behind."""
-        mdp = self.config.source.model(callback=self.callback)
-        wanted = self.config.options.n_clusters
-        if wanted is not None:
-            live = mdp.n_states - (mdp.terminal_state is not None)
-            check_int("n_clusters", wanted, low=1, high=max(live, 1))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        config = self.folder / "config.json"
-        if not config.exists():
-            write_json(config, self.config.header() | {"versions": versions()})
-        mdp.save(path)
+        made: list[TabularMDP] = []
+
+        def work(path: Path | None) -> None:
+            mdp = self.config.source.model(callback=self.callback)
+            wanted = self.config.options.n_clusters
+            if wanted is not None:
+                live = mdp.n_states - (mdp.terminal_state is not None)
+                check_int("n_clusters", wanted, low=1, high=max(live, 1))
+            made.append(mdp)
+
+        if self.manifest is not None and self.manifest.is_current(MODEL):
+            mdp = TabularMDP.load(self.folder / MODEL)
+            self._told(Done("extract", str(mdp), 0.0, False))
+            return mdp
+        begin = self._begin("extract", self._why(MODEL))
+        compiled = _watched(work)(self.folder)
+        if self.manifest is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._take()
+        if not self.files.is_current(MODEL):  # else another run of these settings was faster
+            staged = self.files.staged(MODEL)
+            made[0].save(staged)
+            self.files.land(MODEL, staged)
+        mdp = TabularMDP.load(self.folder / MODEL)
+        self._end("extract", str(mdp), begin, compiled)
+        return mdp
 
     def _train(self, mdp: TabularMDP) -> Callable[[Path], None]:
         def work(path: Path) -> None:
@@ -604,15 +499,15 @@ class Run:
             encoder = self._encoder(mdp)
             certificate = self._certificate(mdp, encoder)
             return certificate, encoder, EncoderUse(True, "it was asked for", True)
-        first = self.folder / FIRST
-        if (self.folder / CERTIFICATE).exists() and not first.exists():
+        if self.files.is_current(CERTIFICATE) and FIRST not in self.files.files:
             certificate = self._certificate(mdp)
+            (self.folder / FIRST_CHECKPOINT).unlink(missing_ok=True)
             why = _why_no_encoder(certificate, asked) or "there was a certificate already"
             return certificate, None, EncoderUse(False, why, False)
         found = self._certificate(mdp, name=FIRST, checkpoint=FIRST_CHECKPOINT)
         why = _why_no_encoder(found, asked)
         if why:
-            os.replace(first, replaceable(self.folder / CERTIFICATE))
+            self.files.land(CERTIFICATE, self.folder / FIRST, made_from=[MODEL])
             return found, None, EncoderUse(False, why, False)
         why = f"what is found without an encoder is {judge(found).sentence}"
         encoder = self._encoder(mdp, why=why)
@@ -622,11 +517,17 @@ class Run:
 
     def _encoder(self, mdp: TabularMDP, *, why: str = "") -> Encoder:
         found: Encoder = self._file(
-            "train", "encoder.npz", _watched(self._train(mdp)), _load_encoder, repr, why=why
+            "train",
+            ENCODER,
+            _watched(self._train(mdp)),
+            _load_encoder,
+            repr,
+            why=why,
+            made_from=[MODEL],
         )
         if found.n_states != mdp.n_states:
             raise FileFormatError(
-                f"{self.folder / 'encoder.npz'} encodes {states_text(found)}, the model "
+                f"{self.folder / ENCODER} encodes {states_text(found)}, the model "
                 f"has {mdp.n_states:,}"
             )
         return found
@@ -657,22 +558,29 @@ class Run:
                 raise KeyboardInterrupt(found.stop)
             best = found if rival is None or _worth(found) > _worth(rival) else rival
             best.save(path)
-            unfinished.unlink(missing_ok=True)
             return float(found.run["compile_seconds"])
 
+        parts = [MODEL] if encoder is None else [MODEL, ENCODER]
         found: Certificate = self._file(
-            "certify", name, work, Certificate.load, lambda found: judge(found).sentence, why=why
+            "certify",
+            name,
+            work,
+            Certificate.load,
+            lambda found: judge(found).sentence,
+            why=why,
+            made_from=parts if rival is None else [*parts, FIRST],
+            scratch=self.folder / checkpoint,
         )
-        (self.folder / checkpoint).unlink(missing_ok=True)  # of a run killed right before that
-        if found.fingerprint != mdp.fingerprint or found.gamma != self.config.gamma:
-            raise FileFormatError(f"{self.folder / name} is not of this run's model and discount")
+        _check_bond(self.folder / name, found, mdp, self.config)
         return found
 
     def _verify(self, certificate: Certificate, mdp: TabularMDP) -> Verification:
         """Always made anew: a verdict in a file could be anybody's."""
         begin = self._begin("verify")
         found = verify(mdp, certificate, resources=self.resources, callback=self.callback)
-        write_json(self.folder / "verification.json", plain(found))
+        staged = self.files.staged(VERIFICATION)
+        write_json(staged, plain(found))
+        self.files.land(VERIFICATION, staged, made_from=[MODEL, CERTIFICATE])
         detail = f"{found.verdict}: {found.problem}" if found.problem else found.verdict
         self._end("verify", detail, begin, found.compile_seconds)
         return found
@@ -688,14 +596,22 @@ class Run:
         detail: Callable[[Any], str],
         *,
         why: str = "",
+        made_from: Iterable[str],
+        scratch: Path | None = None,
     ) -> Any:
         path = self.folder / name
-        if path.exists():
+        if self.files.is_current(name):
+            if scratch is not None:  # of a run that was killed right before it removed that
+                scratch.unlink(missing_ok=True)
             found = load(path)
             self._told(Done(stage, detail(found), 0.0, False))
             return found
-        begin = self._begin(stage, why)
-        compiled = work(path)  # says how long that was
+        begin = self._begin(stage, why or self._why(name))
+        staged = self.files.staged(name)
+        compiled = work(staged)  # says how long that was
+        self.files.land(name, staged, made_from=made_from)
+        if scratch is not None:  # only now: a kill before loses nothing
+            scratch.unlink(missing_ok=True)
         # Read back though it is new: later stages see what a resumed run would see.
         found = load(path)
         self._end(stage, detail(found), begin, compiled)
@@ -708,19 +624,21 @@ class Run:
         work: Callable[[], Any],
         parse: Callable[[Any], Any],
         detail: Callable[[Any], str],
+        *,
+        made_from: Iterable[str],
     ) -> Any:
-        def load(path: Path) -> Any:
-            try:
-                return parse(json.loads(read_regular(path)))
-            except FileFormatError:
-                raise
-            except (KeyError, TypeError, ValueError, RecursionError) as error:
-                raise FileFormatError(
-                    f"{path} is damaged ({error}); delete it, and the run makes it anew"
-                ) from error
-
         made = _watched(lambda path: write_json(path, plain(work())))
-        return self._file(stage, name, made, load, detail)
+        return self._file(
+            stage, name, made, lambda path: _read_json(path, parse), detail, made_from=made_from
+        )
+
+    def _why(self, name: str) -> str:
+        """Why a stage that was done is done again; empty if it was not."""
+        if self.manifest is None or name not in self.manifest.files:
+            return ""
+        if self.manifest.is_stale(name):
+            return "again, from what was made anew"
+        return f"{name} is gone"
 
     def _begin(self, stage: str, why: str = "") -> float:
         """Say that a stage begins, and when that was."""
@@ -738,22 +656,97 @@ class Run:
         if self.after is not None:
             self.after(done)
 
-    # -- for the report --------------------------------------------------------------------
 
-    def _record(self, use: EncoderUse) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(read_regular(self.folder / "config.json"))
-        names = [name for name in ("config", "versions") if name in document]
-        return {"encoder": str(use)} | {name: document[name] for name in names}
+@dataclass(frozen=True)
+class SavedRun:
+    """What a directory holds of a run, read and not changed.
 
-    def _commands(self) -> list[str]:
-        files = [str(self.folder / name) for name in ("mdp.npz", CERTIFICATE)]
-        lines = [["run", *self.config.words(), "-o", "again"], ["verify", *files]]
-        return [shlex.join(["bisim-abstract", *line]) for line in lines]
+    Attributes:
+        config: The settings.
+        manifest: The files.
+        mdp: The model.
+        certificate: The certificate.
+        encoder: The encoder, if one was trained.
+        comparison: Losses beside others, if they are there yet.
+        curves: Learning curves, if they are there yet.
+    """
+
+    config: Config
+    manifest: Manifest
+    mdp: TabularMDP
+    certificate: Certificate
+    encoder: Encoder | None
+    comparison: list[AbstractionLoss]
+    curves: list[Curve]
 
 
-def _constant(value: bool | int | float | str) -> str:
-    """The value of a constant as the command line reads it."""
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+def read_run(folder: Path) -> SavedRun:
+    """The run of a directory, whose files are all as it wrote them.
+
+    Args:
+        folder: The directory.
+
+    Raises:
+        InvalidArgumentError: If it holds no run, or one without a certificate yet.
+        FileFormatError: If a file is missing, was altered, or is none of the run's.
+    """
+    manifest = Manifest.load(folder)
+    manifest.check()
+    config, names = stored_config(manifest), manifest.files
+    if CERTIFICATE not in names:
+        by = holder(folder)
+        remedy = f"go on with it by bisim-abstract run --resume {folder}"
+        if by is not None:
+            remedy = f"it is under way, {by}; wait for its end"
+        raise InvalidArgumentError(f"the run in {folder} has no certificate yet: {remedy}")
+    found = SavedRun(
+        config,
+        manifest,
+        TabularMDP.load(folder / MODEL),
+        Certificate.load(folder / CERTIFICATE),
+        _load_encoder(folder / ENCODER) if ENCODER in names else None,
+        _read_json(folder / COMPARISON, _losses) if COMPARISON in names else [],
+        _read_json(folder / CURVES, _curves) if CURVES in names else [],
+    )
+    _check_bond(folder / CERTIFICATE, found.certificate, found.mdp, config)
+    return found
+
+
+def _check_bond(path: Path, found: Certificate, mdp: TabularMDP, config: Config) -> None:
+    if found.fingerprint != mdp.fingerprint or found.gamma != config.gamma:
+        raise FileFormatError(f"{path} is not of this run's model and discount")
+
+
+def _read_json(path: Path, parse: Callable[[Any], Any]) -> Any:
+    try:
+        return parse(json.loads(read_regular(path)))
+    except FileFormatError:
+        raise
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FileFormatError(
+            f"{path} is damaged ({error}); delete it, and the run makes it anew"
+        ) from error
+
+
+def run_record(folder: Path) -> dict[str, Any]:
+    """What a page says of a run: the settings and the versions.
+
+    Args:
+        folder: Where it is.
+    """
+    document: dict[str, Any] = json.loads(read_regular(folder / CONFIG))
+    return {name: document[name] for name in ("config", "versions") if name in document}
+
+
+def run_commands(folder: Path, config: Config) -> list[str]:
+    """Commands that make a run again, and that check this one.
+
+    Args:
+        folder: Where it is.
+        config: Its settings.
+    """
+    lines = [["run", *config.words(), "-o", "again"], ["verify", str(folder)]]
+    return [shlex.join(["bisim-abstract", *line]) for line in lines]
 
 
 def _why_no_encoder(found: Certificate, asked: Options) -> str:
@@ -851,6 +844,10 @@ def _loss_detail(rows: list[AbstractionLoss]) -> str:
     kept, lost = share_text(first.loss.kept), amount_text(first.loss.sup)
     others = counted(len(rows) - 1, "other")
     return f"{first.name}: keeps {kept}, loses {lost} at most; {others} beside it"
+
+
+def _curves(rows: Any) -> list[Curve]:
+    return [_curve(row) for row in rows]
 
 
 def _curve(row: dict[str, Any]) -> Curve:

@@ -11,6 +11,7 @@ distribution that is not uniform, ids of states, and which state is the end of e
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,7 @@ from bisim_abstract.errors import FileFormatError, InvalidArgumentError, Invalid
 FORMAT_VERSION = 1
 OURS = "bisim-abstract"  # our group of annotations
 CHUNK_BITS = 2**28  # of valuations that are unpacked at a time, a byte each
+LONGEST_ID = 64  # characters: a name in a tar archive has 100, and as many before it
 SIZE_BYTES = 32  # per state, choice and branch while they are checked
 EXACT = ("rational", "rational-interval")
 INTERVALS = ("double-interval", "int-interval", "uint-interval")
@@ -490,9 +492,13 @@ def _reward_name(mdp: TabularMDP) -> str:
 
 
 def _identifier(kind: str, number: int, name: str) -> str:
-    """The name itself if UMB allows it as an identifier, else a number; people see the alias."""
-    allowed = set("abcdefghijklmnopqrstuvwxyz0123456789_-")
-    return name if name and set(name) <= allowed else f"{kind}-{number}"
+    """The name itself if UMB allows it as an identifier, else a number; people see the alias.
+
+    Neither long ones, which are names of files, nor those that look like another's number.
+    """
+    is_allowed = re.fullmatch(rf"[a-z0-9_-]{{1,{LONGEST_ID}}}", name) is not None
+    is_numbered = re.fullmatch(rf"{kind}-[0-9]+", name) is not None
+    return name if is_allowed and not is_numbered else f"{kind}-{number}"
 
 
 def _u8(values: npt.NDArray[Any]) -> bytes:

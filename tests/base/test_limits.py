@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 from bisim_abstract import Certificate, Resources, TabularMDP
-from bisim_abstract._app.runs import Config, Run
+from bisim_abstract._app.config import Config
+from bisim_abstract._app.runs import Run
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base import memory
 from bisim_abstract._base.atomic import remove_unfinished, replacing, write_json
@@ -129,7 +130,8 @@ import errno, json, os, sys
 from pathlib import Path
 import pytest
 from bisim_abstract import Resources
-from bisim_abstract._app.runs import Config, Run
+from bisim_abstract._app.config import Config
+from bisim_abstract._app.runs import Run
 from tests.base.test_limits import ROOMS, content, fill
 
 folder, stage = Path(sys.argv[1]), sys.argv[2]
@@ -277,7 +279,8 @@ import json, sys
 from pathlib import Path
 from bisim_abstract import Covering, certify, write_report
 from bisim_abstract.parts import sparse_mdp
-from bisim_abstract._app.runs import Config, Run
+from bisim_abstract._app.config import Config
+from bisim_abstract._app.runs import Run
 from bisim_abstract._app.sources import Source
 
 folder = Path(sys.argv[1])

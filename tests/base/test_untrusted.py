@@ -32,7 +32,9 @@ from bisim_abstract import (
     write_model,
     write_report,
 )
-from bisim_abstract._app.runs import Config, Run
+from bisim_abstract._app.config import Config
+from bisim_abstract._app.manifest import Entry, Manifest
+from bisim_abstract._app.runs import Run
 from bisim_abstract._app.sources import Source, kind_of
 from bisim_abstract._base import atomic, memory, npz, tarball
 from bisim_abstract._base.atomic import remove_unfinished, replacing, write_json
@@ -226,8 +228,14 @@ def test_files_that_are_longer_than_they_say() -> None:
 
 def test_the_settings_of_a_run_are_a_file(tmp_path: Path) -> None:
     pipe(tmp_path / "config.json")
+    config = Config(source=Source(name="FrozenLake-v1"))
+    Manifest(tmp_path, config.digest, {"config.json": Entry("0" * 64)}).save()
     with pytest.raises(FileFormatError, match="is a pipe"):
-        Run(tmp_path, Config(source=Source(name="FrozenLake-v1")))
+        Run(tmp_path, config)
+    (tmp_path / "manifest.json").unlink()
+    pipe(tmp_path / "manifest.json")
+    with pytest.raises(FileFormatError, match=r"manifest\.json is a pipe"):
+        Run(tmp_path, config)
 
 
 # -- more than fits ----------------------------------------------------------------------------

@@ -81,6 +81,21 @@ def test_the_only_reward_keeps_its_name(tmp_path: Path) -> None:
     assert read_model(tmp_path / "m.umb").metadata["reward"] == "reward"
 
 
+def test_names_that_make_no_identifier_come_back(tmp_path: Path) -> None:
+    """Long ones are no names of files; one may look like the number that stands for another."""
+    names = ("a" * 300, "label-0", "label-3", "Some Goal!", "label-1")
+    masks = {name: np.arange(5) == k for k, name in enumerate(names)}
+    plain = sparse_mdp(5, 2, support=2, seed=0)
+    mdp = plain.with_names(labels=masks).with_metadata(reward="r" * 5000)
+    write_umb(mdp, tmp_path / "m.umb")
+    again = read_model(tmp_path / "m.umb")
+    assert again.metadata["reward"] == "r" * 5000
+    assert {name: again.names.labels[name].tolist() for name in names} == {
+        name: mask.tolist() for name, mask in masks.items()
+    }
+    assert read_umb(tmp_path / "m.umb").rewards.keys() == {"r" * 5000}
+
+
 def refusal(path: Path, **options: Any) -> BisimError:
     with pytest.raises((FileFormatError, InvalidArgumentError)) as caught:
         read_model(path, **options)

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from bisim_abstract import BisimError
 from bisim_abstract._app.cli import main
+from bisim_abstract._app.config import Config
+from bisim_abstract._app.runs import Run as WholeRun
+from bisim_abstract._app.sources import Source
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
-from tests.stress.certifying import make_certificate
+from tests.stress.certifying import ONE, make_certificate
 from tests.stress.files import make_bridges, make_encoders
 from tests.stress.running import Case, Run
 from tests.stress.strategies import is_drawn, pick, words
@@ -40,6 +43,7 @@ FILES = [
     *("", "\udcff.npz", "a\0b", "x" * 300),
 ]
 PATHS = ("certificate.npz", "certificate.npz", "encoder.npz", "model.npz", "broken.npz", "nope")
+RUNS = ("done", "done", "edited", "lost", "folder", "done/mdp.npz", "nope")
 # Words are drawn per option; numbers are mostly sane, so that commands get past the parser.
 SANE = {
     "--gamma": ("0.5", "0.9", "0"),
@@ -99,6 +103,13 @@ def make_files(shared: Path) -> None:
     (shared / "broken.npz").write_bytes((shared / "model.npz").read_bytes()[:-30])
     (shared / "note.txt").write_text("not an archive")
     (shared / "folder").mkdir(exist_ok=True)
+    config = Config(source=Source(name=str(shared / "model.npz")), learn=0)
+    done = WholeRun(shared / "done", config, resources=ONE)().folder
+    shutil.copytree(done, shared / "edited")
+    path = shared / "edited" / "config.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    shutil.copytree(done, shared / "lost")
+    (shared / "lost" / "certificate.npz").unlink()
 
 
 @st.composite
@@ -107,9 +118,13 @@ def lines(draw: st.DrawFn) -> Case:
     command = pick(draw, (*TEXTS, "go")) if is_drawn(draw, 0.03) else pick(draw, COMMANDS)
     line, is_bad = [command], draw(st.booleans())
     if command == "export":
-        line += [pick(draw, (*PATHS, "folder")) if is_bad else "certificate.npz", "--model"]
+        line += [pick(draw, (*PATHS, *RUNS)) if is_bad else "certificate.npz", "--model"]
     if not is_bad or is_drawn(draw, 0.97):
         line.append(pick(draw, SOURCES if is_bad else GOOD_SOURCES))
+    if command in ("verify", "report", "run") and is_drawn(draw, 0.3):
+        where = pick(draw, RUNS) if is_bad else "done"
+        line = [command, "--resume", where] if command == "run" else [command, where]
+        return {"line": line if command == "verify" or is_drawn(draw, 0.5) else [*line, "--quiet"]}
     if command in ("verify", "report"):
         line.append(pick(draw, PATHS) if is_bad else "certificate.npz")
     elif command == "solve" and is_bad and draw(st.booleans()):
@@ -181,7 +196,7 @@ def prepare_cli(shared: Path) -> tuple[st.SearchStrategy[Case], Run]:
         for path in shared.iterdir():
             target = folder / path.name
             if path.is_dir():
-                target.mkdir()
+                shutil.copytree(path, target)
             else:
                 target.symlink_to(path)
         before, hook = Path.cwd(), sys.unraisablehook

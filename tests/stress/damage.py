@@ -214,7 +214,8 @@ def damaged_array(draw: st.DrawFn, array: npt.NDArray[Any]) -> tuple[npt.NDArray
     """Other values, another type, another shape."""
     array = np.atleast_1d(array)
     kinds = words("longer reshaped sliced Fortran cast")
-    kind = pick(draw, [*["values"] * 3, *kinds] if array.size else kinds)
+    has_values = array.size and array.dtype.kind not in "OV"  # of which none can be drawn
+    kind = pick(draw, [*["values"] * 3, *kinds] if has_values else kinds)
     if kind == "values":
         out = array.copy()
         flat = out.reshape(-1)

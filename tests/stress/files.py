@@ -6,19 +6,26 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from hypothesis import strategies as st
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, estimate_mdp, read_model
-from bisim_abstract._app.runs import Config, Training
+from bisim_abstract._abstract.deploy import GroundAgent
+from bisim_abstract._app import runs
+from bisim_abstract._app.config import Config, Training
+from bisim_abstract._app.manifest import MANIFEST, NAMES, STAGED, value_digest
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base.tarball import read_tarball, write_tarball
+from bisim_abstract._model.observations import Observations, key_of, layout_of
 from bisim_abstract._model.umb import write_umb
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 from bisim_abstract.parts import Estimate, grouped_mdp, read_bridge, sparse_mdp
+from tests.stress.certifying import ONE
 from tests.stress.damage import (
     Arrays,
     Damaged,
@@ -95,12 +102,22 @@ def sample_estimate() -> TabularMDP:
     )
 
 
+def named_model() -> TabularMDP:
+    """A small model with names of all kinds."""
+    plain = sparse_mdp(5, 2, support=2, seed=0)
+    return TabularMDP.from_rows(
+        *(plain.indptr, plain.indices, plain.probs, plain.rewards),
+        names=many_names(5, np.random.default_rng(0)),
+    )
+
+
 def make_models(shared: Path) -> list[Path]:
     """Intact models: sparse, grouped, estimated, solved by hand, from BRIDGE."""
     models = [
         sparse_mdp(4, 2, support=2, seed=0).with_metadata(note="γ", list=[1, None, {"a": []}]),
         grouped_mdp(6, 2, 2, seed=1)[0],
         random_model(1).to_mdp(reward=["all", "states"]),
+        named_model(),
         sample_estimate(),
         *(make(0.5).mdp for make in (worlds.coins, worlds.best_action, worlds.all_alike)),
     ]
@@ -176,6 +193,31 @@ def check_model(folder: Path, mdp: TabularMDP) -> None:
     assert other == mdp, "changed by a round trip"
     assert other.metadata == mdp.metadata, "other metadata after a round trip"
     assert repr(other) == repr(mdp), "another repr"
+    check_names(mdp)
+    assert names_of(other) == names_of(mdp), "other names after a round trip"
+
+
+def check_names(mdp: TabularMDP) -> None:
+    """Names fit the model, and people can be told them."""
+    names = mdp.names
+    if names.actions is not None:
+        assert len(names.actions) == mdp.n_actions, "names of other actions"
+    for variable in names.variables:
+        assert variable.values.shape == (mdp.n_states,), "values of other states"
+    for mask in names.labels.values():
+        assert mask.dtype == np.bool_, "a label that is no set"
+        assert mask.shape == (mdp.n_states,), "a label of other states"
+    for state in (0, mdp.n_states - 1):
+        assert names.state_text(state).isprintable(), "a name that is not for reading"
+    for action in (0, mdp.n_actions - 1):
+        assert names.action_text(action).isprintable(), "a name that is not for reading"
+
+
+def names_of(mdp: TabularMDP) -> Any:
+    """All names of a model, as values that compare."""
+    variables = [(each.name, each.values.tolist(), each.words) for each in mdp.names.variables]
+    labels = {name: mask.tolist() for name, mask in mdp.names.labels.items()}
+    return mdp.names.actions, variables, labels, mdp.names.rewards
 
 
 def check_mdp_file(folder: Path, path: Path) -> None:
@@ -293,6 +335,72 @@ def check_transitions_file(folder: Path, path: Path) -> None:
     assert repr(other) == repr(data), "another repr"
 
 
+# -- agents ----------------------------------------------------------------------------------------
+
+SPACES: tuple[gym.Space[Any], ...] = (
+    gym.spaces.Discrete(5),
+    gym.spaces.Box(0, 4, (2,), np.int64),
+    gym.spaces.Dict({"where": gym.spaces.MultiDiscrete([3, 3]), "what": gym.spaces.Text(9)}),
+)
+
+
+def sample_observations(space: gym.Space[Any]) -> list[Any]:
+    """Different elements of a space."""
+    layout, seen = layout_of(space), {}
+    space.seed(0)
+    for _ in range(50):
+        drawn = space.sample()
+        seen[key_of(layout, drawn)] = drawn
+    return [seen[key] for key in sorted(seen)][:5]
+
+
+def make_agents(shared: Path) -> list[Path]:
+    """Intact agents: by numbers and by digests, with actions, probabilities and renamings."""
+    paths: list[Path] = []
+    for k, space in enumerate(SPACES):
+        layout = layout_of(space)
+        keys = [key_of(layout, each) for each in sample_observations(space)]
+        known = Observations.of(layout, {key: j % 2 for j, key in enumerate(keys)})
+        tables: list[Any] = [np.array([1, 0, 0]), np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])]
+        renamed: dict[str, Any] = {"kinds": [0, 1, 2], "renaming": [[0, 1], [1, 0], [0, 1]]}
+        for table in tables:
+            for names in ({}, renamed):
+                agent = GroundAgent(
+                    table,
+                    known,
+                    n_actions=2,
+                    has_end=True,
+                    seed=0,
+                    metadata={"env": "Some-v0", "seed": k},
+                    **names,
+                )
+                paths.append(shared / f"agent{len(paths)}.npz")
+                agent.save(paths[-1])
+    return paths
+
+
+def check_agent_file(folder: Path, path: Path) -> None:
+    """It acts where it knows the observation, with actions that there are, and so after a trip."""
+    agent = GroundAgent.load(path, seed=0)
+    assert min(agent.n_actions, agent.n_observations, agent.n_clusters + agent.has_end) >= 1, "none"
+    assert len(agent.policy) == agent.n_clusters + agent.has_end, "length of the table"
+    assert not agent.policy.flags.writeable, "the table can be written to"
+    agent.save(folder / "again.npz")
+    other = GroundAgent.load(folder / "again.npz", seed=0)
+    assert np.array_equal(other.policy, agent.policy), "another table"
+    assert (repr(other), other.metadata) == (repr(agent), agent.metadata), "another agent"
+    for space in SPACES:
+        for seen in sample_observations(space):
+            try:
+                cluster, (action, _) = agent.cluster(seen), agent.predict(seen)
+            except InvalidArgumentError:  # of another environment than it knows
+                continue
+            # What is one observation to us may be several to an agent of other observations.
+            assert np.all((cluster >= 0) & (cluster < len(agent.policy))), "a cluster that is none"
+            assert np.all((action >= 0) & (action < agent.n_actions)), "an action that is none"
+            assert np.all(other.predict(seen)[0] == action), "acts otherwise after a round trip"
+
+
 # -- configurations --------------------------------------------------------------------------------
 
 
@@ -343,11 +451,7 @@ def check_config_file(folder: Path, path: Path) -> None:
 
 def make_umbs(shared: Path) -> list[Path]:
     """Intact UMB files: with names of all kinds, with action sets, with several rewards."""
-    rng = np.random.default_rng(0)
-    named = sparse_mdp(5, 2, support=2, seed=0)
-    named = TabularMDP.from_rows(
-        *(named.indptr, named.indices, named.probs, named.rewards), names=many_names(5, rng)
-    )
+    named = named_model()
     models = [
         named,
         named.with_available([[True, False], *[[True, True]] * 3, [False, True]]),
@@ -405,6 +509,85 @@ def check_umb_file(folder: Path, path: Path) -> None:
     assert read_model(folder / "again.umb") == mdp, "changed by a round trip as UMB"
 
 
+# -- run directories -------------------------------------------------------------------------------
+
+
+def prepare_run(shared: Path) -> tuple[st.SearchStrategy[Case], Run]:
+    """Directories of a run in which files were damaged, lost, swapped, added or left by a kill."""
+    source = Source(name="bisim_abstract/RoomsGrid-v0", env_args={"side": 4, "room_size": 2})
+    config = Config(source=source, certify={"tau": 1.0}, learn=20)
+    whole = runs.Run(shared / "run", config, resources=ONE)().folder
+    intact = {path.name: path.read_bytes() for path in whole.iterdir()}
+    foreign = runs.Run(shared / "other", replace(config, gamma=0.8), resources=ONE)().folder
+    others = {path.name: path.read_bytes() for path in foreign.iterdir()}
+
+    @st.composite
+    def damaged_runs(draw: st.DrawFn) -> dict[str, bytes]:
+        files = dict(intact)
+        for _ in range(draw(st.integers(1, 3))):
+            kind = draw(st.sampled_from(["bytes", "json", "lost", "foreign", "staged", "sealed"]))
+            name = draw(st.sampled_from(sorted(files)))
+            if kind == "bytes":
+                files[name], _ = damaged_bytes(draw, files[name])
+            elif kind == "json" and name.endswith(".json"):
+                with suppress(ValueError):  # damaged before
+                    document, _ = damaged_json(draw, json.loads(files[name]))
+                    files[name] = json_bytes(draw, document)
+            elif kind == "lost" and len(files) > 1:
+                del files[name]
+            elif kind == "foreign":
+                strange = draw(st.sampled_from(sorted(others)))
+                files[strange] = others[strange]
+            elif kind == "staged" and name in NAMES:
+                files[f"{STAGED}{name}"] = files[name]
+                if draw(st.booleans()):
+                    del files[name]
+            elif kind == "sealed" and MANIFEST in files:
+                files[MANIFEST] = sealed_manifest(files)
+        return files
+
+    def run(folder: Path, files: dict[str, bytes]) -> bool:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        try:
+            found = runs.read_run(folder)
+        except (*REFUSALS, InvalidArgumentError):
+            return False
+        finally:
+            after = {path.name: path.read_bytes() for path in folder.iterdir()}
+            assert after == before, "reading changed something"
+        manifest = found.manifest
+        for name in NAMES:
+            path = folder / name
+            assert path.exists() == (name in manifest.files), f"{name} is there or listed alone"
+            if path.exists():
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                assert digest == manifest.files[name].sha256, f"{name} is not what is listed"
+        settings = json.loads((folder / "config.json").read_bytes())["config"]
+        assert value_digest(settings) == manifest.settings, "other settings"
+        assert found.certificate.fingerprint == found.mdp.fingerprint, "of another model"
+        assert found.certificate.gamma == found.config.gamma, "of another discount"
+        return True
+
+    return st.fixed_dictionaries({"files": damaged_runs()}), run
+
+
+def sealed_manifest(files: dict[str, bytes]) -> bytes:
+    """A manifest that fits, as somebody who knows the format would write it."""
+    there = {name: hashlib.sha256(files[name]).hexdigest() for name in NAMES if name in files}
+    settings = "0" * 64
+    with suppress(Exception):  # the loader has to say that it is no configuration
+        settings = value_digest(json.loads(files["config.json"])["config"])
+    document = {
+        "format": "bisim_abstract.Manifest",
+        "version": 1,
+        "settings": settings,
+        "files": {name: {"sha256": digest, "made_from": {}} for name, digest in there.items()},
+    }
+    return json.dumps(document | {"digest": value_digest(document)}).encode()
+
+
 # -- digests of certificates -----------------------------------------------------------------------
 
 
@@ -422,7 +605,9 @@ TARGETS = (
     archive_target("mdp", make_models, check_mdp_file, seal_model),
     archive_target("bridge", make_bridges, check_bridge_file),
     archive_target("encoder", make_encoders, check_encoder_file),
+    archive_target("agent", make_agents, check_agent_file, lambda arrays: seal_certificate(arrays)),
     archive_target("transitions", make_transitions, check_transitions_file),
     Target("config", prepare_config),
     Target("umb", prepare_umb),
+    Target("run", prepare_run, warm=20),
 )

@@ -41,7 +41,9 @@ import numpy as np
 from rich.console import Console
 
 from bisim_abstract import Certificate, TabularMDP, verify
-from bisim_abstract._app.runs import Config, Run, plain
+from bisim_abstract._app.config import Config
+from bisim_abstract._app.manifest import is_leftover
+from bisim_abstract._app.runs import Run, plain
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base.atomic import write_json
 from bisim_abstract._base.npz import read_npz
@@ -336,7 +338,7 @@ def soak(cycles: int, kills: float, seed: int, folder: Path) -> Tally:
             ]
             tally.problems["lost"] += unreadable(theirs)
             tally.problems["equal"] += different(ours, theirs)
-            tally.problems["left"] += [str(path) for path in theirs.rglob("*.part")]
+            tally.problems["left"] += [str(x) for x in theirs.rglob("*") if is_leftover(x)]
             if number % 20 == 19:
                 console.print(
                     f"  cycle {number + 1:>4}, {tally.moments.total()} kills, {memory / 1e6:.1f} MB"

@@ -14,9 +14,15 @@ from bisim_abstract import (
     TabularMDP,
     certify,
 )
-from bisim_abstract._app.runs import (
-    Config,
-    Training,
+from bisim_abstract._app.config import Config, Training
+from bisim_abstract._app.manifest import (
+    CONFIG,
+    MANIFEST,
+    NAMES,
+    Entry,
+    Manifest,
+    file_digest,
+    value_digest,
 )
 from bisim_abstract._app.sources import Source
 
@@ -29,6 +35,7 @@ FILES = {
     "config.json",
     "curves.json",
     "encoder.npz",
+    "manifest.json",
     "mdp.npz",
     "report.html",
     "verification.json",
@@ -56,6 +63,25 @@ def config(**changes: Any) -> Config:
 def small(**changes: Any) -> Config:
     """Without what takes time."""
     return config(**{"training": None, "learn": 0} | changes)
+
+
+def sealed(folder: Path) -> None:
+    """Make the manifest fit whatever lies there now, as somebody who knows the format would."""
+    held = json.loads((folder / MANIFEST).read_bytes())
+    there = {name: file_digest(folder / name) for name in NAMES if (folder / name).exists()}
+    files = {
+        name: Entry(
+            digest,
+            {
+                each: there[each]
+                for each in held["files"].get(name, {"made_from": ()})["made_from"]
+                if each in there
+            },
+        )
+        for name, digest in there.items()
+    }
+    settings = value_digest(json.loads((folder / CONFIG).read_bytes())["config"])
+    Manifest(folder, settings, files).save()
 
 
 def rewritten(path: Path, change: Callable[[Any], Any]) -> None:

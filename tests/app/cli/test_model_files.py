@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bisim_abstract._app.cli import _constants, _joined, _parser, _source
-from bisim_abstract._app.runs import Config
+from bisim_abstract._app.config import Config
 from bisim_abstract._app.sources import Source
 from bisim_abstract.errors import InvalidArgumentError
 from tests.support.commands import check_refused

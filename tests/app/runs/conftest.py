@@ -13,11 +13,7 @@ from bisim_abstract import (
     Certificate,
     certify,
 )
-from bisim_abstract._app.runs import (
-    Begun,
-    Run,
-    RunResult,
-)
+from bisim_abstract._app.runs import Begun, Run, RunResult
 from bisim_abstract.wrappers import RoomsGridEnv
 from tests.support.runs import IF_NEEDED, NOISY, abstaining, config
 

@@ -20,20 +20,14 @@ from bisim_abstract import (
     certify,
 )
 from bisim_abstract._app import runs
-from bisim_abstract._app.runs import (
-    Config,
-    Run,
-    RunResult,
-    Training,
-    plain,
-    versions,
-)
+from bisim_abstract._app.config import Config, Training, versions
+from bisim_abstract._app.runs import Run, RunResult, plain
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base.atomic import replacing, write_json
 from bisim_abstract._certificate.verdict import judge
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import random_mdp, single_build
-from tests.support.runs import FILES, ROOMS, config, drop, put, rewritten, small
+from tests.support.runs import FILES, ROOMS, config, drop, put, rewritten, sealed, small
 
 # -- configurations ----------------------------------------------------------------------------
 
@@ -82,7 +76,7 @@ def test_versions_are_recorded(finished: RunResult) -> None:
 
 
 def test_packages_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "PACKAGES", ("numpy", "no-such-package"))
+    monkeypatch.setattr("bisim_abstract._app.config.PACKAGES", ("numpy", "no-such-package"))
     assert versions()["no-such-package"] == "not installed"
 
 
@@ -242,6 +236,11 @@ def test_plain() -> None:
     json.dumps(plain(value), allow_nan=False)
 
 
+def spied(path: Path, told: list[Any], what: Any) -> None:
+    told.append(what)
+    path.write_text("a page")
+
+
 def test_losses_without_a_share_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Infinity is null in the file."""
     TabularMDP.from_dense(np.ones((1, 2, 1)), [[1.0, 1.0]]).save(tmp_path / "m.npz")
@@ -252,9 +251,10 @@ def test_losses_without_a_share_come_back(tmp_path: Path, monkeypatch: pytest.Mo
     assert rows[0]["loss"]["kept"] == 1.0
     rows[0]["loss"]["kept"] = None
     write_json(path, rows)
+    sealed(tmp_path / "run")
     told: list[Any] = []
     monkeypatch.setattr(
-        runs, "write_report", lambda path, *args, **kwargs: told.append(kwargs["comparison"])
+        runs, "write_report", lambda path, *args, **kwargs: spied(path, told, kwargs["comparison"])
     )
     assert [done.detail for done in Run.resume(tmp_path / "run")().stages][:3] == [
         done.detail for done in first.stages

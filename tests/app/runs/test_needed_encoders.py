@@ -14,12 +14,8 @@ from bisim_abstract import (
     certify,
 )
 from bisim_abstract._app import runs
-from bisim_abstract._app.runs import (
-    Config,
-    Run,
-    RunResult,
-    Training,
-)
+from bisim_abstract._app.config import Config, Training
+from bisim_abstract._app.runs import Run, RunResult
 from bisim_abstract._app.sources import Source
 from bisim_abstract._prove.driver import prove
 from bisim_abstract.parts import random_mdp
@@ -30,6 +26,7 @@ from tests.support.runs import (
     QUICK,
     abstaining,
     rewritten,
+    sealed,
     small,
 )
 
@@ -141,6 +138,7 @@ def test_a_certificate_of_unknown_origin_is_kept(tmp_path: Path) -> None:
     config = dataclasses.replace(abstaining(), training=IF_NEEDED, learn=0)
     first = Run(tmp_path / "run", dataclasses.replace(config, training=None))()
     rewritten(first.folder / "config.json", lambda found: found.update(config.header()))
+    sealed(first.folder)
     found = Run.resume(first.folder)()
     assert found.encoder.reason == "there was a certificate already"
 

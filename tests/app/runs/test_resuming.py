@@ -15,17 +15,13 @@ from bisim_abstract import (
     certify,
 )
 from bisim_abstract._app.cli import main
-from bisim_abstract._app.runs import (
-    Run,
-    RunResult,
-    Training,
-    train_encoder,
-)
+from bisim_abstract._app.config import Training
+from bisim_abstract._app.runs import Begun, Done, Run, RunResult, train_encoder
 from bisim_abstract.encoders import load_encoder
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.wrappers import RoomsGridEnv
 from tests.support.certificates import same_certificate
-from tests.support.runs import FILES, ROOMS, STAGES, config, forged, small
+from tests.support.runs import FILES, ROOMS, STAGES, config, forged, sealed, small
 
 # -- folders -----------------------------------------------------------------------------------
 
@@ -61,9 +57,15 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
 def test_empty_and_missing_folders_are_taken(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new/and/deep"):
-        Run(tmp_path / name, small())._extract(tmp_path / name / "mdp.npz")
-        found = sorted(path.name for path in (tmp_path / name).iterdir())
-        assert found == ["config.json", "mdp.npz"]
+        seen: list[str] = []
+
+        def look(done: Done, folder: Path = tmp_path / name, seen: list[str] = seen) -> None:
+            if done.stage == "extract":
+                seen += sorted(path.name for path in folder.iterdir())
+
+        Run(tmp_path / name, small(), after=look)()
+        assert seen == [".lock", "config.json", "manifest.json", "mdp.npz"]
+        assert not (tmp_path / name / ".lock").exists()
 
 
 # -- resuming ----------------------------------------------------------------------------------
@@ -78,27 +80,31 @@ def test_a_finished_run_is_only_checked_again(folder: Path) -> None:
     after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert set(after) == FILES
     changed = {name for name in FILES if after[name] != before[name]}
-    assert changed == {"verification.json", "report.html"}
+    assert changed == {"verification.json", "report.html", "manifest.json"}
 
 
 @pytest.mark.parametrize(
-    ("name", "stage"),
+    ("name", "stages"),
     [
-        ("mdp.npz", "extract"),
-        ("encoder.npz", "train"),
-        ("certificate.npz", "certify"),
-        ("verification.json", "verify"),
-        ("comparison.json", "compare"),
-        ("curves.json", "learn"),
-        ("report.html", "report"),
+        ("mdp.npz", {"extract"}),
+        ("encoder.npz", {"train"}),
+        # It holds times, so it is another one, and what follows from it is made from that.
+        ("certificate.npz", {"certify", "compare", "learn"}),
+        ("verification.json", {"verify"}),
+        ("comparison.json", {"compare"}),
+        ("curves.json", {"learn"}),
+        ("report.html", {"report"}),
     ],
 )
 def test_what_is_missing_is_made_anew(
-    name: str, stage: str, folder: Path, finished: RunResult
+    name: str, stages: set[str], folder: Path, finished: RunResult
 ) -> None:
     (folder / name).unlink()
-    found = Run.resume(folder)()
-    assert {done.stage for done in found.stages if done.is_new} == {stage, "verify", "report"}
+    told: list[Begun] = []
+    found = Run.resume(folder, before=told.append)()
+    assert {done.stage for done in found.stages if done.is_new} == stages | {"verify", "report"}
+    if name not in ("verification.json", "report.html"):
+        assert f"{name} is gone" in [begun.detail for begun in told]
     assert {path.name for path in folder.iterdir()} == FILES
     same_certificate(found.certificate, finished.certificate)
     if name.endswith(".json"):
@@ -111,9 +117,11 @@ def test_what_is_missing_is_made_anew(
 
 def test_certificates_of_other_models_are_refused(folder: Path) -> None:
     certify(RoomsGridEnv(side=6, room_size=3).to_mdp(), 0.9).save(folder / "certificate.npz")
+    sealed(folder)
     with pytest.raises(FileFormatError, match=r"certificate\.npz is not of this run's model"):
         Run.resume(folder)()
     certify(ROOMS.model(), 0.8).save(folder / "certificate.npz")
+    sealed(folder)
     with pytest.raises(FileFormatError, match="model and discount"):
         Run.resume(folder)()
     assert main(["run", "--resume", str(folder), "--quiet"]) == 2
@@ -128,6 +136,7 @@ def test_verdicts_in_files_are_not_believed(folder: Path, finished: RunResult) -
     forged(ROOMS.model()).save(folder / "certificate.npz")
     for name in ("comparison.json", "curves.json"):
         (folder / name).unlink()
+    sealed(folder)
     found = Run.resume(folder)()
     assert not found.verification.is_valid
     assert found.verdict.sentence.startswith("REJECTED: ")
@@ -144,6 +153,9 @@ def test_damaged_files(name: str, folder: Path) -> None:
     whole = (folder / name).read_bytes()
     for data in (b"garbage", whole[: len(whole) // 2], b""):
         (folder / name).write_bytes(data)
+        with pytest.raises(FileFormatError, match=f"{name} is not as the run wrote it"):
+            Run.resume(folder)()
+        sealed(folder)
         with pytest.raises(FileFormatError, match=name):
             Run.resume(folder)()
     assert (folder / name).read_bytes() == b""
@@ -153,6 +165,7 @@ def test_damaged_files(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("text", ["null", "3", "[1]", '[{"name": "x"}]', "", "[" * 100_000])
 def test_damaged_results(text: str, name: str, folder: Path) -> None:
     (folder / name).write_text(text)
+    sealed(folder)
     with pytest.raises(FileFormatError, match=rf"{name} is damaged .*delete it"):
         Run.resume(folder)()
 
@@ -160,6 +173,7 @@ def test_damaged_results(text: str, name: str, folder: Path) -> None:
 @pytest.mark.parametrize("text", ["[]", "{}"])
 def test_comparisons_that_are_empty(text: str, folder: Path) -> None:
     (folder / "comparison.json").write_text(text)
+    sealed(folder)
     with pytest.raises(FileFormatError, match=r"comparison\.json is damaged"):
         Run.resume(folder)()
 
@@ -168,6 +182,7 @@ def test_comparisons_that_are_empty(text: str, folder: Path) -> None:
 def test_curves_of_other_shapes(scores: Any, folder: Path) -> None:
     row = {"name": "x", "steps": [1], "scores": scores}
     (folder / "curves.json").write_text(json.dumps([row]))
+    sealed(folder)
     with pytest.raises(FileFormatError, match=r"curves\.json is damaged"):
         Run.resume(folder)()
 
@@ -177,5 +192,6 @@ def test_encoders_of_other_models(folder: Path) -> None:
     encoder = train_encoder(ROOMS, other, Training(steps=2, transitions=20), 0.9, 0)
     encoder.save(folder / "encoder.npz")
     (folder / "certificate.npz").unlink()
+    sealed(folder)
     with pytest.raises((InvalidArgumentError, FileFormatError)):
         Run.resume(folder)()

@@ -20,13 +20,12 @@ from bisim_abstract import (
 )
 from bisim_abstract._app import cli, runs
 from bisim_abstract._app.cli import main
+from bisim_abstract._app.config import Config, Training
 from bisim_abstract._app.runs import (
     Begun,
-    Config,
     Done,
     Run,
     RunResult,
-    Training,
     learning_curves,
     plain,
     train_encoder,
@@ -102,15 +101,17 @@ def test_large_tables_of_raw_states_are_left_out(
 def test_the_report_is_told_everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def spy(path: Any, mdp: Any, certificate: Any, **kwargs: Any) -> Any:
+    def spy(path: Path, mdp: Any, certificate: Any, **kwargs: Any) -> None:
         seen.append((path, mdp, certificate, kwargs))
-        return path
+        path.write_text("a page")
 
     monkeypatch.setattr(runs, "write_report", spy)
     run = Run.resume(folder)
     found = run()
     [(path, mdp, certificate, kwargs)] = seen
-    assert path == folder / "report.html" == found.report
+    assert path == folder / ".new-report.html"
+    assert found.report == folder / "report.html"
+    assert found.report.read_text() == "a page"
     assert (certificate, mdp) == (found.certificate, ROOMS.model())
     assert kwargs["verification"] is found.verification
     assert kwargs["title"] == "small rooms"
@@ -123,7 +124,7 @@ def test_the_report_is_told_everything(folder: Path, monkeypatch: pytest.MonkeyP
     first, second = (shlex.split(line) for line in kwargs["commands"])
     assert first[:2] == ["bisim-abstract", "run"]
     assert cli._config(cli._parser().parse_args(first[1:])) == run.config
-    assert second[2:] == [str(folder / "mdp.npz"), str(folder / "certificate.npz")]
+    assert second[1:] == ["verify", str(folder)]
 
 
 @pytest.mark.parametrize(
