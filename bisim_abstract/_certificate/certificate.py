@@ -492,7 +492,7 @@ class Certificate:
             return ""
         if self.alpha == 0.0:
             return "for exact mixtures of actions: all bounds include their rounding"
-        return f"for the true model with probability {1.0 - self.alpha:g}"
+        return f"for the true model with probability at least {1.0 - self.alpha:g}"
 
     @property
     def merges_little(self) -> bool:

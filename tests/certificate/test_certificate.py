@@ -383,5 +383,5 @@ def test_summary_lists_components_and_the_reservation() -> None:
         assert "level 2   8 blocks, 7 pairs of blocks bounded" in text  # 2
     assert "features  7 value functions" in plain  # witnesses are two of them
     assert "features  5 value functions" in reserved
-    assert "holds     for the true model with probability 0.95" in reserved
+    assert "holds     for the true model with probability at least 0.95" in reserved
     assert "probability" not in plain
