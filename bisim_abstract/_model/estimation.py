@@ -193,7 +193,8 @@ def estimate_mdp(
             outcomes lead to one added absorbing state.
         n_states: Number of states, the added one not counted; needed with arrays.
         n_actions: Number of actions; needed with arrays.
-        reward_range: Bounds that every single reward is known to respect.
+        reward_range: Bounds that every single reward is known to respect. Nothing that follows
+            exceeds what they allow.
         alpha: Probability allowed for any radius to fail.
         support_bound: Known bound on the number of successors of a state and action;
             all states by default. A true bound makes the radii far smaller.
@@ -472,12 +473,20 @@ def reward_intervals(mdp: TabularMDP) -> tuple[FloatArray, FloatArray]:
     """(n_states, n_actions) bounds between which rewards lie: points, unless estimated."""
     if mdp.estimate is None:
         return mdp.rewards, mdp.rewards
-    return interval_around(mdp.rewards, mdp.estimate.reward_radius)
+    return interval_around(mdp.rewards, mdp.estimate.reward_radius, mdp.estimate.reward_range)
 
 
-def interval_around(rewards: FloatArray, radius: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Rewards -/+ radius, rounded outward; the rewards themselves where the radius is 0."""
+def interval_around(
+    rewards: FloatArray, radius: FloatArray, reward_range: tuple[float, float]
+) -> tuple[FloatArray, FloatArray]:
+    """Rewards -/+ radius, rounded outward, where they are in range; points where the radius is 0.
+
+    No single reward leaves the range, by the word of who gave it, so no mean of them does. (The
+    least and the largest that were seen would be no such bounds.) Points may lie outside: the end
+    of episodes pays 0 whatever the range. An interval never ends short of its own middle.
+    """
     is_point = radius == 0.0
-    low = np.where(is_point, rewards, np.nextafter(rewards - radius, -np.inf))
-    high = np.where(is_point, rewards, np.nextafter(rewards + radius, np.inf))
-    return low, high
+    low = np.maximum(np.nextafter(rewards - radius, -np.inf), reward_range[0])
+    high = np.minimum(np.nextafter(rewards + radius, np.inf), reward_range[1])
+    low, high = np.minimum(low, rewards), np.maximum(high, rewards)
+    return np.where(is_point, rewards, low), np.where(is_point, rewards, high)

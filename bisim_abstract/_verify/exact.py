@@ -94,7 +94,12 @@ class ExactTable:
             else:
                 middle = Fraction(float(self._mdp.rewards[key]))
                 radius = Fraction(float(self._mdp.estimate.reward_radius[key]))
-                ends = middle - radius, middle + radius
+                # No mean leaves the range of single rewards; but an interval holds its middle.
+                least, most = (Fraction(end) for end in self._mdp.estimate.reward_range)
+                ends = (
+                    max(middle - radius, min(least, middle)),
+                    min(middle + radius, max(most, middle)),
+                )
             self._ends[key] = ends
         return self._ends[key]
 

@@ -333,7 +333,8 @@ def check_intervals(table: Table, mdp: TabularMDP) -> None:
     """Reward intervals must hold the members' rewards, radii included; decided exactly.
 
     With s = fl(R - r) and e its error, R - r = s + e is at least a float l exactly if s > l, or
-    s = l and e >= 0, as s is the float nearest to it.
+    s = l and e >= 0, as s is the float nearest to it. What reaches the end of the range of single
+    rewards holds their means too, if it holds R.
     """
     rewards = mdp.rewards
     low, high = (_of_members(table, bound) for bound in (table.low, table.high))
@@ -342,11 +343,15 @@ def check_intervals(table: Table, mdp: TabularMDP) -> None:
     else:
         error = mdp.estimate.reward_radius
         good = np.ones(rewards.shape, bool)
-        for sign, bound in ((-1.0, low), (1.0, high)):
+        least, most = mdp.estimate.reward_range
+        for sign, bound, last in ((-1.0, low, least), (1.0, high, most)):
             end = rewards + sign * error
             part = end - rewards
             rest = (rewards - (end - part)) + (sign * error - part)
-            good &= (sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0))
+            is_beyond = (sign * bound >= sign * last) & (sign * bound >= sign * rewards)
+            good &= (
+                (sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0)) | is_beyond
+            )
     if table.renaming is not None:
         good |= table.renaming < 0
     if not good.all():

@@ -614,15 +614,16 @@ def test_the_radii_of_an_estimate_are_what_bounds_pay_for() -> None:
         support_bound=2,
     )
     value = prove_value(replace(mdp, estimate=estimate), [0, 1], gamma)
-    # State 1 is worth 0, state 0 at most v = 1 + r + γ·t·v, and at least v = 1 - r - γ·t·v.
-    high, low = (1.0 + r) / (1.0 - gamma * t), (1.0 - r) / (1.0 + gamma * t)
+    # State 1 is worth 0, state 0 at most v = 1 + r + γ·t·v, and at least v = 1 - r: its row leads
+    # to where the least is already. Boxes do not know that: v = 1 - r - γ·t·v.
+    high, low, boxed = (1.0 + r) / (1.0 - gamma * t), 1.0 - r, (1.0 - r) / (1.0 + gamma * t)
     # Estimates are solved for to about 1e-4 of what values could differ by.
     np.testing.assert_allclose(value.optimal_upper, [high, 0.0], atol=1e-3)
     np.testing.assert_allclose(value.random_upper, [high, 0.0], atol=1e-3)
     np.testing.assert_allclose(value.optimal_lower, [low, 0.0], atol=1e-3)
     np.testing.assert_allclose(value.policy_lower, [low, 0.0], atol=1e-3)
     np.testing.assert_allclose(value.bracket.upper, [high, 0.0], atol=1e-3)
-    np.testing.assert_allclose(value.bracket.lower, [low, 0.0], atol=1e-3)
+    np.testing.assert_allclose(value.bracket.lower, [boxed, 0.0], atol=1e-3)
     assert value.loss == pytest.approx(high - low, abs=1e-3)
 
 
@@ -644,6 +645,35 @@ def test_a_bracket_is_never_worse_than_a_constant(radius: float, scale: float) -
     assert np.isfinite(bracket.upper).all()
     assert bracket.upper.max() <= 100.0 * scale * (1.0 + 1e-6)
     assert bracket.lower.min() >= -1e-6 * scale
+
+
+@pytest.mark.parametrize("steps", [0, 30, 3_000])
+@pytest.mark.parametrize("has_end", [False, True])
+def test_nothing_exceeds_what_the_range_of_rewards_allows(steps: int, has_end: bool) -> None:
+    """Rewards in [2, 3] at γ = 0.9: values in [20, 30], or in [0, 30] where episodes end."""
+    rng = np.random.default_rng(steps)
+    s, t, a = rng.integers(0, 5, (3, steps))
+    ended = rng.random(steps) < 0.1 if has_end else None
+    paid = rng.uniform(2.0, 3.0, steps)
+    mdp = estimate_mdp(s, a % 2, paid, t, ended, n_states=5, n_actions=2, reward_range=(2.0, 3.0))
+    value = prove_value(mdp, np.arange(mdp.n_states) // 2, 0.9)
+    least, most = (0.0 if has_end else 20.0) - 1e-9, 30.0 + 1e-9
+    for values in (value.optimal_upper, value.random_upper, value.bracket.upper):
+        assert (values <= most).all()
+    for values in (value.optimal_lower, value.policy_lower, value.bracket.lower):
+        assert (values >= least).all()
+    assert value.loss <= most - least
+    check_inequalities(mdp, 0.9, value)
+
+
+def test_a_range_that_is_seen_is_no_range_that_is_known() -> None:
+    """All samples paid 0, but 1 is possible: bounds above must not forget it."""
+    mdp = estimate_mdp(
+        [0] * 20, [0] * 20, [0.0] * 20, [0] * 20, n_states=1, n_actions=1, reward_range=(0.0, 1.0)
+    )
+    value = prove_value(mdp, [0], 0.5)
+    assert value.optimal_upper[0] > 0.5  # the mean may well be above 1/4
+    assert value.optimal_lower[0] == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(8))
