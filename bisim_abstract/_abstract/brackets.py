@@ -160,7 +160,7 @@ def make_boxes(
     low, high = (side.ravel()[columns] for side in reward_intervals(mdp))
     radius = np.zeros(used.shape)
     if mdp.estimate is not None:
-        away = mdp.estimate.row_radius.ravel()[columns]
+        away = mdp.estimate.radius_of(clusters).ravel()[columns]
         radius = np.maximum.reduceat(away, starts).reshape(used.shape)
     begins = np.searchsorted(rows, np.arange(used.size))
     return Boxes(

@@ -15,7 +15,8 @@ It contracts, however large radii are: no bound exceeds what rewards alone allow
 repairs any function (`value_proof.bounded`) works as for a model that is known.
 
 A function may also be constant on blocks. Its backup is then the least favourable one of a block's
-members, and satisfies its inequality in each of them.
+members, and satisfies its inequality in each of them. Such a function sees no more of a row than
+its sums by blocks, so that their radius will do, where an estimate has it.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ SWEEPS = 20  # with a fixed choice, where solving for it would take too long
 
 def row_radii(mdp: TabularMDP, values: FloatArray) -> FloatArray:
     """(n_states, n_actions) how far true rows may be, as far as a function over states can tell."""
-    estimate = mdp.estimate
-    assert estimate is not None
-    return estimate.row_radius
+    assert mdp.estimate is not None
+    return mdp.estimate.radius_of(values)
 
 
 def worst_rows(

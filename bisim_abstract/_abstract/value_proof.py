@@ -39,7 +39,7 @@ from bisim_abstract._abstract.value import (
     start_size,
 )
 from bisim_abstract._base.checks import check_choice, check_gamma
-from bisim_abstract._base.labels import as_labels
+from bisim_abstract._base.labels import as_labels, numbered
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._exact.planning import find_optimal, follow_policy, value_iteration
 from bisim_abstract._model.estimation import reward_intervals
@@ -406,14 +406,19 @@ def _with_radii(
     policy: IntArray | FloatArray | None,
     guess: FloatArray,
 ) -> FloatArray:
-    """Bounds for an estimated model: the better of a constant and of what is solved for."""
+    """Bounds for an estimated model: the best of a constant and of what is solved for."""
     # A constant is moved to the ends of what rewards allow.
     best = bounded(mdp, gamma, np.zeros(mdp.n_states), sign, policy)
-    found = bounded(mdp, gamma, solve(mdp, gamma, sign, policy, guess), sign, policy)
-    # Judged by the start, and by all states where that makes no difference.
-    score = sign * (start_means(mdp.start, found)[0] - start_means(mdp.start, best)[0])
-    if score < 0.0 or (score == 0.0 and sign * float((found - best).mean()) < 0.0):
-        return found
+    assert mdp.estimate is not None
+    partitions: list[IntArray | None] = [None]
+    if mdp.estimate.blocks is not None:  # whose radii are smaller, for functions constant on them
+        partitions.append(numbered(mdp.estimate.blocks))
+    for labels in partitions:
+        found = bounded(mdp, gamma, solve(mdp, gamma, sign, policy, guess, labels), sign, policy)
+        # Judged by the start, and by all states where that makes no difference.
+        score = sign * (start_means(mdp.start, found)[0] - start_means(mdp.start, best)[0])
+        if score < 0.0 or (score == 0.0 and sign * float((found - best).mean()) < 0.0):
+            best = found
     return best
 
 

@@ -17,7 +17,7 @@ from bisim_abstract._base.parallel import map_chunks, spans
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._verify.read import Claims, FeatureClaims, Table
+from bisim_abstract._verify.read import Claims, FeatureClaims, Table, radius_seen_by
 from bisim_abstract.errors import VerificationError
 
 CHUNK = 2**15  # states per unit of work; results do not depend on it
@@ -383,7 +383,7 @@ def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
     masses = np.empty_like(table.probs)
     normal_rows_kernel(table.indptr, table.probs, masses)
     shape = mdp.rewards.shape
-    row_radius = np.zeros(shape) if mdp.estimate is None else np.array(mdp.estimate.row_radius)
+    row_radius = np.array(radius_seen_by(mdp, table.labels))
     away, lacks = np.empty(shape), np.empty(shape)
     renaming = np.empty((0, 0), np.int64) if table.renaming is None else table.renaming
     renaming = _frozen(renaming)

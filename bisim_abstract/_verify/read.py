@@ -490,6 +490,21 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room, actions: _Ac
     return table
 
 
+def radius_seen_by(mdp: TabularMDP, labels: npt.NDArray[Any]) -> FloatArray:
+    """(n_states, n_actions) radii of rows that matter to who knows states by labels alone.
+
+    If every block of the estimate has one label, rows count by their sums over blocks.
+    """
+    if mdp.estimate is None:
+        return np.zeros(mdp.rewards.shape)
+    blocks, radius = mdp.estimate.blocks, mdp.estimate.block_radius
+    if blocks is not None and radius is not None:
+        _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
+        if bool((labels[first][inverse] == labels).all()):
+            return radius
+    return mdp.estimate.row_radius
+
+
 def _off(mdp: TabularMDP, labels: IntArray, n: int) -> FloatArray:
     """(n) the largest radius of a member's rows, if the radii of the model hold surely."""
     off = np.zeros(n)

@@ -67,6 +67,7 @@ def bounds_digest(mdp: TabularMDP, claims: Claims) -> bytes:
     if mdp.estimate is not None:
         estimate = mdp.estimate
         _add(digest, (estimate.reward_radius, estimate.alpha, estimate.reward_range))
+        _add(digest, (estimate.blocks, estimate.block_radius))
     known = (claims.n_states, claims.gamma, claims.relation, claims.tables, claims.features)
     _add(digest, known)
     return digest.digest()

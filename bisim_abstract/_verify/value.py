@@ -14,7 +14,8 @@ of the model. For any level λ <= max v and w = max(v, λ),
     p·v <= p·w <= q·w + t (max v - λ),
 
 as w spans no more than that; and mirrored below. A level for each row is chosen such that the
-least of q's mass, t in all, lies at or below it; the inequality holds whatever is chosen.
+least of q's mass, t in all, lies at or below it; the inequality holds whatever is chosen. If v is
+constant on the blocks of the estimate, so is w, and t is the radius of rows summed by blocks.
 
 Boxes of rows, from which a bracket was made, are neither read nor needed: if a function that is
 constant on clusters satisfies its inequality for the worst row of a box, it satisfies it in
@@ -39,7 +40,7 @@ import numpy as np
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._verify.read import Claims, ValueClaims
+from bisim_abstract._verify.read import Claims, ValueClaims, radius_seen_by
 from bisim_abstract.errors import VerificationError
 
 TINY = 1e-305  # above all that underflow may lose in a backup
@@ -147,7 +148,7 @@ def _check_function(function: Function, mdp: TabularMDP, masses: FloatArray, gam
             sums = np.add.reduceat(mdp.probs * values[mdp.indices], mdp.indptr[:-1])
             q = mdp.rewards + gamma * (sums / masses).reshape(mdp.rewards.shape)
         else:
-            ahead = side * _most_ahead(mdp, masses, side * values, mdp.estimate.row_radius)
+            ahead = side * _most_ahead(mdp, masses, side * values, radius_seen_by(mdp, values))
             q = _last_reward(mdp, side) + gamma * ahead.reshape(mdp.rewards.shape)
             size += float(mdp.estimate.reward_radius.max())
     if function.is_mixed:
@@ -286,6 +287,7 @@ def _check_exact_function(function: Function, mdp: TabularMDP, gamma: Fraction) 
     values = _fractions(function.values)
     side = 1 if function.is_upper else -1
     best = max(side * v for v in values)
+    radius = radius_seen_by(mdp, function.values)
     for state, own in enumerate(values):
         if function.policy is None:
             actions = np.flatnonzero(mdp.available[state]).tolist()
@@ -302,7 +304,7 @@ def _check_exact_function(function: Function, mdp: TabularMDP, gamma: Fraction) 
                 end = side * paid + Fraction(float(mdp.estimate.reward_radius[state, action]))
                 last = side * Fraction(mdp.estimate.reward_range[1 if side > 0 else 0])
                 paid = side * min(end, max(last, side * paid))
-                left = Fraction(float(mdp.estimate.row_radius[state, action]))
+                left = Fraction(float(radius[state, action]))
             # The least of the row's mass, `left` in all, goes where it is worth most.
             ahead = Fraction(0)
             for value, mass in sorted(zip(worth, masses, strict=True)):

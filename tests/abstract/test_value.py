@@ -676,8 +676,9 @@ def test_a_range_that_is_seen_is_no_range_that_is_known() -> None:
     assert value.optimal_lower[0] == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("has_blocks", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_sampled_models(seed: int) -> None:
+def test_sampled_models(seed: int, has_blocks: bool) -> None:
     """From samples to bounds on the model that was sampled."""
     rng = np.random.default_rng(seed)
     n, steps = 4, int(10.0 ** rng.uniform(1.0, 5.0))
@@ -687,8 +688,18 @@ def test_sampled_models(seed: int) -> None:
     t = (rng.random((steps, 1)) > np.cumsum(P[s, a], axis=1)).sum(axis=1).clip(max=n - 1)
     paid = (rng.random(steps) < R[s, a]).astype(float)
     ended = t == n - 1 if seed % 2 else None
+    blocks = rng.integers(0, 3, n) if has_blocks else None
     mdp = estimate_mdp(
-        s, a, paid, t, ended, n_states=n, n_actions=2, reward_range=(0.0, 1.0), alpha=1e-6
+        s,
+        a,
+        paid,
+        t,
+        ended,
+        n_states=n,
+        n_actions=2,
+        reward_range=(0.0, 1.0),
+        alpha=1e-6,
+        blocks=blocks,
     )
     if ended is not None:
         P = np.concatenate([P, np.zeros((n, 2, 1))], axis=2)
@@ -700,6 +711,43 @@ def test_sampled_models(seed: int) -> None:
     value = prove_value(mdp, labels, 0.9)
     check_inequalities(mdp, 0.9, value)
     check_true_model(mdp, true, value)
+
+
+def in_halves(n: int, blocks: list[int] | None) -> tuple[TabularMDP, TabularMDP]:
+    """24 states in two halves that lead anywhere in either: the truth, and its estimate."""
+    rng = np.random.default_rng(0)
+    halves = np.arange(24) // 12
+    P = np.array([[np.where(halves == a, 0.9, 0.1) / 12 for a in (0, 1)] for _ in halves])
+    true = TabularMDP.from_dense(P, np.repeat(halves[:, None], 2, axis=1))
+    s, a, t = rng.integers(0, 24, n), rng.integers(0, 2, n), rng.random(n)
+    t = (t[:, None] > np.cumsum(P[s, a], axis=1)).sum(axis=1).clip(max=23)
+    paid = halves[s].astype(float)
+    return true, estimate_mdp(
+        s,
+        a,
+        paid,
+        t,
+        n_states=24,
+        n_actions=2,
+        reward_range=(0.0, 1.0),
+        deterministic_rewards=True,
+        blocks=blocks,
+    )
+
+
+def test_blocks_that_samples_had_no_part_in_sharpen_values() -> None:
+    halves = [0] * 12 + [1] * 12
+    true, plain = in_halves(60_000, None)
+    _, mdp = in_halves(60_000, halves)
+    wide, value = (prove_value(model, halves, 0.8) for model in (plain, mdp))
+    assert value.loss < 0.6 * wide.loss
+    assert value.kept > wide.kept
+    check_inequalities(mdp, 0.8, value)
+    check_true_model(mdp, Exact.of(true, 0.8), value)
+    # Other clusters than the blocks' see more of a row, and pay for all of it.
+    odd = prove_value(mdp, np.arange(24) % 2, 0.8)
+    check_inequalities(mdp, 0.8, odd)
+    assert odd.loss > value.loss
 
 
 # -- the objects ---------------------------------------------------------------------------------

@@ -174,7 +174,11 @@ def extreme(mdp: TabularMDP, model: Exact, values: Values, s: int, a: int, side:
     Unit by unit: the mass with the worst values moves to where they are best.
     """
     assert mdp.estimate is not None
-    radius = mdp.estimate.row_radius
+    radius, blocks = mdp.estimate.row_radius, mdp.estimate.blocks
+    if blocks is not None and mdp.estimate.block_radius is not None:
+        pairs = set(zip(blocks.tolist(), values, strict=True))
+        if len(pairs) == len({block for block, _ in pairs}):  # one value for each block
+            radius = mdp.estimate.block_radius
     left = Fraction(float(radius[s, a]))
     best = max(side * v for v in values)
     total = Fraction(0)

@@ -13,6 +13,7 @@ import pytest
 
 from bisim_abstract import certify, estimate_mdp, verify
 from bisim_abstract._model.generators import sparse_mdp
+from tests.abstract.test_value import in_halves
 from tests.support.altered import GAMMA, at, drop_support, in_features, put
 from tests.support.honest import (
     accepted,
@@ -181,3 +182,37 @@ def test_bounds_of_estimates_end_where_the_range_of_rewards_does() -> None:
     told = dataclasses.replace(forged, reward_range=(-1.0, 2.0), model=None)
     for mode in ("float", "exact"):
         assert not verify(other, told, mode=mode).is_valid
+
+
+def test_radii_of_blocks_serve_functions_and_levels_that_are_constant_on_them() -> None:
+    halves = [0] * 12 + [1] * 12
+    _, mdp = in_halves(60_000, halves)
+    certificate = certify(mdp, 0.5, tau=0.9)
+    assert certificate.is_certified
+    assert certificate.n_clusters == 2
+    assert certificate.value is not None
+    for mode in ("float", "exact"):
+        assert verify(mdp, certificate, mode=mode).is_valid
+    assert mdp.estimate is not None
+    bare = dataclasses.replace(
+        mdp, estimate=dataclasses.replace(mdp.estimate, blocks=None, block_radius=None)
+    )
+    # The same certificate of an estimate that knows rows only by their own radii.
+    taken = dataclasses.replace(certificate, fingerprint=bare.fingerprint, model=None)
+    others = dataclasses.replace(mdp.estimate, blocks=np.arange(24) % 2)
+    mixed = dataclasses.replace(mdp, estimate=others)
+    moved = dataclasses.replace(certificate, fingerprint=mixed.fingerprint, model=None)
+    for mode in ("float", "exact"):
+        assert not verify(bare, taken, mode=mode).is_valid
+        assert not verify(mixed, moved, mode=mode).is_valid
+    # A function that tells members of a block apart pays for whole rows: more is not safer.
+    for name, sign in (("optimal_upper", 1.0), ("policy_lower", -1.0)):
+        values = np.array(getattr(certificate.value, name))
+        values[0] += sign * 1e-7
+        changed: dict[str, Any] = {name: values, "loss": 10.0, "start_loss": 10.0, "kept": -np.inf}
+        value = dataclasses.replace(certificate.value, **changed)
+        forged = certificate._changed(value=value)
+        for mode in ("float", "exact"):
+            found = verify(mdp, forged, mode=mode)
+            assert not found.is_valid
+            assert name in found.problem
