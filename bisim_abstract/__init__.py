@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from bisim_abstract._abstract.value import ProvenValue
     from bisim_abstract._abstract.value_proof import prove_value
     from bisim_abstract._app.abstract_env import abstract_env
+    from bisim_abstract._app.estimating import estimate_mdp
     from bisim_abstract._app.plots import plot_curves, plot_embedding, plot_losses
     from bisim_abstract._app.report import write_report
     from bisim_abstract._app.state_map import StateMap, state_map
@@ -134,7 +135,6 @@ if TYPE_CHECKING:
     from bisim_abstract._exact.metric import MetricBounds, bisimulation_metric
     from bisim_abstract._exact.mico import mico_distance
     from bisim_abstract._exact.planning import Values, evaluate_policy, value_iteration
-    from bisim_abstract._model.estimation import estimate_mdp
     from bisim_abstract._model.export import write_model
     from bisim_abstract._model.files import read_model
     from bisim_abstract._model.mdp import TabularMDP
@@ -158,6 +158,7 @@ else:
         "_abstract.value": ("ProvenValue",),
         "_abstract.value_proof": ("prove_value",),
         "_app.abstract_env": ("abstract_env",),
+        "_app.estimating": ("estimate_mdp",),
         "_app.plots": ("plot_curves", "plot_embedding", "plot_losses"),
         "_app.report": ("write_report",),
         "_app.state_map": ("StateMap", "state_map"),
@@ -174,7 +175,6 @@ else:
         "_exact.metric": ("MetricBounds", "bisimulation_metric"),
         "_exact.mico": ("mico_distance",),
         "_exact.planning": ("Values", "evaluate_policy", "value_iteration"),
-        "_model.estimation": ("estimate_mdp",),
         "_model.export": ("write_model",),
         "_model.files": ("read_model",),
         "_model.mdp": ("TabularMDP",),

@@ -32,7 +32,7 @@ from bisim_abstract._base.types import (
 )
 from bisim_abstract._base.untrusted import parse_json
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract.encoders._space_rows import SpaceRows
+from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
 __all__ = ["Policy", "Transitions", "collect_transitions", "sample_transitions"]

@@ -23,6 +23,7 @@ from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.observations import Layout, Observations, key_of, layout_of
+from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 from bisim_abstract.wrappers._snapshot import Codec
 from bisim_abstract.wrappers._source import Shown, find_source, has_table, state_reader
@@ -124,6 +125,33 @@ def observe_states(
     walk = _Walk(trial, mdp, layout, seed)
     walk.run()
     return Views(layout, _by_kind(walk.keys, walk.ends, mdp, kinds))
+
+
+def observe_numbered(
+    env: gym.Env[Any, Any], mdp: TabularMDP, kinds: IntArray, *, has_reader: bool
+) -> Views:
+    """The kinds of observations that were numbered by themselves, as those of an estimate are.
+
+    Args:
+        env: The environment; it is not touched.
+        mdp: Its estimated model, whose ids are the numbers.
+        kinds: (n_states) what observations are to tell: clusters, or kinds of states in them.
+        has_reader: Whether states were numbered by somebody else, in a way that is not known.
+
+    Raises:
+        ExtractionError: If they were.
+    """
+    if has_reader:
+        raise ExtractionError(
+            f"read_state tells the state of an observation, not what states look like; {INSTEAD}"
+        )
+    layout, rows = layout_of(env.observation_space), SpaceRows(env.observation_space)
+    found: Kinds = {}
+    for state, ident in enumerate(mdp.state_ids.tolist()):
+        if ident >= 0:
+            key = key_of(layout, rows.observation(ident))
+            found.setdefault(key, {}).setdefault(int(kinds[state]), state)
+    return Views(layout, found)
 
 
 Kinds = dict[Any, dict[int, int]]  # of observations: kinds of states, with a state of each

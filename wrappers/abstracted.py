@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -28,11 +28,12 @@ from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.policies import lift_table, policy_table
 from bisim_abstract._model.renaming import actions_called
+from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract._verify.verify import verify_rest
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCertifiedError
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
-from bisim_abstract.wrappers._observing import Views, observe_states
+from bisim_abstract.wrappers._observing import Views, observe_numbered, observe_states
 from bisim_abstract.wrappers._source import (
     ends_in_states,
     find_source,
@@ -95,6 +96,13 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     "action_mask" tells which there are (int8, as Gymnasium's Taxi does), and so does
     `action_masks()`, as MaskablePPO of sb3-contrib asks for them.
 
+    An environment that can be neither read nor enumerated comes with the model that it was
+    estimated as (`mdp`, of `estimate_mdp`). The proof then speaks of the true model with
+    probability at least 1 - alpha, and surely of nothing but the estimate; `info["holds"]`,
+    `summary` and reports say so. With "ground" the real environment is stepped, and its
+    observations are numbered as `collect_transitions` does, or by `read_state`. What is numbered
+    so and is no state of the estimate, or ends where no sample did, is an error.
+
     Where the model was enumerated it is that of one seed: the wrapped environment is then
     always reset with this seed, whatever seed `reset` is given. Aggregated steps follow the
     seed given.
@@ -119,6 +127,10 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             some hundred real steps of a copy instead; you vouch for what these do not reach. It
             is no part of the specification; whoever makes the environment from that extracts it.
             An environment that was enumerated before is not enumerated again in either case.
+            A model that was estimated from samples is taken by your word, and needed.
+        read_state: What tells the number of a state (its id in the estimate's `state_ids`) from
+            an observation, if the estimate's states were numbered in another way than by
+            `collect_transitions`. No part of the specification either.
 
     If planning on the clusters is proven to keep less than the certificate's `keep`, or they
     merge nothing, a warning that says so is logged.
@@ -157,6 +169,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         max_states: int = 100_000,
         memory_limit: int | None = None,
         mdp: TabularMDP | None = None,
+        read_state: Callable[[Any], int] | None = None,
     ) -> None:
         _check_kinds(env, certificate, mdp)
         self._has_path = not isinstance(certificate, Certificate)
@@ -188,6 +201,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         try:
             gym.Wrapper.__init__(self, made)
             self.mdp = _model_of(made, certificate, seed, max_states, mdp)
+            self._has_reader = read_state is not None
+            self._read_state = _number_reader(made, self.mdp, read_state)
             self.tau = _certified_threshold(certificate, tau)
             self.certificate = certificate = self._proven(verify)
             if certificate.verdict.level != "useful":
@@ -213,7 +228,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
         self._one_seed = seed if self.mdp.metadata.get("method") == "enumeration" else None
         self._limit = _time_limit(made)
-        self._source = find_source(made)  # looking for it takes longer than a step
+        # Looking for it takes longer than a step. Who reads observations needs none.
+        self._source = None if self.mdp.is_sampled else find_source(made)
         self._is_end = np.arange(small.n_states) == small.terminal_state
         if ends_in_states(self._source):
             self._is_end |= small.absorbing
@@ -329,7 +345,14 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             told = np.column_stack([self.labels, renaming])
             rows, kinds = np.unique(told, axis=0, return_inverse=True)
             names = {"kinds": rows[:, 0], "renaming": rows[:, 1:]}
-        if self._views is None:
+        if self._views is None and self.mdp.is_sampled:
+            self._views = observe_numbered(
+                self.env,
+                self.mdp,
+                self.labels if kinds is None else kinds,
+                has_reader=self._has_reader,
+            )
+        elif self._views is None:
             self._views = observe_states(
                 self.env, self.mdp, self.labels, kinds=kinds, seed=self._one_seed or 0
             )
@@ -344,6 +367,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         }
         if self._one_seed is not None:
             about["seed"] = self._one_seed
+        if self.certificate.holds_for:
+            about["holds"] = self.certificate.holds_for
         return GroundAgent(
             policy,
             self._views.settled(acts, self.labels, env_name(self.env)),
@@ -366,6 +391,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             f"  scope     {scope}: certified over {SCOPES[scope]}",
             f"  weights   {self.aggregation.weighting}",
         ]
+        if self.certificate.holds_for:
+            lines.append(f"  holds     {self.certificate.holds_for}")
         if self._limit is not None:
             lines.append(f"  episodes  end after {self._limit:,} steps")
         return "\n".join(lines)
@@ -382,6 +409,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             ("scope", f"{scope}: certified over {SCOPES[scope]}"),
             ("weights", self.aggregation.weighting),
         ]
+        if self.certificate.holds_for:
+            rows.append(("holds", self.certificate.holds_for))
         if self._limit is not None:
             rows.append(("episodes", f"end after {self._limit:,} steps"))
         has_end = self.mdp.terminal_state is not None
@@ -393,7 +422,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         what = clusters_text(self.aggregation.n_clusters, has_end=has_end)
         return (
             f"<AbstractedEnv[{what} of {self.certificate.n_live:,} states, tau {self.tau:g}, "
-            f"certified over {SCOPES[self.certificate.scope]}]{self.env}>"
+            f"certified over {SCOPES[self.certificate.scope]}"
+            f"{', of an estimate' * self.mdp.is_sampled}]{self.env}>"
         )
 
     @property
@@ -441,14 +471,14 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     ) -> tuple[np.int64, dict[str, Any]]:
         """Start an episode; seed and options are passed on to the environment too."""
         inner = seed if self._one_seed is None else self._one_seed
-        _, info = self.env.reset(seed=inner, options=options)
+        seen, info = self.env.reset(seed=inner, options=options)
         self._steps = 0
         if self.dynamics == "ground":
-            return self._seen(info, terminated=False)
+            return self._seen(info, seen, terminated=False)
         if seed is not None:
             self._rng, self._rng_seed = seeding.np_random(seed)
         self._cluster = draw(self._start_sums, float(self.np_random.random()))
-        return self._seen({}, terminated=False)
+        return self._seen({}, None, terminated=False)
 
     def step(self, action: Any) -> tuple[np.int64, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take an action; a step that terminates returns the number of the end."""
@@ -456,8 +486,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if self.dynamics == "ground":
             if self._own_actions is not None:
                 action = self._translated(action, self._own_actions)
-            _, reward, terminated, truncated, info = self.env.step(action)
-            observation, info = self._seen(info, terminated=bool(terminated))
+            seen, reward, terminated, truncated, info = self.env.step(action)
+            observation, info = self._seen(info, seen, terminated=bool(terminated))
             return observation, reward, bool(terminated), bool(truncated), info
         small = self.abstract_mdp
         act = check_int("action", action, low=0, high=small.n_actions - 1)
@@ -471,7 +501,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._steps += 1
         terminated = bool(self._is_end[self._cluster])
         truncated = self._limit is not None and self._steps >= self._limit
-        observation, info = self._seen({}, terminated=terminated)
+        observation, info = self._seen({}, None, terminated=terminated)
         return observation, paid, terminated, truncated, info
 
     def _translated(self, action: Any, own_actions: IntArray) -> int:
@@ -482,16 +512,22 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         return int(own_actions[self._state, name])
 
     def _seen(
-        self, info: Mapping[str, Any], *, terminated: bool
+        self, info: Mapping[str, Any], seen: Any, *, terminated: bool
     ) -> tuple[np.int64, dict[str, Any]]:
-        """The present cluster, and `info` with what it gains."""
+        """The present cluster, and `info` with what it gains; `seen` is the real observation."""
         gained: dict[str, Any] = {}
         if self._own_actions is not None:  # the environment's own mask is of its own actions
             info = {key: entry for key, entry in info.items() if key != "action_mask"}
         if self.dynamics == "ground":
             source = self._source
-            ident = state_reader(self.env)() if source is None else source.state_id()
+            if self._read_state is not None:
+                # What an observation is called at the end does not matter: ends are one state.
+                ident = -1 if terminated else self._read_state(seen)
+            else:
+                ident = state_reader(self.env)() if source is None else source.state_id()
             state = state_met(self.mdp, self._place, ident, source, is_end=terminated)
+            if state is None and self._read_state is not None:
+                raise _not_estimated(ident, seen, terminated)
             if state is None:
                 raise ExtractionError(
                     f"the environment is in state {ident}, which its model does not have; was "
@@ -503,6 +539,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if self.abstract_mdp.has_action_sets:
             gained["action_mask"] = self.abstract_mdp.available[self._cluster].astype(np.int8)
         gained |= {"cluster": self._cluster, "scope": self.certificate.scope}
+        if self.certificate.holds_for:
+            gained["holds"] = self.certificate.holds_for
         return np.int64(self._cluster), {**info, **gained}
 
     # -- showing ---------------------------------------------------------------------------
@@ -590,6 +628,14 @@ def _model_of(
     given: TabularMDP | None,
 ) -> TabularMDP:
     """The environment's model, all of it or its reachable part: whichever is certified."""
+    if given is None and certificate.alpha:
+        raise NotCertifiedError(
+            "the certificate is of a model that was estimated from samples, which cannot be read "
+            "from the environment; give it as AbstractedEnv(env, certificate, mdp=estimate)"
+        )
+    if given is not None and given.is_sampled:
+        _check_given(given, env, certificate)
+        return given
     if given is not None:
         _check_given(given, env, certificate)
         # Tables and self-descriptions are read in any case: steps would not tell their numbers.
@@ -653,6 +699,42 @@ def _check_given(given: TabularMDP, env: gym.Env[Any, Any], certificate: Certifi
             f"mdp must be the model of this environment, got one of {given.n_actions} actions for "
             f"{env.action_space}"
         )
+
+
+def _number_reader(
+    env: gym.Env[Any, Any], mdp: TabularMDP, read_state: Callable[[Any], int] | None
+) -> Callable[[Any], int] | None:
+    """What tells the id of a state from an observation; None where the environment tells it."""
+    if not mdp.is_sampled:
+        if read_state is not None:
+            raise InvalidArgumentError(
+                "read_state goes with a model that was estimated from samples; the states of this "
+                "one are told by the environment: leave it out"
+            )
+        return None
+    if read_state is not None:
+        return lambda seen: check_int("the number that read_state gave", read_state(seen), low=0)
+    rows = SpaceRows(env.observation_space)
+    if rows.n_states is None:
+        raise InvalidArgumentError(
+            f"observations of {env_name(env)} are not finitely many, so that they do not tell the "
+            "states of the estimate; give read_state, the function that numbered them"
+        )
+    return lambda seen: int(rows.rows(seen, 1)[0])
+
+
+def _not_estimated(ident: int, seen: Any, terminated: bool) -> ExtractionError:
+    if terminated:
+        return ExtractionError(
+            "an episode of the environment ended, but the estimate has no end, as none of its "
+            "samples did; estimate the model again, from steps that tell what terminated"
+        )
+    shown = " ".join(repr(seen).split())
+    return ExtractionError(
+        f"the observation {shown if len(shown) <= 80 else shown[:77] + '...'} is that of state "
+        f"{ident}, which the estimate does not have; estimate the model again with this state in "
+        "it, or read states as they were numbered then (read_state)"
+    )
 
 
 def _is_model_of(given: TabularMDP, env: gym.Env[Any, Any], seed: int) -> bool:

@@ -30,7 +30,7 @@ satisfies its inequality, as U(v + c) = Uv + γc.
 
 For an estimated model, rewards carry their radii, and t·span v is added to p·v (taken off
 below), t being the largest radius of a member's row: a true row has at most t of its mass
-elsewhere, and no unit of it can gain more.
+elsewhere, and no unit of it can gain more. That is more than `robust` allows state by state.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def make_boxes(
     low, high = (side.ravel()[columns] for side in reward_intervals(mdp))
     radius = np.zeros(used.shape)
     if mdp.estimate is not None:
-        away = mdp.estimate.row_radius.ravel()[columns]
+        away = mdp.estimate.radius_of(clusters).ravel()[columns]
         radius = np.maximum.reduceat(away, starts).reshape(used.shape)
     begins = np.searchsorted(rows, np.arange(used.size))
     return Boxes(
@@ -272,10 +272,19 @@ def _solved(
             break
     # Where radii are large, a constant, whose span is 0, may be the better bound.
     with np.errstate(over="ignore", invalid="ignore"):
-        found = _shifted(boxes, gamma, rewards, sign, values)
-    plain = _shifted(boxes, gamma, rewards, sign, np.zeros(count))
-    is_better = bool((sign * (found[0] - plain[0])).sum() <= 0.0)
-    return found if is_better and np.isfinite(found[0]).all() else plain
+        found, acts = _shifted(boxes, gamma, rewards, sign, values)
+    plain, first = _shifted(boxes, gamma, rewards, sign, np.zeros(count))
+    if not np.isfinite(found).all():
+        return plain, first
+    if not boxes.radius.any():
+        return (found, acts) if bool((sign * (found - plain)).sum() <= 0.0) else (plain, first)
+    # Backups over all rows that radii allow are monotone, so the better of two bounds in every
+    # cluster is one too (with the action that goes with it): Bw >= Bv >= v for w >= v, below.
+    is_better = sign * (found - plain) <= 0.0
+    better = np.where(is_better, found, plain)
+    # Each had room for rounding at its own size.
+    better = better + sign * safe_shift(0.0, boxes.terms, boxes.top, better, gamma)
+    return better, np.where(is_better, acts, first)
 
 
 def _shifted(

@@ -9,9 +9,8 @@ Tv + γc:
 - `policy_lower`: v <= R + γPv at the policy's action, hence v <= the policy's value;
 - `random_upper`: v >= the mean over actions of R + γPv, hence v >= the value of acting at random.
 
-For an estimated model, with r and t the radii of a reward and a row, "R + γPv" reads
-R ± r + γ(Pv ± t·span v), upward for upper bounds and downward for lower ones: no true row gains
-or loses more by moving t of its mass. One backup of each function therefore decides whether
+For an estimated model, "R + γPv" is the most, for upper bounds, or the least that the radii of
+reward and row leave possible: see `robust`. One backup of each function therefore decides whether
 the bounds hold; how they were found does not matter.
 """
 

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from bisim_abstract._abstract.aggregate import Aggregation, aggregate, set_end_apart
 from bisim_abstract._abstract.brackets import bracket_of, largest_reward, make_boxes, safe_shift
+from bisim_abstract._abstract.robust import backed_up, solve
 from bisim_abstract._abstract.value import (
     NOTHING,
     ProvenValue,
@@ -39,7 +40,7 @@ from bisim_abstract._abstract.value import (
 )
 from bisim_abstract._base.checks import check_choice, check_gamma
 from bisim_abstract._base.deadline import look
-from bisim_abstract._base.labels import as_labels
+from bisim_abstract._base.labels import as_labels, numbered
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._exact.planning import find_optimal, follow_policy, value_iteration
 from bisim_abstract._model.estimation import reward_intervals
@@ -56,7 +57,6 @@ LAST_TOL = 1e-10  # of the same: beyond, rounding decides
 SHARE = 1.0 / 11.0  # of the proven loss that may be slack: within 10% of what it can become
 HELPS = 0.9  # of a gap that must not be left for more work to be worth it
 WORK = 4e9  # transitions that may be read in search of optimal values, about
-ROUNDS = 20  # of solving for values whose own span enters, for estimated models
 CRITERIA = ("start", "worst")
 
 
@@ -129,13 +129,11 @@ class GroundValues:
             self._guess = values
             upper, lower = (bounded(mdp, gamma, values, sign) for sign in (1.0, -1.0))
         else:
-            upper = _with_radii(mdp, gamma, 1.0, None, tol, guess, sweeps)
-            lower = _with_radii(mdp, gamma, -1.0, None, tol, guess, sweeps)
+            upper = _with_radii(mdp, gamma, 1.0, None, guess)
+            lower = _with_radii(mdp, gamma, -1.0, None, guess)
         # Not before they are there: an interrupt may come between. Radii of an estimate keep the
         # bounds apart, however closely they are solved for.
         self._tol = tol if mdp.estimate is None else 0.0
-        # One function each, not the better of two per state: for estimates that need not
-        # satisfy an inequality of its own.
         before, gap = self.gap, float((upper - lower).max())
         if gap < before:
             self.optimal_upper, self.optimal_lower = _frozen(upper), _frozen(lower)
@@ -146,7 +144,7 @@ class GroundValues:
         policy = uniform_policy(mdp)
         if mdp.estimate is not None:
             start = np.zeros(mdp.n_states)
-            return _frozen(_with_radii(mdp, gamma, 1.0, policy, 0.0, start, 0))
+            return _frozen(_with_radii(mdp, gamma, 1.0, policy, start))
         tol = max(1e-3 * FIRST_TOL * self.size, 1e-300)
         found = follow_policy(mdp, gamma, policy, tol, guess=guess)
         return _frozen(bounded(mdp, gamma, _middle(found.lower, found.upper), 1.0, policy))
@@ -292,7 +290,7 @@ def _policy_lower(
     """Lower bounds on the values of a policy, and how far above them the values can be."""
     mdp, gamma = ground.mdp, ground.gamma
     if mdp.estimate is not None:
-        return _with_radii(mdp, gamma, -1.0, lifted, tol, guess, 0), 0.0
+        return _with_radii(mdp, gamma, -1.0, lifted, guess), 0.0
     own = follow_policy(mdp, gamma, lifted, max(tol, 1e-300), guess=guess)
     lower = bounded(mdp, gamma, _middle(own.lower, own.upper), -1.0, lifted)
     return lower, float((own.upper - lower).max())
@@ -357,22 +355,22 @@ def backup(
 ) -> FloatArray:
     """(n_states) one backup: of the best action, of a policy's, or of a mixture's.
 
-    For an estimate the radii are added (sign 1) or taken off (-1).
+    For an estimate it is the most (sign 1) or the least (-1) that radii allow.
     """
     n, n_actions = mdp.n_states, mdp.n_actions
-    span = float(values.max() - values.min())
-    if policy is not None and policy.ndim == 1:
+    is_plan = policy is not None and policy.ndim == 1
+    if mdp.estimate is not None:
+        q = backed_up(mdp, gamma, values, sign)
+    elif is_plan:
+        assert policy is not None
         states, actions = np.arange(n), policy.astype(np.int64)
         rows = mdp.kernel()[states * n_actions + actions]
-        q = mdp.rewards[states, actions] + gamma * (rows @ values)
-        if mdp.estimate is not None:
-            away = gamma * mdp.estimate.row_radius[states, actions] * span
-            q = q + sign * (mdp.estimate.reward_radius[states, actions] + away)
-        return np.asarray(q)
-    q = mdp.rewards + gamma * (mdp.kernel() @ values).reshape(n, n_actions)
-    if mdp.estimate is not None:
-        q = q + sign * (mdp.estimate.reward_radius + gamma * mdp.estimate.row_radius * span)
-    return np.asarray(q.max(axis=1) if policy is None else (policy * q).sum(axis=1))
+        return np.asarray(mdp.rewards[states, actions] + gamma * (rows @ values))
+    else:
+        q = mdp.rewards + gamma * (mdp.kernel() @ values).reshape(n, n_actions)
+    if policy is None:
+        return np.asarray(q.max(axis=1))
+    return np.asarray(q[np.arange(n), policy] if is_plan else (policy * q).sum(axis=1))
 
 
 def bounded(
@@ -385,9 +383,9 @@ def bounded(
     """Values moved up (sign 1) or down (-1) until they satisfy their inequality, with room.
 
     A backup is a product of a row of at most max_support entries (each within 2·EPS relative of
-    the exact quotient), a multiplication, an addition, radii times a span, and for a mixture
-    as many products as there are actions: no term is rounded more than max_support + n_actions
-    + 12 times, and their sizes amount to |R| + |radius| + 4·max|v| at most.
+    the exact quotient), a multiplication, an addition, a radius times a difference of values, and
+    for a mixture as many products as there are actions: no term is rounded more than max_support +
+    n_actions + 12 times, and their sizes amount to |R| + |radius| + 4·max|v| at most.
     """
     look()
     away = float((sign * (backup(mdp, gamma, values, sign, policy) - values)).max())
@@ -411,43 +409,21 @@ def _with_radii(
     gamma: float,
     sign: float,
     policy: IntArray | FloatArray | None,
-    tol: float,
     guess: FloatArray,
-    sweeps: int,
 ) -> FloatArray:
-    """Bounds for an estimated model: the best of a few rounds, each with the last one's span.
-
-    With the span fixed, the radii are additions to the rewards, and the model is an ordinary
-    one. A constant has span 0: the first bound to compare with.
-    """
-    estimate = mdp.estimate
-    assert estimate is not None
-    n = mdp.n_states
-    best = bounded(mdp, gamma, np.zeros(n), sign, policy)
-    low, high = reward_intervals(mdp)
-    # What values can differ by at most: with a larger span, radii would let them run away.
-    widest = (float(high.max()) - float(low.min())) / (1.0 - gamma)
-    values = guess
-    for _ in range(ROUNDS):
-        span = min(float(values.max() - values.min()), widest)
-        extra = estimate.reward_radius + gamma * estimate.row_radius * span
-        shifted = replace(
-            mdp, rewards=mdp.rewards + sign * extra, estimate=None, terminal_state=None, metadata={}
-        )
-        if policy is None:
-            new = _optimal(shifted, gamma, max(tol, 1e-300), values, max(sweeps, 20))
-        else:
-            goal = LAST_TOL * float(np.abs(shifted.rewards).max()) / (1.0 - gamma)
-            own = follow_policy(shifted, gamma, policy, max(goal, 1e-300), guess=values)
-            new = _middle(own.lower, own.upper)
-        found = bounded(mdp, gamma, new, sign, policy)
+    """Bounds for an estimated model: the best of a constant and of what is solved for."""
+    # A constant is moved to the ends of what rewards allow.
+    best = bounded(mdp, gamma, np.zeros(mdp.n_states), sign, policy)
+    assert mdp.estimate is not None
+    partitions: list[IntArray | None] = [None]
+    if mdp.estimate.blocks is not None:  # whose radii are smaller, for functions constant on them
+        partitions.append(numbered(mdp.estimate.blocks))
+    for labels in partitions:
+        found = bounded(mdp, gamma, solve(mdp, gamma, sign, policy, guess, labels), sign, policy)
         # Judged by the start, and by all states where that makes no difference.
         score = sign * (start_means(mdp.start, found)[0] - start_means(mdp.start, best)[0])
         if score < 0.0 or (score == 0.0 and sign * float((found - best).mean()) < 0.0):
             best = found
-        if float(np.abs(new - values).max()) <= 1e-9 * float(np.abs(new).max()):
-            break
-        values = new
     return best
 
 

@@ -265,7 +265,9 @@ def build_blocks(
     indptr = np.concatenate([[0], np.cumsum(counts)])
     indices, probs = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
     radius, spare, short = (np.empty(counts.size) for _ in RADII)
-    extra = read_only(np.empty(0) if mdp.estimate is None else mdp.estimate.row_radius.ravel())
+    extra = read_only(
+        np.empty(0) if mdp.estimate is None else mdp.estimate.radius_of(block).ravel()
+    )
     # Entries of the members' rows under each action.
     rooms = np.add.reduceat(np.diff(mdp.indptr)[rows], starts[:-1])
 

@@ -52,7 +52,11 @@ from bisim_abstract._linkage.thresholds import (
     make_profile,
 )
 from bisim_abstract._model.checks import check_available
-from bisim_abstract._model.estimation import check_alpha, interval_around
+from bisim_abstract._model.estimation import (
+    check_alpha,
+    check_reward_range,
+    interval_around,
+)
 from bisim_abstract._model.frames import Columns, as_frame
 from bisim_abstract._model.names import Names
 from bisim_abstract._model.renaming import RELATIONS
@@ -72,7 +76,7 @@ if TYPE_CHECKING:
 __all__ = ["Certificate"]
 
 FORMAT = "bisim_abstract.Certificate"
-VERSION = 5
+VERSION = 6
 KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
 CUT_SHORT = "is_cut_short"  # in the record of a run that had no time to derive clusters
 SCOPES = ("covered", "all")
@@ -93,6 +97,7 @@ SCALARS = (
     "scope",
     "keep",
     "alpha",
+    "reward_range",
     "relation",
     "apart",
     "stop",
@@ -124,6 +129,8 @@ class Certificate:
         alpha: If the model is an estimate, the bounds hold for the metric of the true model
             with probability at least 1 - alpha; surely, if that is 0: then radii are those of
             rounding, in the chain of a policy. Else None, and they hold for what is stored.
+        reward_range: If the model is an estimate, bounds on its single rewards, which no mean
+            leaves; else None.
         keys: (covered) sorted pair keys, s * n_states + t with s < t.
         lower: (covered) lower bounds.
         upper: (covered) upper bounds.
@@ -161,6 +168,7 @@ class Certificate:
     relation: str = "plain"
     apart: float | None = None
     alpha: float | None = None
+    reward_range: tuple[float, float] | None = None
     levels: tuple[BlockLevel, ...] = ()
     features: ValueFeatures | None = None
     lower_start: str = "reward"
@@ -196,6 +204,8 @@ class Certificate:
                 raise InvalidArgumentError(f"{name} must be text, got {getattr(self, name)!r}")
         if self.alpha is not None:
             set_field(self, "alpha", check_alpha(self.alpha, or_sure=True))
+        if self.reward_range is not None:
+            set_field(self, "reward_range", check_reward_range(self.reward_range))
         _check_rewards(self)
         covered = PairTable(self.n_states, self.keys, self.lower, self.upper)
         covered.check_diagonal()
@@ -500,7 +510,7 @@ class Certificate:
             return ""
         if self.alpha == 0.0:
             return "for exact mixtures of actions: all bounds include their rounding"
-        return f"for the true model with probability {1.0 - self.alpha:g}"
+        return f"for the true model with probability at least {1.0 - self.alpha:g}"
 
     @property
     def merges_little(self) -> bool:
@@ -807,7 +817,8 @@ class Certificate:
         """What pairs read that are not covered: levels, features and start values."""
         low = high = self.rewards
         if self.reward_radius.size:
-            low, high = interval_around(self.rewards, self.reward_radius)
+            assert self.reward_range is not None
+            low, high = interval_around(self.rewards, self.reward_radius, self.reward_range)
         starts = Starts.of(
             low,
             high,
@@ -868,8 +879,11 @@ def _check_components(certificate: Certificate) -> None:
         raise InvalidArgumentError(
             f"reward_radius must be finite, non-negative and of shape {shape}, or of shape (0, 0)"
         )
-    if (certificate.alpha is None) != (radius.size == 0):
-        raise InvalidArgumentError("alpha and reward_radius belong together: give both or neither")
+    known = {certificate.alpha is None, certificate.reward_range is None, radius.size == 0}
+    if len(known) != 1:
+        raise InvalidArgumentError(
+            "alpha, reward_radius and reward_range belong together: give all of them or none"
+        )
     object.__setattr__(certificate, "levels", tuple(certificate.levels))
     for k, level in enumerate(certificate.levels):
         if not isinstance(level, BlockLevel):

@@ -1,10 +1,27 @@
 """Models estimated from samples, with radii within which the true model lies.
 
 The radii hold for all states and actions at once with probability at least 1 - alpha, also
-when the data were gathered by an adaptive policy: the number of visits N is then random, so
-each N is given its own share delta / (N (N + 1)) of the error probability (these shares sum
-to delta), and the outcomes of the first N visits to a state and action are independent by the
-Markov property.
+when the data were gathered by an adaptive policy that stopped when it liked: the outcomes of the
+visits to a state and action are independent by the Markov property, and the radii of all numbers
+N of visits hold together. For rewards, each N is given its own share delta / (N (N + 1)) of the
+error probability (these shares sum to delta). Rows do better.
+
+For a set S of outcomes, let p be its probability, q its frequency in N visits and kl(q, p) the
+divergence of two coins. The likelihood of a coin whose bias is drawn from Beta(1/2, 1/2), divided
+by that of p, is a martingale with mean 1, so that with probability 1 - delta it is never above
+1 / delta (Ville); and it is at least exp(N kl(q, p)) / (2 sqrt N) (Krichevsky and Trofimov 1981).
+Hence, for all N at once,
+
+    N kl(q, p) <= log(1 / delta) + log(2 sqrt N).
+
+Total variation is the most by which q exceeds p in any set, and a set of outcomes that were seen
+will do, as others add nothing to q. Each of the C(K, m) sets of m of K outcomes has the share
+1 / ((K - 1) C(K, m)) of the error probability, fixed before any data. So a row that was seen to
+reach m outcomes pays about m log(K / m), not K, and what is nearly certain pays for its small
+variance, not for the worst (compare Weissman et al. 2003, whose radius has K log 2 in it).
+
+Summed by blocks, a row has as many outcomes as there are blocks. Radii of such rows need a
+partition that was fixed before the data were seen: one made of *other* data, never of these.
 
 Radii may also hold surely: alpha is then 0, and they cover the rounding of numbers that were
 computed, as in the chain that a policy makes of a model (`chains`).
@@ -22,6 +39,7 @@ import numpy.typing as npt
 
 from bisim_abstract._base.arrays import frozen
 from bisim_abstract._base.checks import check_int, check_real
+from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
@@ -32,6 +50,7 @@ from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 __all__ = ["Estimate", "estimate_mdp"]
 
 WIDEST = 1e300  # range of rewards; radii are thousands of times as wide before they are cut to it
+MOST_SEEN, SETS = 8, 2_000_000  # outcomes of rows that are gone through set by set, and sets in all
 ROW_BYTES, STEP_BYTES = 180, 80  # what a state and action and what a sample take at the peak
 
 
@@ -51,6 +70,9 @@ class Estimate:
         alpha: Probability that some radius fails; 0 if none can.
         reward_range: Known bounds on single rewards, (low, high).
         support_bound: Known bound on the number of successors of a state and action.
+        blocks: (n_states) a partition that the samples had no part in, if there is one.
+        block_radius: (n_states, n_actions) the same as `row_radius` for rows summed by these
+            blocks, or by any coarser ones; at most as large. It says nothing of single successors.
     """
 
     counts: IntArray
@@ -59,6 +81,8 @@ class Estimate:
     alpha: float
     reward_range: tuple[float, float]
     support_bound: int
+    blocks: IntArray | None = None
+    block_radius: FloatArray | None = None
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -78,6 +102,23 @@ class Estimate:
             set_field(self, name, radius)
         if (self.row_radius > 1.0).any():
             raise InvalidMDPError("estimate.row_radius is a total variation: at most 1")
+        if (self.blocks is None) != (self.block_radius is None):
+            raise InvalidMDPError("estimate.blocks and block_radius belong together: give both")
+        if self.blocks is not None and self.block_radius is not None:
+            blocks = frozen("estimate.blocks", self.blocks, np.int64)
+            radius = frozen("estimate.block_radius", self.block_radius, np.float64)
+            if blocks.shape != counts.shape[:1] or radius.shape != counts.shape:
+                raise InvalidMDPError(
+                    f"estimate.blocks must have shape {counts.shape[:1]}, and block_radius "
+                    f"{counts.shape}"
+                )
+            if not ((radius >= 0.0) & (radius <= self.row_radius)).all():
+                raise InvalidMDPError(
+                    "estimate.block_radius must lie between 0 and row_radius: sums by blocks are "
+                    "no farther apart than rows"
+                )
+            set_field(self, "blocks", blocks)
+            set_field(self, "block_radius", radius)
 
     def __reduce__(self) -> tuple[Callable[..., Estimate], tuple[dict[str, Any]]]:
         # Through the constructor, so that copies are read-only too.
@@ -100,8 +141,29 @@ class Estimate:
         """The array fields, in the order counts, reward_radius, row_radius."""
         return [self.counts, self.reward_radius, self.row_radius]
 
+    def block_arrays(self) -> list[npt.NDArray[Any]]:
+        """The arrays of blocks: blocks and block_radius, if there are any."""
+        if self.blocks is None or self.block_radius is None:
+            return []
+        return [self.blocks, self.block_radius]
+
+    def radius_of(self, labels: npt.NDArray[Any]) -> FloatArray:
+        """(n_states, n_actions) radii of rows as far as labels tell their successors apart.
+
+        Args:
+            labels: (n_states) anything: clusters, or the values of a function.
+        """
+        if self.blocks is None or self.block_radius is None:
+            return self.row_radius
+        # Constant on blocks: of one label each.
+        order = np.argsort(self.blocks, kind="stable")
+        is_same = self.blocks[order][1:] == self.blocks[order][:-1]
+        is_apart = labels[order][1:] != labels[order][:-1]
+        return self.row_radius if (is_same & is_apart).any() else self.block_radius
+
     def restrict(self, states: IntArray) -> Estimate:
         """The same on a subset of states."""
+        blocks = [array[states] for array in self.block_arrays()]
         return Estimate(
             counts=self.counts[states],
             reward_radius=self.reward_radius[states],
@@ -109,6 +171,7 @@ class Estimate:
             alpha=self.alpha,
             reward_range=self.reward_range,
             support_bound=self.support_bound,
+            **dict(zip(("blocks", "block_radius"), blocks, strict=False)),
         )
 
     def with_actions(self, chosen: IntArray) -> Estimate:
@@ -116,7 +179,18 @@ class Estimate:
         counts, reward_radius, row_radius = (
             np.take_along_axis(array, chosen, axis=1) for array in self.arrays()
         )
-        return replace(self, counts=counts, reward_radius=reward_radius, row_radius=row_radius)
+        found = replace(
+            self,
+            blocks=None,
+            block_radius=None,
+            counts=counts,
+            reward_radius=reward_radius,
+            row_radius=row_radius,
+        )
+        if self.block_radius is None:
+            return found
+        block_radius = np.take_along_axis(self.block_radius, chosen, axis=1)
+        return replace(found, blocks=self.blocks, block_radius=block_radius)
 
 
 def _rebuild(fields: dict[str, Any]) -> Estimate:
@@ -172,6 +246,8 @@ def estimate_mdp(
     reward_range: tuple[float, float],
     alpha: float = 0.05,
     support_bound: int | None = None,
+    blocks: npt.ArrayLike | None = None,
+    deterministic_rewards: bool = False,
     start: npt.ArrayLike | None = None,
     metadata: Mapping[str, Any] | None = None,
     resources: Resources = HERE,
@@ -194,10 +270,17 @@ def estimate_mdp(
             outcomes lead to one added absorbing state.
         n_states: Number of states, the added one not counted; needed with arrays.
         n_actions: Number of actions; needed with arrays.
-        reward_range: Bounds that every single reward is known to respect.
+        reward_range: Bounds that every single reward is known to respect. Nothing that follows
+            exceeds what they allow.
         alpha: Probability allowed for any radius to fail.
         support_bound: Known bound on the number of successors of a state and action;
             all states by default. A true bound makes the radii far smaller.
+        blocks: (n_states) a partition that was made without these steps, for instance from others
+            that are not among them: rows summed by its blocks then have radii of their own, with
+            which values and blocks are bounded. Made from the same steps, it would make the
+            radii false, and nothing here could tell.
+        deterministic_rewards: Whether a state and action is known to pay the same every time: one
+            visit then tells the reward.
         start: (n_states) start distribution; uniform over visited states by default.
         metadata: See `TabularMDP`.
         resources: Memory that may be used; what is available by default.
@@ -282,12 +365,30 @@ def estimate_mdp(
         )
     indptr = np.searchsorted(keys[order] // total, np.arange(n_rows + 1))
 
+    # Rewards and rows have halves of the error probability each, rows and their sums quarters.
     delta = alpha / max(int(is_live.sum()), 1)
-    reward_radius, row_radius = _radii(counts, spread, high - low, delta, bound)
+    reward_radius = _reward_radii(counts, spread, high - low, delta / 2.0)
     # Means are rounded at the magnitude of the rewards, not of their range.
     if high > low:
         reward_radius += 8.0 * EPS * max(abs(low), abs(high))
+    if deterministic_rewards:
+        mean, reward_radius = _single_rewards(row, r, counts, mean, reward_radius, n_actions)
     shape = (total, n_actions)
+    of_row = keys[: times.size] // total
+    share = delta / (2.0 if blocks is None else 4.0)
+    row_radius = row_radii(times, of_row, counts, share, bound)
+    of_blocks: dict[str, Any] = {}
+    if blocks is not None:
+        labels = as_labels(blocks, n_states, name="blocks")
+        labels = np.append(labels, np.full(total - n_states, labels.max() + 1))
+        count = int(labels.max()) + 1
+        lifted, inverse = np.unique(
+            of_row * count + labels[keys[: times.size] % total], return_inverse=True
+        )
+        sums = np.bincount(inverse, weights=times, minlength=lifted.size).astype(np.int64)
+        radius = row_radii(sums, lifted // count, counts, share, min(count, bound))
+        radius = np.where(is_live, np.minimum(radius, row_radius), 0.0).reshape(shape)
+        of_blocks = {"blocks": labels, "block_radius": radius}
     if start is None:
         seen = np.bincount(s, minlength=n_states) > 0
         known = seen if seen.any() else np.arange(n_states) != (-1 if end is None else end)
@@ -310,6 +411,7 @@ def estimate_mdp(
             alpha=alpha,
             reward_range=(low, high),
             support_bound=bound,
+            **of_blocks,
         ),
         metadata=metadata or {},
     )
@@ -439,18 +541,14 @@ def _mean_and_variance(
     return mean, squares / np.maximum(counts - 1, 1)
 
 
-def _radii(
-    counts: IntArray, variance: FloatArray, width: float, delta: float, support: int
-) -> tuple[FloatArray, FloatArray]:
-    """Radii of reward and row per state and action; each row may fail with probability delta.
+def _reward_radii(counts: IntArray, variance: FloatArray, width: float, delta: float) -> FloatArray:
+    """Radii of rewards; each may fail with probability delta.
 
-    Half of delta goes to the row and half to the reward, whose half is shared by two bounds
-    of which the smaller is used. N visits get the share 1 / (N (N + 1)) of each.
+    Two bounds have halves of it, and the smaller is used. N visits get the share 1 / (N (N + 1)).
     """
     n = np.maximum(counts, 1).astype(np.float64)
-    log_delta = np.log(delta) - np.log(n * (n + 1.0))
     # Hoeffding: P(|mean - mu| >= e) <= 2 exp(-2 N e² / width²).
-    log_part = log_delta - np.log(4.0)
+    log_part = np.log(delta) - np.log(n * (n + 1.0)) - np.log(2.0)
     hoeffding = width * np.sqrt((np.log(2.0) - log_part) / (2.0 * n))
     # Empirical Bernstein (Maurer and Pontil 2009), applied to both sides.
     logs = np.log(4.0) - log_part
@@ -461,32 +559,154 @@ def _radii(
     # The mean lies in the range, so the width always holds; rounding of the sums is covered
     # by the last term. Unvisited: the middle of the range is within half its width.
     reward = np.minimum(reward, width) + 4e-16 * n * width
-    reward = np.where(counts == 0, width / 2.0, reward) * (1.0 + 1e-12)
-    # Weissman et al. 2003: P(|p̂ - p|_1 >= e) <= (2^k - 2) exp(-N e² / 2) for k outcomes.
-    if support == 1:
-        row = np.zeros_like(n)
-    else:
-        # log(2^k - 2) <= k log 2, and exactly log 2 for k = 2.
-        log_sets = np.log(2.0) * (1.0 if support == 2 else support)
-        l1 = np.sqrt(2.0 * (log_sets - (log_delta - np.log(2.0))) / n)
-        # The factor covers the rounding of l1. A frequency is rounded by EPS of itself, and so is
-        # the row's sum, by which it is divided: together at most 2·EPS in total variation, which
-        # many visits do not make smaller.
-        row = np.minimum(l1 / 2.0 * (1.0 + 1e-12) + 4.0 * EPS, 1.0)
-    row = np.where(counts == 0, 1.0, row)
-    return reward, row
+    return np.asarray(np.where(counts == 0, width / 2.0, reward) * (1.0 + 1e-12))
+
+
+def _single_rewards(
+    row: IntArray,
+    r: FloatArray,
+    counts: IntArray,
+    mean: FloatArray,
+    radius: FloatArray,
+    n_actions: int,
+) -> tuple[FloatArray, FloatArray]:
+    """Rewards that were seen once and are always the same, with radius 0."""
+    first = np.zeros(counts.size)
+    first[row] = r
+    other = np.flatnonzero(first[row] != r)
+    if other.size:
+        at = int(row[other[0]])
+        raise InvalidArgumentError(
+            f"deterministic_rewards is True, but state {at // n_actions}, action {at % n_actions} "
+            f"paid {first[at]!r} and {r[other[0]]!r}; leave it out"
+        )
+    return np.where(counts > 0, first, mean), np.where(counts > 0, 0.0, radius)
+
+
+def row_radii(
+    times: IntArray, rows: IntArray, counts: IntArray, delta: float, outcomes: int
+) -> FloatArray:
+    """(rows) radii in total variation, each of which may fail with probability delta.
+
+    The bound is h(q) = q - p at the least p with N kl(q, p) <= log(1 / delta_m) + log(2 sqrt N),
+    the largest over sets of outcomes that were seen; delta_m is the share of a set of m. Rows that
+    were seen to reach few outcomes are gone through set by set; for others, see `_many_outcomes`.
+
+    Args:
+        times: (seen) how often a row led to an outcome, at least once each.
+        rows: (seen) which row, rising.
+        counts: (rows) visits.
+        delta: Probability that a radius may fail.
+        outcomes: How many outcomes a row can have.
+    """
+    radius = np.where(counts == 0, 1.0, 0.0)
+    if outcomes == 1 or times.size == 0:
+        return radius
+    seen = np.bincount(rows, minlength=counts.size)
+    begins = np.cumsum(seen) - seen
+    room, few = SETS, 0  # sets are gone through while there are not too many in all
+    for m in range(1, MOST_SEEN + 1):
+        room -= int((seen == m).sum()) << m
+        if room < 0:
+            break
+        few = m
+    for m in range(1, few + 1):
+        chosen = np.flatnonzero(seen == m)
+        sets = (np.arange(1, 1 << m)[:, None] >> np.arange(m)) & 1
+        sizes = sets.sum(axis=1).astype(np.float64)
+        step = max((1 << 18) >> m, 1)
+        for part in (chosen[k : k + step] for k in range(0, chosen.size, step)):
+            n = counts[part].astype(np.float64)[:, None]
+            q = times[begins[part][:, None] + np.arange(m)] @ sets.T / n
+            level = _levels(np.broadcast_to(sizes, q.shape), n, delta, outcomes)
+            away = np.where(sizes >= outcomes, 0.0, q - _least_chance(q, level))
+            radius[part] = away.max(axis=1)
+    many = seen[rows] > few
+    if many.any():
+        found = _many_outcomes(times[many], rows[many], counts, delta, outcomes)
+        np.maximum.at(radius, rows[many], found)
+    # The factor covers the rounding of the radius. A frequency is rounded by EPS of itself, and so
+    # is the row's sum, by which it is divided: together at most 2·EPS in total variation, which
+    # many visits do not make smaller.
+    return np.minimum(np.where(seen > 0, radius * (1.0 + 1e-12) + 8.0 * EPS, radius), 1.0)
+
+
+def _many_outcomes(
+    times: IntArray, rows: IntArray, counts: IntArray, delta: float, outcomes: int
+) -> FloatArray:
+    """(seen) bounds on h for all sets of 1, 2, ... outcomes of each row.
+
+    Among sets of m outcomes, q lies between the sum of the m least frequencies and that of the m
+    largest. As kl is convex in both arguments, p is convex in q and h concave; it rises up to
+    q = 1/2 at least (where p' <= 1, as log((1 + 2e)/(1 - 2e)) <= 4e/(1 - 4e²)). So h at the upper
+    end bounds it below 1/2, its tangent at the lower end above; and sqrt(b / 2) everywhere, for
+    kl(q, p) <= b (Pinsker).
+    """
+    mass = times[np.lexsort((times, rows))].astype(np.float64)  # the least first
+    begins = np.searchsorted(rows, rows)
+    seen = np.searchsorted(rows, rows, side="right") - begins
+    size = np.arange(times.size) - begins + 1  # of the set: m
+    n = counts[rows].astype(np.float64)
+    running = np.cumsum(mass)
+    low = running - (running - mass)[begins]  # sums of whole numbers: exact below 2**53
+    high = n - np.where(size == seen, 0.0, low[np.maximum(begins + seen - size, 1) - 1])
+    level = _levels(size.astype(np.float64), n, delta, outcomes)
+    low, high = low / n, high / n
+    pinsker = np.sqrt(level / 2.0)
+    at = np.where(high <= 0.5, high, low)
+    least = _least_chance(at, level)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = np.log(at / least) - np.log((1.0 - at) / (1.0 - least))
+        slope = 1.0 - odds * least * (1.0 - least) / (at - least)
+    reach = np.maximum(high - at, 0.0)
+    ahead = np.where(reach > 0.0, (np.maximum(slope, 0.0) + 1e-9) * reach, 0.0)
+    is_near = (high <= 0.5) | (low >= 0.5)
+    found = np.where(is_near, np.fmin(at - least + ahead, pinsker), pinsker)
+    # All outcomes together have probability 1: there is nothing to learn of that set.
+    return np.asarray(np.where(size >= outcomes, 0.0, found))
+
+
+def _levels(sizes: FloatArray, n: FloatArray, delta: float, outcomes: int) -> FloatArray:
+    """What kl of a set of so many outcomes may be after n visits, a little more for rounding."""
+    from scipy.special import gammaln
+
+    k = float(outcomes)
+    sets = gammaln(k + 1.0) - gammaln(sizes + 1.0) - gammaln(np.maximum(k - sizes, 0.0) + 1.0)
+    level = (sets + np.log(k - 1.0) - np.log(delta) + np.log(2.0 * np.sqrt(n))) / n
+    return np.asarray(level * (1.0 + 1e-9) + 1e-15)
+
+
+def _least_chance(q: FloatArray, level: FloatArray) -> FloatArray:
+    """The least p <= q with kl(q, p) <= level, or a little less: by bisection."""
+    below, above = np.zeros(q.shape), q.copy()
+    for _ in range(48):
+        p = (below + above) / 2.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gains = np.where(q > 0.0, q * np.log(q / p), 0.0)
+            losses = np.where(q < 1.0, (1.0 - q) * np.log((1.0 - q) / (1.0 - p)), 0.0)
+        is_far = ~(gains + losses <= level)  # NaN counts as far
+        below, above = np.where(is_far, p, below), np.where(is_far, above, p)
+    return below
 
 
 def reward_intervals(mdp: TabularMDP) -> tuple[FloatArray, FloatArray]:
     """(n_states, n_actions) bounds between which rewards lie: points, unless estimated."""
     if mdp.estimate is None:
         return mdp.rewards, mdp.rewards
-    return interval_around(mdp.rewards, mdp.estimate.reward_radius)
+    return interval_around(mdp.rewards, mdp.estimate.reward_radius, mdp.estimate.reward_range)
 
 
-def interval_around(rewards: FloatArray, radius: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Rewards -/+ radius, rounded outward; the rewards themselves where the radius is 0."""
+def interval_around(
+    rewards: FloatArray, radius: FloatArray, reward_range: tuple[float, float]
+) -> tuple[FloatArray, FloatArray]:
+    """Rewards -/+ radius, rounded outward, where they are in range; points where the radius is 0.
+
+    No single reward leaves the range, by the word of who gave it, so no mean of them does. (The
+    least and the largest that were seen would be no such bounds.) Points may lie outside: the end
+    of episodes pays 0 whatever the range. An interval never ends short of its own middle.
+    """
     is_point = radius == 0.0
-    low = np.where(is_point, rewards, np.nextafter(rewards - radius, -np.inf))
-    high = np.where(is_point, rewards, np.nextafter(rewards + radius, np.inf))
-    return low, high
+    low = np.maximum(np.nextafter(rewards - radius, -np.inf), reward_range[0])
+    high = np.minimum(np.nextafter(rewards + radius, np.inf), reward_range[1])
+    low, high = np.minimum(low, rewards), np.maximum(high, rewards)
+    return np.where(is_point, rewards, low), np.where(is_point, rewards, high)

@@ -30,6 +30,7 @@ FORMAT = "bisim_abstract.TabularMDP"
 VERSION = 3
 BRIDGE_BYTES = 128  # per state and action while a model is made: measured, and rounded up
 Arrays = dict[str, npt.NDArray[Any]]
+BLOCKS = ("blocks", "block_radius")  # of estimates that know of any
 ARRAYS = ("indptr", "indices", "probs", "rewards", "available", "start", "state_ids")
 
 
@@ -52,6 +53,8 @@ def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
             f"estimate_{name}": array
             for name, array in zip(names, mdp.estimate.arrays(), strict=True)
         }
+        of_blocks = zip(BLOCKS, mdp.estimate.block_arrays(), strict=False)
+        arrays |= {f"estimate_{name}": array for name, array in of_blocks}
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
     write_npz(path, arrays, compress=compress)
 
@@ -148,6 +151,8 @@ def _ours(path: str | Path, arrays: Arrays) -> TabularMDP:
                 counts=arrays["estimate_counts"],
                 reward_radius=arrays["estimate_reward_radius"],
                 row_radius=arrays["estimate_row_radius"],
+                blocks=arrays.get("estimate_blocks"),
+                block_radius=arrays.get("estimate_block_radius"),
                 **header["estimate"],
             )
         mdp = TabularMDP(

@@ -302,7 +302,7 @@ class TabularMDP(Rows):
             arrays.append(self.available)
         if self.estimate is not None:
             digest.update(json.dumps(self.estimate.header()).encode())
-            arrays += self.estimate.arrays()
+            arrays += self.estimate.arrays() + self.estimate.block_arrays()
         for array in arrays:
             # Adding 0.0 turns -0.0 into 0.0: equal numbers must not differ in their bytes.
             plain = array + 0.0 if array.dtype == np.float64 else array
@@ -930,7 +930,7 @@ def _check_padding(mdp: TabularMDP) -> None:
         lengths[row] != lengths[own]
     )
     if mdp.estimate is not None and mdp.estimate.counts.shape == mdp.rewards.shape:
-        for array in mdp.estimate.arrays():
+        for array in [*mdp.estimate.arrays(), *mdp.estimate.block_arrays()[1:]]:
             wrong |= array[states, actions] != array[states, first]
     if not wrong.any():
         sizes = lengths[row]

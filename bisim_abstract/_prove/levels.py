@@ -171,6 +171,9 @@ class Levels:
         if self._labels is not None:
             yield "the partition given", self._labels
             yield "the partition given, repaired", self._repaired(self._labels)
+        if mdp.estimate is not None and mdp.estimate.blocks is not None:
+            # As they are: repaired by the samples, they would not be independent of them.
+            yield "the blocks of the estimate", numbered(mdp.estimate.blocks)
         if "classes" in self._sources:
             self._standing.pause("looking for classes", "")
             yield (

@@ -60,6 +60,7 @@ def make_certificate(
         apart=arms.starts.diameter if arms.starts.has_apart else None,
         reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
         alpha=None if estimate is None else estimate.alpha,
+        reward_range=None if estimate is None else estimate.reward_range,
         keys=arms.keys,
         lower=arms.lower,
         upper=arms.upper,

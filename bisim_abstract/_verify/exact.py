@@ -17,7 +17,7 @@ from bisim_abstract._verify.floats import (
     wrong_centre,
     wrong_correction,
 )
-from bisim_abstract._verify.read import Claims, FeatureClaims, Table
+from bisim_abstract._verify.read import Claims, FeatureClaims, Table, radius_seen_by
 
 Costs = tuple[Fraction, Fraction]
 Match = tuple[int, int]  # an action of the first block, and one of the second
@@ -94,7 +94,12 @@ class ExactTable:
             else:
                 middle = Fraction(float(self._mdp.rewards[key]))
                 radius = Fraction(float(self._mdp.estimate.reward_radius[key]))
-                ends = middle - radius, middle + radius
+                # No mean leaves the range of single rewards; but an interval holds its middle.
+                least, most = (Fraction(end) for end in self._mdp.estimate.reward_range)
+                ends = (
+                    max(middle - radius, min(least, middle)),
+                    min(middle + radius, max(most, middle)),
+                )
             self._ends[key] = ends
         return self._ends[key]
 
@@ -297,6 +302,7 @@ class ExactTable:
 
 def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> None:
     """Radius and short of a level must be enough for each of these rows of the model."""
+    row_radius = radius_seen_by(mdp, table.labels)
     for row in rows:
         state, action = divmod(row, mdp.n_actions)
         block, name = int(table.labels[state]), table.called(state, action)
@@ -325,7 +331,7 @@ def check_exact_radii(table: Table, mdp: TabularMDP, rows: Iterable[int]) -> Non
             Fraction(0),
         )
         if mdp.estimate is not None:
-            extra = Fraction(float(mdp.estimate.row_radius[state, action]))
+            extra = Fraction(float(row_radius[state, action]))
             away, lacks = min(Fraction(1), away + extra), min(Fraction(1), lacks + extra)
         if away > Fraction(float(table.radius[block, name])):
             raise wrong_centre(table, state, action, 2, below_float(away))

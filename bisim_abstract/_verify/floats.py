@@ -17,7 +17,7 @@ from bisim_abstract._base.parallel import map_chunks, spans
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._verify.read import Claims, FeatureClaims, Table
+from bisim_abstract._verify.read import Claims, FeatureClaims, Table, radius_seen_by
 from bisim_abstract.errors import VerificationError
 
 CHUNK = 2**15  # states per unit of work; results do not depend on it
@@ -379,7 +379,8 @@ def check_intervals(table: Table, mdp: TabularMDP) -> None:
     """Reward intervals must hold the members' rewards, radii included; decided exactly.
 
     With s = fl(R - r) and e its error, R - r = s + e is at least a float l exactly if s > l, or
-    s = l and e >= 0, as s is the float nearest to it.
+    s = l and e >= 0, as s is the float nearest to it. What reaches the end of the range of single
+    rewards holds their means too, if it holds R.
     """
     rewards = mdp.rewards
     low, high = (_of_members(table, bound) for bound in (table.low, table.high))
@@ -388,11 +389,15 @@ def check_intervals(table: Table, mdp: TabularMDP) -> None:
     else:
         error = mdp.estimate.reward_radius
         good = np.ones(rewards.shape, bool)
-        for sign, bound in ((-1.0, low), (1.0, high)):
+        least, most = mdp.estimate.reward_range
+        for sign, bound, last in ((-1.0, low, least), (1.0, high, most)):
             end = rewards + sign * error
             part = end - rewards
             rest = (rewards - (end - part)) + (sign * error - part)
-            good &= (sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0))
+            is_beyond = (sign * bound >= sign * last) & (sign * bound >= sign * rewards)
+            good &= (
+                (sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0)) | is_beyond
+            )
     if table.renaming is not None:
         good |= table.renaming < 0
     if not good.all():
@@ -434,7 +439,7 @@ def check_radii(table: Table, mdp: TabularMDP, threads: int) -> Radii:
     masses = np.empty_like(table.probs)
     normal_rows_kernel(table.indptr, table.probs, masses)
     shape = mdp.rewards.shape
-    row_radius = np.zeros(shape) if mdp.estimate is None else np.array(mdp.estimate.row_radius)
+    row_radius = np.array(radius_seen_by(mdp, table.labels))
     away, lacks = np.empty(shape), np.empty(shape)
     renaming = np.empty((0, 0), np.int64) if table.renaming is None else table.renaming
     renaming = _frozen(renaming)

@@ -426,6 +426,8 @@ def _check_estimate(certificate: object, mdp: TabularMDP) -> None:
             raise VerificationError(f"alpha is {short(alpha)}, but the model is no estimate")
         if not isinstance(radius, np.ndarray) or radius.size:
             raise VerificationError("reward_radius must be empty, as the model is no estimate")
+        if _field(certificate, "reward_range") is not None:
+            raise VerificationError("reward_range must be absent, as the model is no estimate")
         return
     if alpha is None or _real(certificate, "alpha") != mdp.estimate.alpha:
         raise VerificationError(
@@ -433,6 +435,12 @@ def _check_estimate(certificate: object, mdp: TabularMDP) -> None:
         )
     if not isinstance(radius, np.ndarray) or not np.array_equal(radius, mdp.estimate.reward_radius):
         raise VerificationError("reward_radius is not that of the estimated model")
+    paid = _field(certificate, "reward_range")
+    if not isinstance(paid, tuple | list) or [*paid] != [*mdp.estimate.reward_range]:
+        raise VerificationError(
+            f"reward_range is {short(paid)}, but that of the estimated model is "
+            f"{mdp.estimate.reward_range}"
+        )
 
 
 def _read_states(certificate: object, mdp: TabularMDP, room: _Room, actions: _Actions) -> Table:
@@ -442,8 +450,12 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room, actions: _Ac
     if mdp.estimate is not None:
         # Rounded outward; exact mode computes with the exact ends instead.
         error = mdp.estimate.reward_radius
-        low = np.where(error == 0.0, low, np.nextafter(mdp.rewards - error, -np.inf))
-        high = np.where(error == 0.0, high, np.nextafter(mdp.rewards + error, np.inf))
+        # No mean leaves the range of single rewards; but an interval holds its own middle.
+        least = np.minimum(mdp.estimate.reward_range[0], mdp.rewards)
+        most = np.maximum(mdp.estimate.reward_range[1], mdp.rewards)
+        lowest = np.clip(np.nextafter(mdp.rewards - error, -np.inf), least, None)
+        highest = np.clip(np.nextafter(mdp.rewards + error, np.inf), None, most)
+        low, high = np.where(error == 0.0, low, lowest), np.where(error == 0.0, high, highest)
         radius = mdp.estimate.row_radius
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise VerificationError("the reward radii of the model are too large to be of use")
@@ -476,6 +488,21 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room, actions: _Ac
     )
     _check_table(table)
     return table
+
+
+def radius_seen_by(mdp: TabularMDP, labels: npt.NDArray[Any]) -> FloatArray:
+    """(n_states, n_actions) radii of rows that matter to who knows states by labels alone.
+
+    If every block of the estimate has one label, rows count by their sums over blocks.
+    """
+    if mdp.estimate is None:
+        return np.zeros(mdp.rewards.shape)
+    blocks, radius = mdp.estimate.blocks, mdp.estimate.block_radius
+    if blocks is not None and radius is not None:
+        _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
+        if bool((labels[first][inverse] == labels).all()):
+            return radius
+    return mdp.estimate.row_radius
 
 
 def _off(mdp: TabularMDP, labels: IntArray, n: int) -> FloatArray:

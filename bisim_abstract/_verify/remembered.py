@@ -67,7 +67,9 @@ def bounds_digest(mdp: TabularMDP, claims: Claims) -> bytes:
     digest = hashlib.sha256()
     _add(digest, tuple(getattr(mdp, name) for name in MODEL))
     if mdp.estimate is not None:
-        _add(digest, (mdp.estimate.reward_radius, mdp.estimate.alpha))
+        estimate = mdp.estimate
+        _add(digest, (estimate.reward_radius, estimate.alpha, estimate.reward_range))
+        _add(digest, (estimate.blocks, estimate.block_radius))
     known = (claims.n_states, claims.gamma, claims.relation, claims.tables, claims.features)
     _add(digest, known)
     return digest.digest()

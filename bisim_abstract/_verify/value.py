@@ -7,9 +7,15 @@ monotone and B(v + c) = Bv + γc for the *true* model: so if m is the most by wh
 question exceeds an upper bound v, B-values exceed v by at most γm, m <= γm, and m <= 0; mirrored
 below.
 
-For an estimated model B is bounded from the safe side: a true reward is within its radius r, and
-a true row has at most t of its mass elsewhere, where it gains or loses no more than the span
-of v.
+For an estimated model B is bounded from the safe side: a true reward is within its radius r and
+in the range of single rewards, and a true row p has at most t of its mass elsewhere than the row q
+of the model. For any level λ <= max v and w = max(v, λ),
+
+    p·v <= p·w <= q·w + t (max v - λ),
+
+as w spans no more than that; and mirrored below. A level for each row is chosen such that the
+least of q's mass, t in all, lies at or below it; the inequality holds whatever is chosen. If v is
+constant on the blocks of the estimate, so is w, and t is the radius of rows summed by blocks.
 
 Boxes of rows, from which a bracket was made, are neither read nor needed: if a function that is
 constant on clusters satisfies its inequality for the worst row of a box, it satisfies it in
@@ -34,7 +40,7 @@ import numpy as np
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._verify.read import Claims, ValueClaims
+from bisim_abstract._verify.read import Claims, ValueClaims, radius_seen_by
 from bisim_abstract.errors import VerificationError
 
 TINY = 1e-305  # above all that underflow may lose in a backup
@@ -152,16 +158,16 @@ def _check_function(function: Function, mdp: TabularMDP, masses: FloatArray, gam
     above |R| + r + 4·max|v|. So a backup is off by `slack` at most.
     """
     values, n_actions = function.values, mdp.n_actions
-    with np.errstate(under="ignore"):
-        sums = np.add.reduceat(mdp.probs * values[mdp.indices], mdp.indptr[:-1])
-        q = mdp.rewards + gamma * (sums / masses).reshape(mdp.rewards.shape)
     size = float(np.abs(mdp.rewards).max()) + 4.0 * float(np.abs(values).max())
     side = 1.0 if function.is_upper else -1.0
-    if mdp.estimate is not None:
-        span = float(values.max()) - float(values.min())
-        radius = mdp.estimate.reward_radius + gamma * mdp.estimate.row_radius * span
-        q = q + side * radius
-        size += float(mdp.estimate.reward_radius.max())
+    with np.errstate(under="ignore"):
+        if mdp.estimate is None:
+            sums = np.add.reduceat(mdp.probs * values[mdp.indices], mdp.indptr[:-1])
+            q = mdp.rewards + gamma * (sums / masses).reshape(mdp.rewards.shape)
+        else:
+            ahead = side * _most_ahead(mdp, masses, side * values, radius_seen_by(mdp, values))
+            q = _last_reward(mdp, side) + gamma * ahead.reshape(mdp.rewards.shape)
+            size += float(mdp.estimate.reward_radius.max())
     if function.is_mixed:
         backup = np.where(mdp.available, q, 0.0).sum(axis=1) / mdp.available.sum(axis=1)
     elif function.policy is None:
@@ -176,6 +182,35 @@ def _check_function(function: Function, mdp: TabularMDP, masses: FloatArray, gam
         raise _unproven(
             function, worst, float(backup[worst]), is_open=bool(beyond[worst] - slack <= 0.0)
         )
+
+
+def _last_reward(mdp: TabularMDP, side: float) -> FloatArray:
+    """(n_states, n_actions) the largest (1) or least (-1) true reward; rounds once."""
+    assert mdp.estimate is not None
+    last = side * mdp.estimate.reward_range[1 if side > 0.0 else 0]
+    middle = side * mdp.rewards
+    end = middle + mdp.estimate.reward_radius
+    return np.asarray(side * np.minimum(end, np.maximum(middle, last)))
+
+
+def _most_ahead(
+    mdp: TabularMDP, masses: FloatArray, values: FloatArray, radius: FloatArray
+) -> FloatArray:
+    """(rows) the most that a true row can make of values, by the level of each row."""
+    begins = mdp.indptr[:-1]
+    row = np.repeat(np.arange(begins.size), np.diff(mdp.indptr))
+    order = np.lexsort((values[mdp.indices], row))
+    worth, probs = values[mdp.indices][order], mdp.probs[order]
+    away = radius.ravel()
+    # The first entry, by rising worth, with which t of the mass is passed; none may be left.
+    passed = np.cumsum(probs)
+    passed -= (passed - probs)[begins][row]
+    is_past = passed >= (away * masses)[row]
+    ends = mdp.indptr[1:] - 1
+    at = np.minimum.reduceat(np.where(is_past, np.arange(worth.size), worth.size), begins)
+    level = worth[np.minimum(at, ends)]
+    sums = np.add.reduceat(probs * np.maximum(worth, level[row]), begins)
+    return np.asarray(sums / masses + away * (float(values.max()) - level))
 
 
 def _is_all_the_same(claims: Claims, mdp: TabularMDP) -> bool:
@@ -267,8 +302,9 @@ def check_exact_value(claims: Claims, mdp: TabularMDP) -> int:
 
 def _check_exact_function(function: Function, mdp: TabularMDP, gamma: Fraction) -> None:
     values = _fractions(function.values)
-    span = max(values) - min(values)
     side = 1 if function.is_upper else -1
+    best = max(side * v for v in values)
+    radius = radius_seen_by(mdp, function.values)
     for state, own in enumerate(values):
         if function.policy is None:
             actions = np.flatnonzero(mdp.available[state]).tolist()
@@ -278,17 +314,21 @@ def _check_exact_function(function: Function, mdp: TabularMDP, gamma: Fraction) 
         for action in actions:
             successors, probs = mdp.successors(state, action)
             masses = _fractions(probs)
-            ahead = sum(
-                (p * values[s] for p, s in zip(masses, successors.tolist(), strict=True)),
-                Fraction(0),
-            ) / sum(masses, Fraction(0))
-            q = Fraction(float(mdp.rewards[state, action])) + gamma * ahead
+            total = sum(masses, Fraction(0))
+            worth = [side * values[s] for s in successors.tolist()]
+            paid, left = Fraction(float(mdp.rewards[state, action])), Fraction(0)
             if mdp.estimate is not None:
-                away = Fraction(float(mdp.estimate.row_radius[state, action])) * span
-                q += side * (
-                    Fraction(float(mdp.estimate.reward_radius[state, action])) + gamma * away
-                )
-            found.append(q)
+                end = side * paid + Fraction(float(mdp.estimate.reward_radius[state, action]))
+                last = side * Fraction(mdp.estimate.reward_range[1 if side > 0 else 0])
+                paid = side * min(end, max(last, side * paid))
+                left = Fraction(float(radius[state, action]))
+            # The least of the row's mass, `left` in all, goes where it is worth most.
+            ahead = Fraction(0)
+            for value, mass in sorted(zip(worth, masses, strict=True)):
+                moved = min(left, mass / total)
+                left -= moved
+                ahead += moved * best + (mass / total - moved) * value
+            found.append(paid + gamma * side * ahead)
         backup = sum(found, Fraction(0)) / len(found) if function.is_mixed else max(found)
         if side * (backup - own) > 0:
             raise _unproven(function, state, float(backup), is_open=False)

@@ -614,15 +614,16 @@ def test_the_radii_of_an_estimate_are_what_bounds_pay_for() -> None:
         support_bound=2,
     )
     value = prove_value(replace(mdp, estimate=estimate), [0, 1], gamma)
-    # State 1 is worth 0, state 0 at most v = 1 + r + γ·t·v, and at least v = 1 - r - γ·t·v.
-    high, low = (1.0 + r) / (1.0 - gamma * t), (1.0 - r) / (1.0 + gamma * t)
+    # State 1 is worth 0, state 0 at most v = 1 + r + γ·t·v, and at least v = 1 - r: its row leads
+    # to where the least is already. Boxes do not know that: v = 1 - r - γ·t·v.
+    high, low, boxed = (1.0 + r) / (1.0 - gamma * t), 1.0 - r, (1.0 - r) / (1.0 + gamma * t)
     # Estimates are solved for to about 1e-4 of what values could differ by.
     np.testing.assert_allclose(value.optimal_upper, [high, 0.0], atol=1e-3)
     np.testing.assert_allclose(value.random_upper, [high, 0.0], atol=1e-3)
     np.testing.assert_allclose(value.optimal_lower, [low, 0.0], atol=1e-3)
     np.testing.assert_allclose(value.policy_lower, [low, 0.0], atol=1e-3)
     np.testing.assert_allclose(value.bracket.upper, [high, 0.0], atol=1e-3)
-    np.testing.assert_allclose(value.bracket.lower, [low, 0.0], atol=1e-3)
+    np.testing.assert_allclose(value.bracket.lower, [boxed, 0.0], atol=1e-3)
     assert value.loss == pytest.approx(high - low, abs=1e-3)
 
 
@@ -646,8 +647,38 @@ def test_a_bracket_is_never_worse_than_a_constant(radius: float, scale: float) -
     assert bracket.lower.min() >= -1e-6 * scale
 
 
+@pytest.mark.parametrize("steps", [0, 30, 3_000])
+@pytest.mark.parametrize("has_end", [False, True])
+def test_nothing_exceeds_what_the_range_of_rewards_allows(steps: int, has_end: bool) -> None:
+    """Rewards in [2, 3] at γ = 0.9: values in [20, 30], or in [0, 30] where episodes end."""
+    rng = np.random.default_rng(steps)
+    s, t, a = rng.integers(0, 5, (3, steps))
+    ended = rng.random(steps) < 0.1 if has_end else None
+    paid = rng.uniform(2.0, 3.0, steps)
+    mdp = estimate_mdp(s, a % 2, paid, t, ended, n_states=5, n_actions=2, reward_range=(2.0, 3.0))
+    value = prove_value(mdp, np.arange(mdp.n_states) // 2, 0.9)
+    least, most = (0.0 if has_end else 20.0) - 1e-9, 30.0 + 1e-9
+    for values in (value.optimal_upper, value.random_upper, value.bracket.upper):
+        assert (values <= most).all()
+    for values in (value.optimal_lower, value.policy_lower, value.bracket.lower):
+        assert (values >= least).all()
+    assert value.loss <= most - least
+    check_inequalities(mdp, 0.9, value)
+
+
+def test_a_range_that_is_seen_is_no_range_that_is_known() -> None:
+    """All samples paid 0, but 1 is possible: bounds above must not forget it."""
+    mdp = estimate_mdp(
+        [0] * 20, [0] * 20, [0.0] * 20, [0] * 20, n_states=1, n_actions=1, reward_range=(0.0, 1.0)
+    )
+    value = prove_value(mdp, [0], 0.5)
+    assert value.optimal_upper[0] > 0.5  # the mean may well be above 1/4
+    assert value.optimal_lower[0] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("has_blocks", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_sampled_models(seed: int) -> None:
+def test_sampled_models(seed: int, has_blocks: bool) -> None:
     """From samples to bounds on the model that was sampled."""
     rng = np.random.default_rng(seed)
     n, steps = 4, int(10.0 ** rng.uniform(1.0, 5.0))
@@ -657,8 +688,18 @@ def test_sampled_models(seed: int) -> None:
     t = (rng.random((steps, 1)) > np.cumsum(P[s, a], axis=1)).sum(axis=1).clip(max=n - 1)
     paid = (rng.random(steps) < R[s, a]).astype(float)
     ended = t == n - 1 if seed % 2 else None
+    blocks = rng.integers(0, 3, n) if has_blocks else None
     mdp = estimate_mdp(
-        s, a, paid, t, ended, n_states=n, n_actions=2, reward_range=(0.0, 1.0), alpha=1e-6
+        s,
+        a,
+        paid,
+        t,
+        ended,
+        n_states=n,
+        n_actions=2,
+        reward_range=(0.0, 1.0),
+        alpha=1e-6,
+        blocks=blocks,
     )
     if ended is not None:
         P = np.concatenate([P, np.zeros((n, 2, 1))], axis=2)
@@ -670,6 +711,43 @@ def test_sampled_models(seed: int) -> None:
     value = prove_value(mdp, labels, 0.9)
     check_inequalities(mdp, 0.9, value)
     check_true_model(mdp, true, value)
+
+
+def in_halves(n: int, blocks: list[int] | None) -> tuple[TabularMDP, TabularMDP]:
+    """24 states in two halves that lead anywhere in either: the truth, and its estimate."""
+    rng = np.random.default_rng(0)
+    halves = np.arange(24) // 12
+    P = np.array([[np.where(halves == a, 0.9, 0.1) / 12 for a in (0, 1)] for _ in halves])
+    true = TabularMDP.from_dense(P, np.repeat(halves[:, None], 2, axis=1))
+    s, a, t = rng.integers(0, 24, n), rng.integers(0, 2, n), rng.random(n)
+    t = (t[:, None] > np.cumsum(P[s, a], axis=1)).sum(axis=1).clip(max=23)
+    paid = halves[s].astype(float)
+    return true, estimate_mdp(
+        s,
+        a,
+        paid,
+        t,
+        n_states=24,
+        n_actions=2,
+        reward_range=(0.0, 1.0),
+        deterministic_rewards=True,
+        blocks=blocks,
+    )
+
+
+def test_blocks_that_samples_had_no_part_in_sharpen_values() -> None:
+    halves = [0] * 12 + [1] * 12
+    true, plain = in_halves(60_000, None)
+    _, mdp = in_halves(60_000, halves)
+    wide, value = (prove_value(model, halves, 0.8) for model in (plain, mdp))
+    assert value.loss < 0.6 * wide.loss
+    assert value.kept > wide.kept
+    check_inequalities(mdp, 0.8, value)
+    check_true_model(mdp, Exact.of(true, 0.8), value)
+    # Other clusters than the blocks' see more of a row, and pay for all of it.
+    odd = prove_value(mdp, np.arange(24) % 2, 0.8)
+    check_inequalities(mdp, 0.8, odd)
+    assert odd.loss > value.loss
 
 
 # -- the objects ---------------------------------------------------------------------------------

@@ -132,10 +132,15 @@ def test_everything_else_is_frozen_too() -> None:
 def test_numbers_are_held_as_plain_python_numbers(tmp_path: Path) -> None:
     radius = np.full((4, 2), 0.125)
     certificate = by_hand(
-        n_states=np.int64(4), gamma=np.float32(0.5), alpha=np.float32(0.25), reward_radius=radius
+        n_states=np.int64(4),
+        gamma=np.float32(0.5),
+        alpha=np.float32(0.25),
+        reward_radius=radius,
+        reward_range=(np.float32(-2.0), np.int64(3)),
     )
     certificate.save(tmp_path / "c")
-    assert same(Certificate.load(tmp_path / "c"), by_hand(alpha=0.25, reward_radius=radius))
+    plain = by_hand(alpha=0.25, reward_radius=radius, reward_range=(-2.0, 3.0))
+    assert same(Certificate.load(tmp_path / "c"), plain)
 
 
 def test_components_must_be_of_this_model() -> None:
@@ -383,5 +388,5 @@ def test_summary_lists_components_and_the_reservation() -> None:
         assert "level 2   8 blocks, 7 pairs of blocks bounded" in text  # 2
     assert "features  7 value functions" in plain  # witnesses are two of them
     assert "features  5 value functions" in reserved
-    assert "holds     for the true model with probability 0.95" in reserved
+    assert "holds     for the true model with probability at least 0.95" in reserved
     assert "probability" not in plain

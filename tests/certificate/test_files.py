@@ -230,7 +230,7 @@ def test_forging_nothing_changes_nothing(tmp_path: Path) -> None:
         {"version": 1},
         {"version": 2},
         {"version": 3},
-        {"version": 6},
+        {"version": 7},
         {"version": None},
         {"gamma": 1.5},
         {"gamma": float("nan")},

@@ -216,7 +216,7 @@ def test_levels_of_exact_models_are_no_estimates(tmp_path: Path) -> None:
     radius = np.full((10, 2), 0.1)
 
     def edit(header: dict[str, Any], arrays: dict[str, Any]) -> None:
-        header["alpha"] = 0.05
+        header |= {"alpha": 0.05, "reward_range": [-1.0, 2.0]}
         arrays["reward_radius"] = radius
 
     layered()[1].save(tmp_path / "c")
@@ -227,6 +227,7 @@ def test_levels_of_exact_models_are_no_estimates(tmp_path: Path) -> None:
     assert verify(mdp, loaded).verdict == "rejected"
     refused(tmp_path / "d", lambda header, arrays: arrays.update(reward_radius=radius))
     refused(tmp_path / "d", lambda header, arrays: header.update(alpha=0.05))
+    refused(tmp_path / "d", lambda header, arrays: header.update(reward_range=[0.0, 1.0]))
 
 
 @pytest.mark.parametrize(

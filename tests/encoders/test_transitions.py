@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 from bisim_abstract import InvalidArgumentError, TabularMDP
 from bisim_abstract._base.npz import write_npz
+from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract.encoders import Transitions, collect_transitions, sample_transitions
-from bisim_abstract.encoders._space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import random_mdp, sparse_mdp
 

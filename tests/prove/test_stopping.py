@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bisim_abstract import Blocks, Certificate, Covering, Resources, TabularMDP, certify, verify
+from bisim_abstract._base.deadline import OutOfTimeError
 from bisim_abstract._prove import driver
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 
@@ -94,7 +95,7 @@ def test_a_threshold_asked_for_is_kept_without_its_value(
     assert whole.is_certified
 
     def slow(*args: Any, **options: Any) -> None:
-        raise driver.OutOfTimeError
+        raise OutOfTimeError
 
     monkeypatch.setattr("bisim_abstract._certificate.frontier.prove_value", slow)
     found = certify(mdp, 0.9, tau=1.0, max_seconds=1e6, resources=ONE)

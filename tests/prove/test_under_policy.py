@@ -207,6 +207,7 @@ def test_the_verifier_wants_the_radii() -> None:
         proven,
         fingerprint=mdp.fingerprint,
         alpha=0.0,
+        reward_range=mdp.estimate.reward_range,
         reward_radius=mdp.estimate.reward_radius,
         features=None,
         levels=(),

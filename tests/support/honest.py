@@ -530,6 +530,7 @@ def build(
         "apart": how[1],
         "reward_radius": np.empty((0, 0)) if estimate is None else estimate.reward_radius,
         "alpha": None if estimate is None else estimate.alpha,
+        "reward_range": None if estimate is None else estimate.reward_range,
         "levels": tuple(
             make_level(mdp, gamma, labels, sweeps, relation=how, renaming=names)
             for labels, names in zip(labelings, renamings, strict=True)

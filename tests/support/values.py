@@ -142,15 +142,12 @@ def check_inequality(
 ) -> None:
     """One backup of one function, with the radii of an estimate."""
     v = fractions(values)
-    span = max(v) - min(v)
     for s in range(mdp.n_states):
         found = []
         for a in range(mdp.n_actions):
             q = model.q(v, s, a)
             if mdp.estimate is not None:
-                radius = Fraction(float(mdp.estimate.row_radius[s, a])) * span
-                reward = Fraction(float(mdp.estimate.reward_radius[s, a]))
-                q += side * (reward + model.gamma * radius)
+                q = reward_end(mdp, s, a, side) + model.gamma * extreme(mdp, model, v, s, a, side)
             found.append(q)
         if policy == "best":
             whole = max(found)
@@ -160,6 +157,36 @@ def check_inequality(
         else:
             whole = found[int(policy[s])]
         assert side * (v[s] - whole) >= 0, (s, float(v[s]), float(whole))
+
+
+def reward_end(mdp: TabularMDP, s: int, a: int, side: int) -> Fraction:
+    """The largest (1) or least (-1) reward that an estimate leaves possible."""
+    assert mdp.estimate is not None
+    middle = Fraction(float(mdp.rewards[s, a]))
+    end = middle + side * Fraction(float(mdp.estimate.reward_radius[s, a]))
+    last = Fraction(mdp.estimate.reward_range[side > 0])
+    return side * min(side * end, max(side * last, side * middle))
+
+
+def extreme(mdp: TabularMDP, model: Exact, values: Values, s: int, a: int, side: int) -> Fraction:
+    """The largest (1) or least (-1) mean of values by a row within the radius of the estimate's.
+
+    Unit by unit: the mass with the worst values moves to where they are best.
+    """
+    assert mdp.estimate is not None
+    radius, blocks = mdp.estimate.row_radius, mdp.estimate.blocks
+    if blocks is not None and mdp.estimate.block_radius is not None:
+        pairs = set(zip(blocks.tolist(), values, strict=True))
+        if len(pairs) == len({block for block, _ in pairs}):  # one value for each block
+            radius = mdp.estimate.block_radius
+    left = Fraction(float(radius[s, a]))
+    best = max(side * v for v in values)
+    total = Fraction(0)
+    for worth, p in sorted((side * values[t], p) for t, p in model.rows[s][a].items()):
+        moved = min(left, p)
+        left -= moved
+        total += moved * best + (p - moved) * worth
+    return side * total
 
 
 def largest_span(mdp: TabularMDP, gamma: Fraction) -> Fraction:
@@ -280,10 +307,16 @@ def with_equal_radii(mdp: TabularMDP, radius: float) -> TabularMDP:
         reward_radius=np.full(shape, radius),
         row_radius=np.full(shape, radius),
         alpha=0.05,
-        reward_range=(-1.0, 1.0),
+        reward_range=paid_range(mdp, np.full(shape, radius)),
         support_bound=mdp.n_states,
     )
     return replace(mdp, estimate=estimate)
+
+
+def paid_range(mdp: TabularMDP, radius: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """A range that radii do not leave."""
+    low, high = float((mdp.rewards - radius).min()), float((mdp.rewards + radius).max())
+    return float(np.nextafter(low, -np.inf)), float(np.nextafter(high, np.inf))
 
 
 # -- estimated models ----------------------------------------------------------------------------
@@ -303,7 +336,7 @@ def with_radii(mdp: TabularMDP, seed: int, *, scale: float | None = None) -> Tab
         reward_radius=reward,
         row_radius=row,
         alpha=0.05,
-        reward_range=(-1.0, 1.0),
+        reward_range=paid_range(mdp, reward),
         support_bound=mdp.n_states,
     )
     return replace(mdp, estimate=estimate)

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bisim_abstract import certify, estimate_mdp, verify
 from bisim_abstract._model.generators import sparse_mdp
+from tests.abstract.test_value import in_halves
 from tests.support.altered import GAMMA, at, drop_support, in_features, put
 from tests.support.honest import (
     accepted,
@@ -68,6 +70,8 @@ def some_witnesses(content: dict[str, Any]) -> None:
 GUESSES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "alpha smaller": (put(alpha=0.01), "alpha is 0.01"),
     "alpha dropped": (put(alpha=None), "alpha is None"),
+    "range wider": (put(reward_range=(-10.0, 11.0)), "reward_range is (-10.0, 11.0)"),
+    "range dropped": (put(reward_range=None), "reward_range is None"),
     "alpha text": (put(alpha="0.1"), "alpha must be a real number"),
     "radius dropped": (put(reward_radius=np.empty((0, 0))), "reward_radius is not that"),
     "radius shrunk": (lambda c: c.update(reward_radius=c["reward_radius"] / 2), "reward_radius"),
@@ -151,3 +155,64 @@ def test_interval_ends_are_compared_exactly(guessed: dict[str, Any]) -> None:
             holder = getattr(content["levels"][0].model, name)
             holder[index] = np.nextafter(holder[index], away)
             rejected(content, GUESS, "reward interval")
+
+
+def test_bounds_of_estimates_end_where_the_range_of_rewards_does() -> None:
+    """Rewards in [0, 1] at γ = 0.9: no distance exceeds 10, whatever the radii."""
+    rng = np.random.default_rng(0)
+    s, t, a = rng.integers(0, 4, (3, 60))
+    mdp = estimate_mdp(
+        s, a % 2, rng.random(60), t, n_states=4, n_actions=2, reward_range=(0.0, 1.0)
+    )
+    certificate = certify(mdp, 0.9, tau=1.0)
+    assert certificate.width <= 10.0 + 1e-9
+    assert certificate.global_width <= 10.0 + 1e-9
+    for mode in ("float", "exact"):
+        assert verify(mdp, certificate, mode=mode).is_valid
+    assert mdp.estimate is not None
+    wider = dataclasses.replace(mdp.estimate, reward_range=(-1.0, 2.0))
+    other = dataclasses.replace(mdp, estimate=wider)
+    assert certify(other, 0.9, tau=1.0).global_width > 12.0
+    # What is narrower than means can be is refused, and so is the range of another estimate.
+    forged = dataclasses.replace(certificate, fingerprint=other.fingerprint, model=None)
+    for mode in ("float", "exact"):
+        found = verify(other, forged, mode=mode)
+        assert not found.is_valid
+        assert "reward_range" in found.problem
+    told = dataclasses.replace(forged, reward_range=(-1.0, 2.0), model=None)
+    for mode in ("float", "exact"):
+        assert not verify(other, told, mode=mode).is_valid
+
+
+def test_radii_of_blocks_serve_functions_and_levels_that_are_constant_on_them() -> None:
+    halves = [0] * 12 + [1] * 12
+    _, mdp = in_halves(60_000, halves)
+    certificate = certify(mdp, 0.5, tau=0.9)
+    assert certificate.is_certified
+    assert certificate.n_clusters == 2
+    assert certificate.value is not None
+    for mode in ("float", "exact"):
+        assert verify(mdp, certificate, mode=mode).is_valid
+    assert mdp.estimate is not None
+    bare = dataclasses.replace(
+        mdp, estimate=dataclasses.replace(mdp.estimate, blocks=None, block_radius=None)
+    )
+    # The same certificate of an estimate that knows rows only by their own radii.
+    taken = dataclasses.replace(certificate, fingerprint=bare.fingerprint, model=None)
+    others = dataclasses.replace(mdp.estimate, blocks=np.arange(24) % 2)
+    mixed = dataclasses.replace(mdp, estimate=others)
+    moved = dataclasses.replace(certificate, fingerprint=mixed.fingerprint, model=None)
+    for mode in ("float", "exact"):
+        assert not verify(bare, taken, mode=mode).is_valid
+        assert not verify(mixed, moved, mode=mode).is_valid
+    # A function that tells members of a block apart pays for whole rows: more is not safer.
+    for name, sign in (("optimal_upper", 1.0), ("policy_lower", -1.0)):
+        values = np.array(getattr(certificate.value, name))
+        values[0] += sign * 1e-7
+        changed: dict[str, Any] = {name: values, "loss": 10.0, "start_loss": 10.0, "kept": -np.inf}
+        value = dataclasses.replace(certificate.value, **changed)
+        forged = certificate._changed(value=value)
+        for mode in ("float", "exact"):
+            found = verify(mdp, forged, mode=mode)
+            assert not found.is_valid
+            assert name in found.problem

@@ -1,4 +1,4 @@
-"""Observations of any common space as what encoders take: numbers of states, or vectors.
+"""Observations of any common space as rows: numbers of states, or vectors.
 
 A space is a tree whose leaves are `Discrete`, `MultiDiscrete`, `MultiBinary` or `Box`. If no leaf
 is a `Box`, an observation is a list of digits, and its state is the number that they spell, the
@@ -79,6 +79,7 @@ class SpaceRows:
     """
 
     def __init__(self, space: Space) -> None:
+        self._space = space
         self._leaves = list(_leaves(space, ()))
         sizes = [leaf.sizes for leaf in self._leaves]
         self.n_states: int | None = None
@@ -120,6 +121,34 @@ class SpaceRows:
                 out[np.arange(n), at + digit] = 1.0
                 at += size
         return out
+
+    def observation(self, state: int) -> Any:
+        """The observation that has this number: `rows` the other way round."""
+        assert self.n_states is not None
+        if not 0 <= state < self.n_states:
+            raise InvalidArgumentError(f"state must lie in [0, {self.n_states}), got {state}")
+        digits: list[int] = []
+        for leaf in reversed(self._leaves):
+            assert leaf.sizes is not None
+            for size, start in zip(
+                leaf.sizes[::-1].tolist(), leaf.starts[::-1].tolist(), strict=True
+            ):
+                state, digit = divmod(state, size)
+                digits.append(digit + start)
+        return _built(self._space, digits)
+
+
+def _built(space: Space, digits: list[int]) -> Any:
+    """An element of a space from its digits, the last of which comes first; these are used up."""
+    if isinstance(space, spaces.Tuple):
+        return tuple(_built(part, digits) for part in space.spaces)
+    if isinstance(space, spaces.Dict):
+        return {key: _built(part, digits) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Discrete):
+        return np.int64(digits.pop())
+    assert isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary)
+    found = [digits.pop() for _ in range(math.prod(space.shape))]
+    return np.array(found, space.dtype).reshape(space.shape)
 
 
 def _leaves(space: Space, path: Path) -> Iterator[Leaf]:
