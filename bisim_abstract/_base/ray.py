@@ -8,12 +8,17 @@ a function of its inputs alone, it gives the same.
 
 from __future__ import annotations
 
+import importlib
+import json
 import logging
 import os
 import re
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +29,8 @@ import numpy as np
 from bisim_abstract._base.checks import check_int, require
 from bisim_abstract._base.memory import human_bytes
 from bisim_abstract._base.parallel import Array, ChunkWork, Data, Job, Sweep, spans, thread_count
+from bisim_abstract._base.progress import tell
+from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import MemoryLimitError
 
@@ -38,6 +45,7 @@ RETRIES = 20  # by Ray, of a shard whose worker, node or result was lost
 HAND_OUTS = 3  # of a shard from here: what Ray gave up may be a node's fault, or the shard's
 STORE_SHARE = 0.8  # of the object store that one job may take
 PATIENCE = 10.0  # seconds for a cluster to answer
+JOINING = 40.0  # seconds for a cluster to let us in, once it has answered
 WAIT = 1.0  # seconds between looks at what is done
 QUIET = 60.0  # seconds without a result after which the reason is looked for
 LOST = (  # what Ray says when it gave up on something that can be computed anew
@@ -50,6 +58,13 @@ LOST = (  # what Ray says when it gave up on something that can be computed anew
 # An HTTP/2 client's first words, and the frame that every gRPC server answers with.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS = 4
+# Joining, in a process of its own: nothing ends Ray's own waiting, and it may abort the process.
+TRIAL = "import json, sys, ray; ray.init(**json.loads(sys.argv[1])); ray.shutdown()"
+NO_TOKEN = "it asks for a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# Unless this is 0, as it is by default where clusters of several machines are not supported, Ray
+# listens to the whole network, and takes loopback addresses for those of the network.
+NETWORK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class RayBackend:
@@ -57,14 +72,19 @@ class RayBackend:
 
     Pass it as `Resources(backend=...)` to use one cluster for several runs. If Ray is
     initialised already, that cluster is used; else the one at `address` is joined, or at the
-    variable RAY_ADDRESS, or a local one is started, which ends with `close` or the end of a
-    `with` block. Lost workers and nodes change nothing; while no node has a processor, sweeps
+    variable RAY_ADDRESS, or a local one is started, which listens to this machine alone and ends
+    with `close` or the end of a `with` block. A cluster that does not let us in is given up after
+    at most 50 seconds. Lost workers and nodes change nothing; while no node has a processor, sweeps
     wait for one, with a warning in the log.
 
     Args:
         address: Of a running cluster, for instance "auto" or "ray://host:10001".
         num_cpus: Processors of a local cluster; all cores by default.
         shard_bytes: How much data and results of one task may take.
+        callback: Told what is tried, and how long at most.
+
+    Raises:
+        ConnectionError: If there is no such cluster, or it does not let us in.
 
     Example:
         ```
@@ -79,16 +99,17 @@ class RayBackend:
         address: str | None = None,
         num_cpus: int | None = None,
         shard_bytes: int = SHARD_BYTES,
+        callback: ProgressCallback | None = None,
     ) -> None:
         self._ray: Any = require("ray", extra="ray")
         self._shard_bytes = check_int("shard_bytes", shard_bytes, low=1)
         self.listener: Callable[[int, int], None] | None = None
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
-            self._start(address, thread_count(num_cpus))
+            self._start(address, thread_count(num_cpus), callback)
         self._task = self._ray.remote(max_retries=RETRIES, num_cpus=1)(_shard)
 
-    def _start(self, address: str | None, num_cpus: int) -> None:
+    def _start(self, address: str | None, num_cpus: int, callback: ProgressCallback | None) -> None:
         # Workers must find this very package, and stay on one thread each.
         home = str(Path(__file__).resolve().parents[2])
         paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -97,32 +118,36 @@ class RayBackend:
             "NUMBA_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
         }
-        options: dict[str, Any] = {
-            "runtime_env": {"env_vars": variables},
-            "log_to_driver": False,
-            "logging_level": "error",
-        }
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if address in (None, "auto"):  # as Ray does: jobs submitted to a cluster find it there
             address = os.environ.get("RAY_ADDRESS") or address
+        found = None if address is None else _host(address)
+        is_loopback = address is None or (found is not None and found[0] in LOOPBACK)
+        where = "a local Ray cluster" if address is None else f"the Ray cluster at {address}"
         if address is None:
             # Without the word "local", Ray would join whatever cluster runs on this machine.
             options |= {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
+            _say(callback, f"starting {where}")
         else:
-            _reach(address)
             options["address"] = address
-        try:
-            self._ray.init(**options)
-        except (
-            ConnectionError,
-            ImportError,
-            ValueError,
-            RuntimeError,
-            TimeoutError,
-            self._ray.exceptions.RayError,
-        ) as error:
-            where = "a local Ray cluster" if address is None else f"the Ray cluster at {address}"
-            reason = _reason(error, self._ray.exceptions)
-            raise ConnectionError(f"{where} could not be reached: {reason}") from error
+            _say(callback, f"joining {where}, for at most {PATIENCE + JOINING:.0f} s")
+        with _on_loopback(is_loopback):
+            if address is not None:
+                if found is not None:  # else "auto" and the like, which Ray looks up itself
+                    _knock(address, *found)
+                _try(where, options)
+            try:
+                self._ray.init(runtime_env={"env_vars": variables}, **options)
+            except (
+                ConnectionError,
+                ImportError,
+                ValueError,
+                RuntimeError,
+                TimeoutError,
+                self._ray.exceptions.RayError,
+            ) as error:
+                reason = _reason(error, self._ray.exceptions)
+                raise ConnectionError(f"{where} could not be reached: {reason}") from error
 
     # -- work ------------------------------------------------------------------------------
 
@@ -299,13 +324,46 @@ class _Silence:
         )
 
 
-def _reach(address: str) -> None:
-    """Knock at an address: Ray waits for minutes, or ends the whole process, if no Ray answers."""
+def _say(callback: ProgressCallback | None, what: str) -> None:
+    """Tell what is tried."""
+    logger.info(what)
+    tell(callback, "cluster", 0, None, what)
+
+
+def _host(address: str) -> tuple[str, int] | None:
+    """Host and port of an address, if it has them."""
     found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d{1,5})", address)
-    if found is None:
-        return  # "auto" and the like, which Ray looks up itself
+    return None if found is None else (found[1], int(found[2]))
+
+
+@contextmanager
+def _on_loopback(is_loopback: bool) -> Iterator[None]:
+    """What Ray starts listens to this machine alone, and it dials loopback addresses as given.
+
+    Else it takes them for the address that this machine has in the network, where a head that
+    listens to loopback never answers, and waits for minutes.
+    """
+    if not is_loopback:
+        yield
+        return
+    constants = importlib.import_module("ray._private.ray_constants")
+    before, is_network = os.environ.get(NETWORK), constants.ENABLE_RAY_CLUSTER
+    os.environ[NETWORK] = "0"  # of processes that are started
+    constants.ENABLE_RAY_CLUSTER = False  # of this one
     try:
-        with socket.create_connection((found[1], int(found[2])), timeout=PATIENCE) as line:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = is_network
+        if before is None:
+            del os.environ[NETWORK]
+        else:
+            os.environ[NETWORK] = before
+
+
+def _knock(address: str, host: str, port: int) -> None:
+    """See whether a Ray answers there: Ray itself waits for minutes."""
+    try:
+        with socket.create_connection((host, port), timeout=PATIENCE) as line:
             if os.environ.get("RAY_USE_TLS", "0") in ("1", "true"):
                 return  # answers to encrypted words only
             line.sendall(PREFACE)
@@ -321,13 +379,46 @@ def _reach(address: str) -> None:
         )
 
 
+def _try(where: str, options: dict[str, Any]) -> None:
+    """Join a cluster in a process that can be ended, to see whether it lets us in."""
+    words = [sys.executable, "-c", TRIAL, json.dumps(options)]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=JOINING,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConnectionError(
+            f"{where} answers, but did not let us in within {JOINING:.0f} s; give the address of "
+            "its head as its nodes know it, from a machine that is one of them, or ray:// and the "
+            "port of its client server from elsewhere"
+        ) from error
+    if done.returncode != 0:
+        raise ConnectionError(f"{where} could not be reached: {_last_words(done.stderr)}")
+
+
+def _last_words(text: str) -> str:
+    """What a process that ended with an error of Ray said last."""
+    if "AuthenticationError" in text:
+        return NO_TOKEN
+    # A traceback ends with "module.Kind: message", of which further lines may follow.
+    heads = re.findall(r"^[\w.]*(?:Error|Exception|Exit): *(.+)$", text, flags=re.MULTILINE)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (heads or lines or ["it ended without a word"])[-1].rstrip(".")
+
+
 def _reason(error: BaseException, kinds: Any) -> str:
     """The first sentence of an error of Ray, or of what is behind it if that says more."""
     behind: BaseException | None = error
     refused = getattr(kinds, "AuthenticationError", ())  # of newer versions of Ray
     while behind is not None:
         if isinstance(behind, refused) or "AuthenticationError" in str(behind):
-            return "it asks for a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+            return NO_TOKEN
         behind = behind.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__

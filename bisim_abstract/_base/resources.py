@@ -85,7 +85,7 @@ class Resources:
             return
         from bisim_abstract._base.ray import RayBackend
 
-        with RayBackend(address=self.address, num_cpus=self.threads) as cluster:
+        with RayBackend(address=self.address, num_cpus=self.threads, callback=report) as cluster:
             if report is not None:
                 cluster.listener = lambda done, total: tell(report, "shards", done, total, "on Ray")
             yield replace(self, backend=cluster, address=None)

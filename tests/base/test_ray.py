@@ -443,6 +443,55 @@ def test_an_address_of_something_else(
         thread.join()
 
 
+def speaks_grpc(line: socket.socket) -> None:
+    line.recv(100)
+    line.sendall(bytes([0, 0, 0, ray_backend.SETTINGS, 0, 0, 0, 0, 0]))
+
+
+@pytest.mark.slow
+def test_what_answers_but_lets_nobody_in_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray_backend, "JOINING", 4.0)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delattr(ray, "init")  # would not come back
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        lines = []
+
+        def serve() -> None:
+            for k in range(2):  # whoever knocks, and Ray, as loopback is dialled as it is given
+                lines.append(server.accept()[0])
+                if k == 0:
+                    speaks_grpc(lines[0])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"{address} answers, but .* within 4 s; give"):
+            RayBackend(address=address, callback=lambda progress: told.append(progress.detail))
+        thread.join(60.0)
+        assert len(lines) == 2
+        for line in lines:
+            line.close()
+    assert told == [f"joining the Ray cluster at {address}, for at most 14 s"]
+
+
+@pytest.mark.slow
+def test_a_local_cluster_listens_to_this_machine_alone(cluster: RayBackend) -> None:
+    import ray
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    assert host == "127.0.0.1"
+    with socket.create_connection((host, int(port)), timeout=10.0):
+        pass
+    # Another address of this machine: what listens to the whole network answers here too.
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", int(port)), timeout=10.0)
+    assert ray_backend.NETWORK not in os.environ  # what was changed for that is as it was
+    assert importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER
+
+
 @pytest.mark.slow
 def test_a_token_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
@@ -454,7 +503,27 @@ def test_a_token_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray_backend, "TRIAL", "pass")
     with pytest.raises(ConnectionError, match=r"auto could not be reached.*RAY_AUTH_MODE=token"):
+        RayBackend(address="auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        ("raise ConnectionError('no way.\\nReally.')", "reached: no way$"),
+        ("import os; os.abort()", "reached: it ended without a word$"),
+        ("import sys; sys.exit('ray.exceptions.AuthenticationError: RPC')", "RAY_AUTH_MODE=token"),
+    ],
+)
+def test_the_last_words_of_a_trial(trial: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delattr(ray, "init")
+    monkeypatch.setattr(ray_backend, "TRIAL", trial)
+    with pytest.raises(ConnectionError, match=words):
         RayBackend(address="auto")
 
 

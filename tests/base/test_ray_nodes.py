@@ -199,6 +199,14 @@ def drive(kind: str, address: str, folder: str) -> None:
 # -- a cluster ---------------------------------------------------------------------------------
 
 
+START = """
+from ray._private import services
+services.get_node_ip_address = lambda address=None: "127.0.0.1"
+from ray.scripts.scripts import main
+main()
+"""
+
+
 def free_port() -> int:
     with socket.socket() as line:
         line.bind(("127.0.0.1", 0))
@@ -208,7 +216,6 @@ def free_port() -> int:
 def environment_of_ray(folder: Path) -> dict[str, str]:
     """Nothing of a cluster that somebody else may run here."""
     found = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-    # A token of its own: clusters listen to the network.
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     return found | token | {"RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
 
@@ -247,8 +254,9 @@ class Nodes:
     def add(self, *nodes: list[str]) -> list[int]:
         """Start nodes with these options, one by one; returns their sessions."""
         common = ["--object-store-memory=100000000", "--disable-usage-stats", "--block"]
-        # As an administrator would: elsewhere, knowing nothing of the package. A killed node is
-        # missed within seconds, not half a minute.
+        # As an administrator would: elsewhere, knowing nothing of the package, and on loopback,
+        # which Ray dials only if told so. A killed node is missed within seconds, not half a
+        # minute.
         environment = {k: v for k, v in self.environment.items() if k != "PYTHONPATH"} | {
             "RAY_health_check_initial_delay_ms": "1000",
             "RAY_health_check_period_ms": "500",
@@ -257,7 +265,7 @@ class Nodes:
         started = []
         for words in nodes:
             log = self.folder / f"{len(self.processes)}.log"
-            command = ["-m", "ray.scripts.scripts", "start", *words, *common]
+            command = ["-c", START, "start", *words, *common]
             process = self.start(command, log, cwd=self.folder, environment=environment)
             wait_for(process, log, functools.partial(says, log, "Ray runtime started"))
             started.append(process.pid)
