@@ -1,9 +1,11 @@
 """Sweeps on a Ray cluster, with the bits of a local run.
 
 Data that stay the same are put into the object store once per job, data of a sweep once per
-sweep. Chunks are those of a local run, gathered into shards. A shard whose worker or node is
-lost is computed again elsewhere, by Ray or, where Ray gives up, handed out anew from here; being
-a function of its inputs alone, it gives the same.
+sweep, and every node that works gets a copy. Where that would not fit in the store of a node, a
+job that can be divided is: each chunk is then sent with what it reads, and no more of them at a
+time than fit. Chunks are those of a local run, gathered into shards. A shard whose worker or node
+is lost is computed again elsewhere, by Ray or, where Ray gives up, handed out anew from here;
+being a function of its inputs alone, it gives the same.
 """
 
 from __future__ import annotations
@@ -81,6 +83,8 @@ class RayBackend:
         address: Of a running cluster, for instance "auto" or "ray://host:10001".
         num_cpus: Processors of a local cluster; all cores by default.
         shard_bytes: How much data and results of one task may take.
+        node_bytes: How much data may take of the object store of a node; 80% of the smallest by
+            default. Tables that are larger are sent in parts, as they are needed.
         callback: Told what is tried, and how long at most.
 
     Raises:
@@ -99,15 +103,20 @@ class RayBackend:
         address: str | None = None,
         num_cpus: int | None = None,
         shard_bytes: int = SHARD_BYTES,
+        node_bytes: int | None = None,
         callback: ProgressCallback | None = None,
     ) -> None:
         self._ray: Any = require("ray", extra="ray")
         self._shard_bytes = check_int("shard_bytes", shard_bytes, low=1)
+        if node_bytes is not None:
+            node_bytes = check_int("node_bytes", node_bytes, low=1)
+        self._node_bytes = node_bytes
         self.listener: Callable[[int, int], None] | None = None
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             self._start(address, thread_count(num_cpus), callback)
-        self._task = self._ray.remote(max_retries=RETRIES, num_cpus=1)(_shard)
+        remote = self._ray.remote(max_retries=RETRIES, num_cpus=1)
+        self._task, self._piece = remote(_shard), remote(_piece)
 
     def _start(self, address: str | None, num_cpus: int, callback: ProgressCallback | None) -> None:
         # Workers must find this very package, and stay on one thread each.
@@ -156,35 +165,36 @@ class RayBackend:
         """Processors of the cluster."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
+    @property
+    def node_room(self) -> int:
+        """Bytes of its object store that data may take on any node that works."""
+        stores = [
+            node["Resources"].get("object_store_memory", 0.0) * STORE_SHARE
+            for node in self._ray.nodes()
+            if node["Alive"] and node["Resources"].get("CPU", 0.0) >= 1
+        ]
+        if self._node_bytes is not None:
+            stores.append(self._node_bytes)
+        return int(min(stores, default=2**63))  # without nodes that work, who knows
+
     def prepare(self, job: Job) -> Sweep:
-        """Put the data of a job into the object store, chunk by chunk where they belong to one.
+        """Make a job ready: its data go to the object store when they are first needed.
 
         Raises:
             MemoryLimitError: If they would not fit there.
         """
-        ray = self._ray
-        room = ray.cluster_resources().get("object_store_memory", float("inf")) * STORE_SHARE
-        used = _size(job.common)
-        self._check(used, room)
-        common = _Stored(ray, partial(dict, job.common))
-        shards: list[tuple[list[tuple[int, int]], _Stored]] = []
-        ranges: list[tuple[int, int]] = []
-        parts: list[Any] = []
-        held = 0
-        chunks = spans(job.total, job.chunk)
-        most = max(1, len(chunks) // (self.cpus * SHARDS_PER_CPU))
-        for begin, end in chunks:
-            ranges.append((begin, end))
-            parts.append(job.part(begin, end))
-            held += _size(parts[-1]) + 8 * (end - begin)
-            if len(ranges) >= most or held >= self._shard_bytes or end == job.total:
-                used += held
-                self._check(used, room)
-                shards.append((ranges, _Stored(ray, partial(_parts, job, ranges), parts)))
-                ranges, parts, held = [], [], 0
+        common, shards, largest = self._whole(job)
+        rest = _Stored(
+            self._ray, lambda: {k: v for k, v in job.common.items() if k not in job.tables}
+        )
 
         def sweep(fresh: Data, out: Array) -> list[Any]:
-            data = _Stored(ray, partial(dict, fresh))
+            whole, room = _size(job.common) + _size(fresh) + largest, self.node_room
+            if whole > room:
+                if job.narrow is None:
+                    raise _no_room(whole, room)
+                return self._sweep_pieces(job, rest, fresh, out, room)
+            data = _Stored(self._ray, partial(dict, fresh))
             shape = (out.shape, out.dtype.str)
 
             def hand_out(k: int, lost: str) -> Any:
@@ -196,18 +206,75 @@ class RayBackend:
 
         return sweep
 
-    def _check(self, used: int, room: float) -> None:
-        if used > room:
-            raise MemoryLimitError(
-                f"the data of a sweep need {human_bytes(used)} of the object store, but "
-                f"{human_bytes(int(room))} may be used; add nodes, start Ray with more "
-                "object_store_memory, or cover fewer pairs (max_pairs)"
-            )
+    def _whole(self, job: Job) -> tuple[_Stored, list[tuple[list[tuple[int, int]], _Stored]], int]:
+        """What all shards of a job read, the shards with their parts, the size of the largest."""
+        ray, room = self._ray, self.node_room
+        is_divided = _size(job.common) > room
+        if is_divided and job.narrow is None:
+            raise _no_room(_size(job.common), room)
+        store = ray.cluster_resources().get("object_store_memory", float("inf")) * STORE_SHARE
+        used, largest = _size(job.common), 0
+        shards: list[tuple[list[tuple[int, int]], _Stored]] = []
+        ranges: list[tuple[int, int]] = []
+        held = 0
+        chunks = [] if is_divided else spans(job.total, job.chunk)
+        most = max(1, len(chunks) // (self.cpus * SHARDS_PER_CPU))
+        for begin, end in chunks:
+            ranges.append((begin, end))
+            held += _size(job.part(begin, end)) + (8 + job.result_bytes) * (end - begin)
+            if len(ranges) >= most or held >= self._shard_bytes or end == job.total:
+                used += held
+                largest = max(largest, held)
+                if used > store:
+                    raise _no_room(used, int(store))
+                shards.append((ranges, _Stored(ray, partial(_parts, job, ranges))))
+                ranges, held = [], 0
+        return _Stored(ray, partial(dict, job.common)), shards, largest
+
+    def _sweep_pieces(
+        self, job: Job, rest: _Stored, fresh: Data, out: Array, room: int
+    ) -> list[Any]:
+        """A sweep of which each chunk is sent with what it reads, as many at a time as fit."""
+        narrow = job.narrow
+        assert narrow is not None
+        chunks = spans(job.total, job.chunk)
+        fixed = sum(_size(v) for k, v in job.common.items() if k not in job.tables)
+        largest = 0
+        pieces: dict[int, _Stored] = {}
+
+        def hand_out(k: int, lost: str) -> Any:
+            nonlocal largest
+            begin, end = chunks[k]
+            if k not in pieces:
+                made = narrow(fresh, begin, end)
+                largest = max(largest, _size(made) + (8 + job.result_bytes) * (end - begin))
+                if fixed + largest > room:
+                    raise _no_room(fixed + largest, room)
+                pieces[k] = _Stored(self._ray, partial(narrow, fresh, begin, end), made)
+            shape = ((end - begin, *out.shape[1:]), out.dtype.str)
+            found = rest.get(lost), pieces[k].get(lost)
+            return self._piece.remote(__version__, job.work, *found, end - begin, shape)
+
+        def ahead() -> int:
+            return int((room - fixed) // max(1, largest))
+
+        return self._gather(
+            hand_out, [[span] for span in chunks], out, ahead=ahead, drop=pieces.pop
+        )
 
     def _gather(
-        self, hand_out: Callable[[int, str], Any], ranges: list[list[tuple[int, int]]], out: Array
+        self,
+        hand_out: Callable[[int, str], Any],
+        ranges: list[list[tuple[int, int]]],
+        out: Array,
+        *,
+        ahead: Callable[[], int] = lambda: 2**31,
+        drop: Callable[[int], Any] = lambda k: None,
     ) -> list[Any]:
-        """Results into their places, as they come; what chunks returned, in order."""
+        """Results into their places, as they come; what chunks returned, in order.
+
+        No more are handed out at once than `ahead` says; `drop` is told what came back.
+        """
         ray, total = self._ray, len(ranges)
         returned: list[list[Any]] = [[] for _ in ranges]
         times = [1] * total
@@ -218,8 +285,8 @@ class RayBackend:
         # arrive and then aborts the whole process ("task that was not pending", Ray 2.60). Few
         # are handed out at once instead; they run out, or end with their cluster.
         while gathered < total:
-            ahead = min(AHEAD_PER_CPU * self.cpus - len(running), total - first)
-            for _ in range(ahead):
+            most = AHEAD_PER_CPU * self.cpus
+            while first < total and len(running) < (min(most, ahead()) if running else 1):
                 running[hand_out(first, "")] = first
                 first += 1
             done, _ = ray.wait(list(running), num_returns=1, timeout=WAIT)
@@ -235,6 +302,7 @@ class RayBackend:
                     continue
                 out[ranges[k][0][0] : ranges[k][-1][1]] = values
                 gathered += 1
+                drop(k)
                 if self.listener is not None:
                     self.listener(gathered, total)
         return [entry for entries in returned for entry in entries]
@@ -283,15 +351,15 @@ class RayBackend:
 
 
 class _Stored:
-    """Data in the object store, which are made and put there again if they were lost."""
+    """Data in the object store, put there when first asked for, and again if they were lost."""
 
     def __init__(self, ray: Any, make: Callable[[], Any], made: Any = None) -> None:
         self._ray, self._make = ray, make
-        self._ref = ray.put(make() if made is None else made)
+        self._ref = None if made is None else ray.put(made)
 
     def get(self, lost: str) -> Any:
         """Where the data are, given the id of an object that was lost."""
-        if self._ref.hex() == lost:
+        if self._ref is None or self._ref.hex() == lost:
             self._ref = self._ray.put(self._make())
         return self._ref
 
@@ -346,7 +414,7 @@ def _on_loopback(is_loopback: bool) -> Iterator[None]:
     if not is_loopback:
         yield
         return
-    constants = importlib.import_module("ray._private.ray_constants")
+    constants: Any = importlib.import_module("ray._private.ray_constants")
     before, is_network = os.environ.get(NETWORK), constants.ENABLE_RAY_CLUSTER
     os.environ[NETWORK] = "0"  # of processes that are started
     constants.ENABLE_RAY_CLUSTER = False  # of this one
@@ -424,6 +492,14 @@ def _reason(error: BaseException, kinds: Any) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
+def _no_room(needed: int, room: int) -> MemoryLimitError:
+    return MemoryLimitError(
+        f"the data of a sweep need {human_bytes(needed)} of the object store, but "
+        f"{human_bytes(room)} may be used on a node; start Ray with more object_store_memory, "
+        "cover fewer pairs (max_pairs), or run with backend 'local'"
+    )
+
+
 def _parts(job: Job, ranges: list[tuple[int, int]]) -> list[Any]:
     """The data of consecutive chunks."""
     return [job.part(begin, end) for begin, end in ranges]
@@ -439,16 +515,35 @@ def _shard(
     shape: tuple[tuple[int, ...], str],
 ) -> tuple[Array, list[Any]]:
     """Consecutive chunks on a worker: what they wrote, and what they returned."""
-    if version != __version__:
-        raise ConnectionError(
-            f"a worker has bisim_abstract {__version__}, but {version} asks it; "
-            "install the same version on every node"
-        )
+    _check_version(version)
     # Chunks write to their own places of the whole; pages that nobody touches cost nothing.
     out = np.empty(shape[0], dtype=np.dtype(shape[1]))
     pairs = zip(ranges, parts, strict=True)
     returned = [work(common, part, fresh, begin, end, out) for (begin, end), part in pairs]
     return out[ranges[0][0] : ranges[-1][1]].copy(), returned
+
+
+def _piece(
+    version: str,
+    work: ChunkWork,
+    rest: Data,
+    piece: tuple[Data, Any, Data],
+    count: int,
+    shape: tuple[tuple[int, ...], str],
+) -> tuple[Array, list[Any]]:
+    """One chunk on a worker, from what it reads."""
+    _check_version(version)
+    tables, part, fresh = piece
+    out = np.empty(shape[0], dtype=np.dtype(shape[1]))
+    return out, [work({**rest, **tables}, part, fresh, 0, count, out)]
+
+
+def _check_version(version: str) -> None:
+    if version != __version__:
+        raise ConnectionError(
+            f"a worker has bisim_abstract {__version__}, but {version} asks it; "
+            "install the same version on every node"
+        )
 
 
 def _size(data: Any) -> int:

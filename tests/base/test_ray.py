@@ -27,6 +27,7 @@ from bisim_abstract import (
     RayBackend,
     Resources,
     TabularMDP,
+    bisimulation_metric,
     certify,
     estimate_mdp,
     verify,
@@ -136,6 +137,58 @@ def test_many_shards_give_the_bits_of_one_thread(cluster: RayBackend, lookup_byt
     assert tables[0] == tables[1] == tables[2]
     small.close()  # leaves the cluster alone
     assert cluster.cpus == 2
+
+
+class Divided(RayBackend):
+    """A cluster whose nodes cannot hold the tables; counts sweeps that were divided."""
+
+    def __init__(self, node_bytes: int) -> None:
+        super().__init__(node_bytes=node_bytes)
+        self.divided = 0
+
+    def _sweep_pieces(self, *args: Any) -> list[Any]:
+        self.divided += 1
+        return super()._sweep_pieces(*args)
+
+
+# With fewer bytes per node than tables and couplings have, and more than a chunk reads of them.
+METRICS: dict[str, tuple[Any, dict[str, Any], Resources, int]] = {
+    "sparse": (lambda: sparse_mdp(200, seed=3), {}, Resources(), 1_400_000),
+    "lax": (
+        lambda: sparse_mdp(200, 3, support=3, seed=4),
+        {"relation": "lax", "max_sweeps": 8},
+        Resources(),
+        1_500_000,
+    ),
+    "without couplings": (
+        lambda: sparse_mdp(200, seed=3),
+        {"max_sweeps": 8},
+        Resources(memory_limit=5_000_000),
+        1_000_000,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(METRICS))
+def test_metrics_are_the_same(name: str, cluster: RayBackend) -> None:
+    make, options, resources, node_bytes = METRICS[name]
+    mdp, divided = make(), Divided(node_bytes)
+    local = bisimulation_metric(mdp, 0.9, resources=resources, **options)
+    for backend in (cluster, divided):
+        there = dataclasses.replace(resources, backend=backend)
+        remote = bisimulation_metric(mdp, 0.9, resources=there, **options)
+        assert local.class_lower.tobytes() == remote.class_lower.tobytes()
+        assert local.class_upper.tobytes() == remote.class_upper.tobytes()
+        assert (local.sweeps, local.gap) == (remote.sweeps, remote.gap)
+    assert divided.divided > 5
+
+
+@pytest.mark.slow
+def test_what_a_chunk_reads_must_fit_on_a_node(cluster: RayBackend) -> None:
+    there = Resources(backend=RayBackend(node_bytes=200_000))
+    with pytest.raises(MemoryLimitError, match=r"but 200\.0 kB may be used on a node; start Ray"):
+        bisimulation_metric(sparse_mdp(150, seed=3), 0.9, resources=there)
 
 
 @pytest.mark.slow
@@ -281,7 +334,7 @@ class Owner:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [[1], [0, 1, 2]])
+@pytest.mark.parametrize("which", [[1], [0, 1, 3]])
 def test_lost_data_are_put_again(
     cluster: RayBackend, monkeypatch: pytest.MonkeyPatch, which: list[int]
 ) -> None:
@@ -300,7 +353,9 @@ def test_lost_data_are_put_again(
 
     monkeypatch.setattr(ray, "put", note)
     sweep = cluster.prepare(Job(adds, {"x": x}, n, n // 2, lambda begin, end: 2.0 * x[begin:end]))
-    assert len(stored) == 3  # what is common, and two parts
+    out = np.empty(n)
+    sweep({"y": 4.0 * x}, out)
+    assert len(stored) == 4  # what is common, a part, what is new, and the other part
     ray.kill(owner)
     end, left = time.monotonic() + 120.0, list(which)
     while left:  # the store lets go of them when it has missed their owner
@@ -310,13 +365,13 @@ def test_lost_data_are_put_again(
             time.sleep(0.05)
         except ray.exceptions.ObjectLostError:
             left.pop(0)
-    found = []
+    found = [out.tobytes()]
     for more in (1 + len(which), 1):  # what is new, and what was lost, once
         before, out = len(stored), np.empty(n)
         sweep({"y": 4.0 * x}, out)
         assert len(stored) == before + more
         found.append(out.tobytes())
-    assert found == [(7.0 * x).tobytes()] * 2
+    assert found == [(7.0 * x).tobytes()] * 3
 
 
 @pytest.mark.slow

@@ -152,7 +152,11 @@ class Late(Wrapped):
     doomed: str
 
     def _gather(
-        self, hand_out: Callable[[int, str], Any], ranges: list[list[tuple[int, int]]], out: Array
+        self,
+        hand_out: Callable[[int, str], Any],
+        ranges: list[list[tuple[int, int]]],
+        out: Array,
+        **options: Any,
     ) -> list[Any]:
         from ray.experimental import get_object_locations
 
