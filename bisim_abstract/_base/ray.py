@@ -10,6 +10,7 @@ being a function of its inputs alone, it gives the same.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import logging
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -49,6 +50,7 @@ STORE_SHARE = 0.8  # of the object store that one job may take
 PATIENCE = 10.0  # seconds for a cluster to answer
 JOINING = 40.0  # seconds for a cluster to let us in, once it has answered
 WAIT = 1.0  # seconds between looks at what is done
+KNOCKS = 5  # in vain, one after each such time, after which the head is taken for gone
 QUIET = 60.0  # seconds without a result after which the reason is looked for
 LOST = (  # what Ray says when it gave up on something that can be computed anew
     "ObjectLostError",
@@ -62,6 +64,16 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0
 SETTINGS = 4
 # Joining, in a process of its own: nothing ends Ray's own waiting, and it may abort the process.
 TRIAL = "import json, sys, ray; ray.init(**json.loads(sys.argv[1])); ray.shutdown()"
+# A process that outlives this one: Ray ends programs, without a word, whose own node is gone.
+WATCH = """
+import signal, socket, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if sys.stdin.read() != "bye":
+    try:
+        socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10).close()
+    except OSError:
+        sys.exit(sys.argv[3])
+"""
 NO_TOKEN = "it asks for a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Unless this is 0, as it is by default where clusters of several machines are not supported, Ray
@@ -110,15 +122,21 @@ class RayBackend:
         self._shard_bytes = check_int("shard_bytes", shard_bytes, low=1)
         if node_bytes is not None:
             node_bytes = check_int("node_bytes", node_bytes, low=1)
-        self._node_bytes = node_bytes
+        self.node_bytes = node_bytes
         self.listener: Callable[[int, int], None] | None = None
         self._is_ours = not self._ray.is_initialized()
+        self._address: str | None = None
         if self._is_ours:
-            self._start(address, thread_count(num_cpus), callback)
+            self._address = self._start(address, thread_count(num_cpus), callback)
+        self._head = _Head(self._ray, self._address)
+        self._seen: _Seen | None = None
         remote = self._ray.remote(max_retries=RETRIES, num_cpus=1)
         self._task, self._piece = remote(_shard), remote(_piece)
 
-    def _start(self, address: str | None, num_cpus: int, callback: ProgressCallback | None) -> None:
+    def _start(
+        self, address: str | None, num_cpus: int, callback: ProgressCallback | None
+    ) -> str | None:
+        """Start or join a cluster; the address that was joined, if any."""
         # Workers must find this very package, and stay on one thread each.
         home = str(Path(__file__).resolve().parents[2])
         paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -157,25 +175,40 @@ class RayBackend:
             ) as error:
                 reason = _reason(error, self._ray.exceptions)
                 raise ConnectionError(f"{where} could not be reached: {reason}") from error
+        return address
 
     # -- work ------------------------------------------------------------------------------
 
     @property
     def cpus(self) -> int:
         """Processors of the cluster."""
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        return self._look().cpus
 
     @property
     def node_room(self) -> int:
         """Bytes of its object store that data may take on any node that works."""
-        stores = [
-            node["Resources"].get("object_store_memory", 0.0) * STORE_SHARE
-            for node in self._ray.nodes()
-            if node["Alive"] and node["Resources"].get("CPU", 0.0) >= 1
-        ]
-        if self._node_bytes is not None:
-            stores.append(self._node_bytes)
-        return int(min(stores, default=2**63))  # without nodes that work, who knows
+        room = self._look().room
+        return room if self.node_bytes is None else min(room, self.node_bytes)
+
+    def _look(self) -> _Seen:
+        """The cluster as it was a moment ago.
+
+        Whatever Ray is asked for waits for the head, for a minute, and then aborts this process.
+        So the head is asked seldom, and only if it is there.
+        """
+        if self._seen is None or time.monotonic() - self._seen.time >= WAIT:
+            self._head.knock()
+            nodes = [node for node in self._ray.nodes() if node["Alive"]]
+            have = [node["Resources"] for node in nodes]
+            stores = [x.get("object_store_memory", 0.0) for x in have if x.get("CPU", 0.0) >= 1]
+            self._seen = _Seen(
+                time=time.monotonic(),
+                cpus=max(1, int(sum(x.get("CPU", 0.0) for x in have))),
+                room=int(min(stores, default=2**63) * STORE_SHARE),
+                store=int(sum(x.get("object_store_memory", 0.0) for x in have) * STORE_SHARE),
+                has_cpu=bool(stores),
+            )
+        return self._seen
 
     def prepare(self, job: Job) -> Sweep:
         """Make a job ready: its data go to the object store when they are first needed.
@@ -189,7 +222,8 @@ class RayBackend:
         )
 
         def sweep(fresh: Data, out: Array) -> list[Any]:
-            whole, room = _size(job.common) + _size(fresh) + largest, self.node_room
+            results = out.nbytes // max(1, len(shards))
+            whole, room = _size([job.common, fresh]) + largest + results, self.node_room
             if whole > room:
                 if job.narrow is None:
                     raise _no_room(whole, room)
@@ -208,11 +242,10 @@ class RayBackend:
 
     def _whole(self, job: Job) -> tuple[_Stored, list[tuple[list[tuple[int, int]], _Stored]], int]:
         """What all shards of a job read, the shards with their parts, the size of the largest."""
-        ray, room = self._ray, self.node_room
+        ray, room, store = self._ray, self.node_room, self._look().store
         is_divided = _size(job.common) > room
         if is_divided and job.narrow is None:
             raise _no_room(_size(job.common), room)
-        store = ray.cluster_resources().get("object_store_memory", float("inf")) * STORE_SHARE
         used, largest = _size(job.common), 0
         shards: list[tuple[list[tuple[int, int]], _Stored]] = []
         ranges: list[tuple[int, int]] = []
@@ -221,12 +254,12 @@ class RayBackend:
         most = max(1, len(chunks) // (self.cpus * SHARDS_PER_CPU))
         for begin, end in chunks:
             ranges.append((begin, end))
-            held += _size(job.part(begin, end)) + (8 + job.result_bytes) * (end - begin)
+            held += _size(job.part(begin, end)) + job.result_bytes * (end - begin)
             if len(ranges) >= most or held >= self._shard_bytes or end == job.total:
                 used += held
                 largest = max(largest, held)
                 if used > store:
-                    raise _no_room(used, int(store))
+                    raise _no_room(used, store)
                 shards.append((ranges, _Stored(ray, partial(_parts, job, ranges))))
                 ranges, held = [], 0
         return _Stored(ray, partial(dict, job.common)), shards, largest
@@ -247,7 +280,8 @@ class RayBackend:
             begin, end = chunks[k]
             if k not in pieces:
                 made = narrow(fresh, begin, end)
-                largest = max(largest, _size(made) + (8 + job.result_bytes) * (end - begin))
+                results = out[begin:end].nbytes + job.result_bytes * (end - begin)
+                largest = max(largest, _size(made) + results)
                 if fixed + largest > room:
                     raise _no_room(fixed + largest, room)
                 pieces[k] = _Stored(self._ray, partial(narrow, fresh, begin, end), made)
@@ -278,7 +312,7 @@ class RayBackend:
         ray, total = self._ray, len(ranges)
         returned: list[list[Any]] = [[] for _ in ranges]
         times = [1] * total
-        silence = _Silence(ray)
+        silence = _Silence(lambda: self._look().has_cpu)
         running: dict[Any, int] = {}
         first = gathered = 0
         # Nothing is cancelled, whatever ends this loop: `ray.cancel` races with results that
@@ -337,6 +371,7 @@ class RayBackend:
         if self._is_ours:
             self._ray.shutdown()
             self._is_ours = False
+        self._head.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -348,6 +383,16 @@ class RayBackend:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Seen(NamedTuple):
+    """What a cluster has: when that was seen, processors, room on a node, in all stores."""
+
+    time: float
+    cpus: int
+    room: int
+    store: int
+    has_cpu: bool
 
 
 class _Stored:
@@ -364,11 +409,63 @@ class _Stored:
         return self._ref
 
 
+class _Head:
+    """Sees whether the head still answers: Ray waits for a minute, and then aborts the process."""
+
+    def __init__(self, ray: Any, address: str | None) -> None:
+        found = None if address is None or not address.startswith("ray://") else _host(address)
+        if found is None:
+            found = _host(ray.get_runtime_context().gcs_address)
+        self._place = found
+        self._watch: subprocess.Popen[str] | None = None
+        if found is not None and address is not None:  # one of our own ends with us
+            words = self._gone("this program was ended with it")
+            self._watch = subprocess.Popen(
+                [sys.executable, "-S", "-c", WATCH, *map(str, found), f"bisim-abstract: {words}"],
+                stdin=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            atexit.register(self.leave)
+
+    def leave(self) -> None:
+        """Nobody needs to be told if this process ends from now on."""
+        if self._watch is not None:
+            self._watch.communicate("bye")
+            self._watch = None
+            atexit.unregister(self.leave)
+
+    def _gone(self, reason: object) -> str:
+        host, port = self._place or ("", 0)
+        return (
+            f"the head of the Ray cluster at {host}:{port} does not answer any more: {reason}; "
+            "what was computed up to the last checkpoint is kept: go on from it on another "
+            "cluster, or with backend 'local'"
+        )
+
+    def knock(self) -> None:
+        """Knock; while nobody answers, wait and knock again.
+
+        Raises:
+            ConnectionError: If nobody answered for a while.
+        """
+        if self._place is None:
+            return
+        for _ in range(KNOCKS):
+            try:
+                with socket.create_connection(self._place, timeout=PATIENCE):
+                    return
+            except OSError as error:
+                reason = error
+            time.sleep(WAIT)
+        raise ConnectionError(self._gone(reason))
+
+
 class _Silence:
     """Says why nothing comes, once per silence: Ray waits for processors for ever."""
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def __init__(self, has_cpu: Callable[[], bool]) -> None:
+        self._has_cpu = has_cpu
         self._since = self._looked = time.monotonic()
         self._is_told = False
 
@@ -380,7 +477,7 @@ class _Silence:
         if self._is_told or now - self._looked < QUIET:
             return
         self._looked = now
-        if self._ray.cluster_resources().get("CPU", 0) >= 1:
+        if self._has_cpu():
             return  # shards may take long
         self._is_told = True
         logger.warning(
@@ -547,11 +644,21 @@ def _check_version(version: str) -> None:
 
 
 def _size(data: Any) -> int:
-    """Bytes of the arrays in some data."""
-    if isinstance(data, np.ndarray):
-        return int(data.nbytes)
-    if isinstance(data, dict):
-        return sum(_size(value) for value in data.values())
-    if isinstance(data, list | tuple):
-        return sum(_size(value) for value in data)
-    return 8
+    """Bytes of the arrays in some data, each counted once."""
+    found, left, total = set(), [data], 0
+    while left:
+        item = left.pop()
+        if id(item) in found:
+            continue
+        found.add(id(item))
+        if isinstance(item, np.ndarray):
+            total += int(item.nbytes)
+        elif isinstance(item, dict):
+            left.extend(item.values())
+        elif isinstance(item, list | tuple):
+            left.extend(item)
+        elif hasattr(item, "__dict__"):
+            left.extend(vars(item).values())
+        else:
+            total += 8
+    return total

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from bisim_abstract import (
 from bisim_abstract._base import ray as ray_backend
 from bisim_abstract._base.parallel import Array, ChunkWork, Data, Job, LocalBackend, Sweep
 from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._verify import floats
 from bisim_abstract.encoders import sample_transitions
 from bisim_abstract.errors import MemoryLimitError, MissingDependency
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp, value_features
@@ -90,6 +92,33 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         certify(random_mdp(3, seed=0), 0.9, resources=Resources(backend="ray"))
 
 
+def test_a_head_that_does_not_answer_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_backend, "WAIT", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        context = SimpleNamespace(gcs_address=address)
+        head = ray_backend._Head(SimpleNamespace(get_runtime_context=lambda: context), None)
+        head.knock()
+    with pytest.raises(ConnectionError, match=rf"at {address} does not.*refused; .*checkpoint"):
+        head.knock()
+
+
+@pytest.mark.parametrize(("words", "is_gone"), [("bye", False), ("", False), ("", True)])
+def test_whoever_outlives_a_program_that_ray_ended(words: str, is_gone: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = [str(x) for x in server.getsockname()]
+        if is_gone:
+            server.close()
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", ray_backend.WATCH, *place, "the head is gone"],
+            input=words,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.stderr == ("the head is gone\n" if is_gone else "")
+
+
 # -- with one ----------------------------------------------------------------------------------
 
 
@@ -127,14 +156,20 @@ def test_certificates_are_the_same(name: str, cluster: RayBackend) -> None:
 def test_many_shards_give_the_bits_of_one_thread(cluster: RayBackend, lookup_bytes: int) -> None:
     mdp = sparse_mdp(200, seed=3)
     small = RayBackend(shard_bytes=1)  # joins the cluster that runs; a chunk is a shard
+    divided = Divided(1)
     tables = []
-    for backend in (LocalBackend(1), cluster, small):
+    for backend in (LocalBackend(1), cluster, small, divided):
+        divided.node_bytes = 1_400_000
         arms = Arms(mdp, 0.9, resources=Resources(backend=backend), lookup_bytes=lookup_bytes)
         arms.cover_all()
         for _ in range(3):
             arms.sweep()
-        tables.append((arms.lower.tobytes(), arms.upper.tobytes(), arms.backups))
-    assert tables[0] == tables[1] == tables[2]
+        divided.node_bytes = 3_050_000  # couplings take more
+        coupled = arms.coupled_backup(arms.ground_costs(is_upper=True), is_upper=True)
+        tables.append([arms.lower.tobytes(), arms.upper.tobytes(), arms.backups, coupled.tobytes()])
+    assert tables == tables[:1] * 4
+    # Where positions are not kept, that of couplings too: chunks have them whole otherwise.
+    assert divided.divided == (6 if lookup_bytes else 7)
     small.close()  # leaves the cluster alone
     assert cluster.cpus == 2
 
@@ -189,6 +224,41 @@ def test_what_a_chunk_reads_must_fit_on_a_node(cluster: RayBackend) -> None:
     there = Resources(backend=RayBackend(node_bytes=200_000))
     with pytest.raises(MemoryLimitError, match=r"but 200\.0 kB may be used on a node; start Ray"):
         bisimulation_metric(sparse_mdp(150, seed=3), 0.9, resources=there)
+
+
+# Costs that are read at once, and bytes of a node that cannot hold the tables, but these costs.
+CELLS = {"noisy rooms": (2**14, 600_000), "covered": (2**14, 450_000), "lax": (2**10, 85_000)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(CELLS))
+def test_verdicts_are_the_same(
+    name: str, cluster: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "lax":
+        mdp = sparse_mdp(120, 3, support=3, seed=5)
+        options: dict[str, Any] = {"relation": "lax", "method": "covering", "max_rounds": 2}
+    else:
+        make, options = MODELS[name]
+        mdp = make()
+    cells, node_bytes = CELLS[name]
+    monkeypatch.setattr(floats, "CELLS", cells)
+    certificate = certify_named(mdp, 0.9, **options)
+    lower = certificate.lower.copy()
+    lower[lower.size // 2] = certificate.upper[lower.size // 2] + 1e-3
+    upper = np.maximum(lower, certificate.upper)
+    forged = dataclasses.replace(certificate, lower=lower, upper=upper)
+    divided = Divided(node_bytes)
+    seen: list[int] = []
+    cluster.listener = lambda done, total: seen.append(total)
+    for one, is_valid in ((certificate, True), (forged, False)):
+        local = verify(mdp, one)
+        assert local.is_valid == is_valid
+        assert verify(mdp, one, resources=Resources(backend=cluster)) == local
+        assert verify(mdp, one, resources=Resources(backend=divided)) == local
+    cluster.listener = None
+    assert seen
+    assert divided.divided >= 1
 
 
 @pytest.mark.slow
@@ -322,6 +392,50 @@ def test_what_ray_gives_up_is_handed_out_again_but_not_for_ever(
 
 def adds(common: Data, part: Any, fresh: Data, begin: int, end: int, out: Array) -> None:
     out[begin:end] = common["x"][begin:end] + part[: end - begin] + fresh["y"][begin:end]
+
+
+def dies_and_adds(folder: str, *args: Any) -> None:
+    """ChunkWork that ends its worker, as often as there is a mark to take, and else adds."""
+    for path in sorted(Path(folder).iterdir())[:1]:
+        path.unlink(missing_ok=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    adds(*args)
+
+
+@pytest.mark.slow
+def test_parts_of_tables_are_sent_again_to_other_workers(
+    cluster: RayBackend, tmp_path: Path
+) -> None:
+    for k in range(2):
+        (tmp_path / str(k)).touch()
+    n = 100_000
+    x = np.arange(n, dtype=float)
+
+    def narrow(fresh: Data, begin: int, end: int) -> tuple[Data, Any, Data]:
+        own = slice(begin, end)
+        return {"x": x[own]}, 2.0 * x[own], {"y": fresh["y"][own]}
+
+    job = Job(
+        functools.partial(dies_and_adds, str(tmp_path)),
+        {"x": x},
+        n,
+        n // 10,
+        lambda begin, end: 2.0 * x[begin:end],
+        narrow=narrow,
+        tables=("x",),
+    )
+    # A chunk reads three tenths of a table, and gives one. All of them have two megabytes.
+    for node_bytes, words in ((400_000, ""), (300_000, "320.0 kB .* 300.0 kB may be used")):
+        divided, out = Divided(node_bytes), np.empty(n)
+        sweep = divided.prepare(job)
+        if words:
+            with pytest.raises(MemoryLimitError, match=words):
+                sweep({"y": 4.0 * x}, out)
+            continue
+        sweep({"y": 4.0 * x}, out)
+        assert divided.divided == 1
+        assert list(tmp_path.iterdir()) == []  # the deaths took place
+        assert out.tobytes() == (7.0 * x).tobytes()
 
 
 class Owner:

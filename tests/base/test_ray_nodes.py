@@ -406,6 +406,11 @@ def check_interrupted(driver: subprocess.Popen[bytes], log: Path) -> None:
     assert "interrupted" in log.read_text()
     assert "Traceback" not in log.read_text()
     until(lambda: not members(driver.pid), "the processes of the driver to end")
+    check_resumed(log)
+
+
+def check_resumed(log: Path) -> None:
+    """The checkpoint that a driver left can be used."""
     mdp = TabularMDP.load(log.parent / "m.npz")
     options: dict[str, Any] = {"method": "covering", "tol": 1e-13}
     state = log.parent / "state.npz"
@@ -440,3 +445,29 @@ def test_a_cluster_of_its_own_ends_with_an_interrupted_run(tmp_path: Path) -> No
     finally:
         own.stop()
         shutil.rmtree(folder)
+
+
+def test_a_head_that_goes_away_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    sparse_mdp(120, seed=2).save(tmp_path / "m.npz")
+    folder = Path(tempfile.mkdtemp(prefix="nodes"))
+    own = Nodes(folder)
+    log = tmp_path / "log"
+    try:
+        port = own.address.rpartition(":")[2]
+        words = ["--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false"]
+        (head,) = own.add([*words, f"--temp-dir={folder}"])
+        command = ["-c", CLI, *LONG, "--backend", "ray", "--address", own.address]
+        driver = own.start(command, log, cwd=tmp_path)
+        wait_for(driver, log, (tmp_path / "state.npz").exists)
+        end_session(head)
+        # Ray ends the process at once if it needs the node that is gone, or after a minute if it
+        # needs the head; we see that before.
+        assert driver.wait(50.0) in (1, 2), log.read_text()
+        until(lambda: says(log, "bisim-abstract: "), "a sentence")
+    finally:
+        own.stop()
+        shutil.rmtree(folder)
+    (line,) = (x for x in log.read_text().splitlines() if x.startswith("bisim-abstract: "))
+    assert f"head of the Ray cluster at {own.address} does not answer any more" in line
+    assert "Traceback" not in log.read_text()
+    check_resumed(log)
