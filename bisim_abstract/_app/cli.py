@@ -1159,7 +1159,7 @@ def _parser() -> _Parser:
         "--mode", choices=("float", "exact", "sampled"), default="float", help="arithmetic"
     )
     command.add_argument("--sample", type=int, default=200, help="pairs that mode sampled looks at")
-    _add_memory_limit(command)
+    _add_backend(command)
     _add_common(command)
 
     command = add("compare", _compare, "bound how far apart two models are")

@@ -575,9 +575,9 @@ class Run:
         return found
 
     def _verify(self, certificate: Certificate, mdp: TabularMDP) -> Verification:
-        """Always made anew: a verdict in a file could be anybody's."""
+        """Always made anew, and here: a verdict in a file, or of a cluster, could be anybody's."""
         begin = self._begin("verify")
-        found = verify(mdp, certificate, resources=self.resources, callback=self.callback)
+        found = verify(mdp, certificate, resources=self.resources.here, callback=self.callback)
         staged = self.files.staged(VERIFICATION)
         write_json(staged, plain(found))
         self.files.land(VERIFICATION, staged, made_from=[MODEL, CERTIFICATE])

@@ -87,6 +87,12 @@ class Job:
         total: Number of items.
         chunk: Items per chunk.
         part: Data of one chunk that stay the same; None if there are none.
+        narrow: What one chunk reads, given the data of a sweep: entries in the place of those of
+            `common` that `tables` names, its part, and its data of the sweep. From these, `work`
+            makes of the items 0..(end - begin) what it makes of begin..end from the whole, bit by
+            bit. For workers that cannot hold the whole; None if it cannot be divided.
+        tables: Names of entries of `common` that grow with the number of items.
+        result_bytes: What a chunk returns per item, about, besides what it fills in.
     """
 
     work: ChunkWork
@@ -94,6 +100,9 @@ class Job:
     total: int
     chunk: int
     part: Callable[[int, int], Any] = field(default=lambda begin, end: None)
+    narrow: Callable[[Data, int, int], tuple[Data, Any, Data]] | None = None
+    tables: tuple[str, ...] = ()
+    result_bytes: int = 0
 
 
 class Sweep(Protocol):

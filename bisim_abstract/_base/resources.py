@@ -24,8 +24,9 @@ class Resources:
 
     Attributes:
         threads: Number of threads; all cores by default.
-        backend: Who does the sweeps of pairs, blocks and features: "local" for the threads of
-            this process, "ray" for a Ray cluster, or a `RayBackend`.
+        backend: Who does the sweeps of pairs, blocks and features, the transport of exact metrics
+            and the backups of `verify`: "local" for the threads of this process, "ray" for a Ray
+            cluster, or a `RayBackend`.
         address: Of a running Ray cluster; a local one is started by default.
         memory_limit: Bytes that tables may take, with what is copied of a large model; what is
             available by default. What would not fit ends in a `MemoryLimitError` before it is
@@ -53,6 +54,11 @@ class Resources:
             raise InvalidArgumentError("address goes with backend 'ray'")
 
     @property
+    def here(self) -> Resources:
+        """The same on this machine alone."""
+        return replace(self, backend="local", address=None)
+
+    @property
     def n_threads(self) -> int:
         """Number of threads of this process."""
         return thread_count(self.threads)
@@ -64,8 +70,8 @@ class Resources:
             return self.backend
         if self.backend != "local":
             raise InvalidArgumentError(
-                "a cluster of this call alone is started by `certify` only; make a RayBackend, "
-                "and give it as backend"
+                "a cluster of this call alone is started by `certify`, `bisimulation_metric` and "
+                "`verify` only; make a RayBackend, and give it as backend"
             )
         return LocalBackend(self.n_threads)
 
@@ -86,7 +92,7 @@ class Resources:
             return
         from bisim_abstract._base.ray import RayBackend
 
-        with RayBackend(address=self.address, num_cpus=self.threads) as cluster:
+        with RayBackend(address=self.address, num_cpus=self.threads, callback=report) as cluster:
             if report is not None:
                 cluster.listener = lambda done, total: tell(report, "shards", done, total, "on Ray")
             yield replace(self, backend=cluster, address=None)

@@ -469,6 +469,10 @@ def back_up_chunk(
         fresh["values"],
         out,
     )
+    if "used" in fresh and out.shape[1] > 1:  # couplings name their costs by their places here
+        width = 2 * common["max_support"]
+        cells = out[begin:end, 1:].reshape(end - begin, -1, 1 + 2 * width)[:, :, 1 : 1 + width]
+        cells[:] = fresh["used"][cells.astype(np.int64)]
 
 
 def _found(common: Data, begin: int, end: int) -> tuple[Array, Array]:
@@ -548,7 +552,26 @@ class _Lookup:
             common |= {name: table[name] for name in names}
         else:
             common |= table | {name: read_only(table[name]) for name in ("slots", "places")}
-        job = Job(back_up_chunk, common, count, self.chunk, lambda begin, end: parts.get(begin))
+
+        def narrow(fresh: Data, begin: int, end: int) -> tuple[Data, Any, Data]:
+            """Pairs begin..end with the ground costs that they read, in the order of the whole."""
+            part = parts.get(begin)
+            offset, positions = _found(table, begin, end) if part is None else part
+            # The first cost stays the first: couplings are padded with it.
+            used, places = np.unique(np.append(positions, 0), return_inverse=True)
+            pairs = {"first": table["first"][begin:end], "second": table["second"][begin:end]}
+            own = offset, places.reshape(-1)[:-1].astype(np.int32)
+            return pairs, own, {**fresh, "values": fresh["values"][used], "used": used}
+
+        job = Job(
+            back_up_chunk,
+            common,
+            count,
+            self.chunk,
+            lambda begin, end: parts.get(begin),
+            narrow=narrow,
+            tables=("first", "second", "slots", "places", "sizes"),
+        )
         self.sweep: Sweep = arms.resources.workers.prepare(job)
 
     def _find_frontier(

@@ -201,7 +201,8 @@ def bisimulation_metric(
             `bisimulation_classes`, by default. Classes that are not exact widen the bounds by
             their distortion.
         max_sweeps: Limit on backups of all pairs.
-        resources: Threads and memory; all cores and what is available by default.
+        resources: Threads, workers and memory; all cores and what is available by default. Workers
+            of a cluster do the transport of models that are not deterministic.
         callback: Called after every sweep. Without one, a progress line is shown if the
             program runs in a terminal and takes a while.
         progress: Show a line also where there is no terminal, as in a notebook.
@@ -252,9 +253,10 @@ def bisimulation_metric(
             matching = Matching.by_name(model, apart)
             if relation == "lax":
                 matching = Matching.renamed(model)
-            pairs = pair_solver(model, gamma, matching, resources, report)
-            rise, fall, goal = _solve(pairs, gamma, tol, max_sweeps)
-            table, sweeps = pairs.full_table(), pairs.sweeps
+            with resources.started(report) as ready:
+                pairs = pair_solver(model, gamma, matching, ready, report)
+                rise, fall, goal = _solve(pairs, gamma, tol, max_sweeps)
+                table, sweeps = pairs.full_table(), pairs.sweeps
 
     distortion = classes.distortion(gamma)
     lower, upper = _enclose(table, gamma, rise, fall, distortion)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from bisim_abstract._base.linear import solve_contraction
-from bisim_abstract._base.parallel import map_chunks
+from bisim_abstract._base.parallel import Array, Data, Job, LocalBackend, map_chunks, read_only
 from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
@@ -29,6 +29,7 @@ PLAIN_SWEEPS = 8  # how many of them
 CIRCLING = 6  # of them after which both sides seem to go in circles, and move in turn
 ALONE = 20  # Newton steps of couplings and answers alone, at most
 COUPLED = 1e-2  # of the residual of a sweep: where these end
+CHUNK = 4096  # pairs per unit of work; results do not depend on it
 ROUNDING = 2.0**-50  # plain sweeps cannot bring the residual below this, relative
 
 
@@ -280,9 +281,14 @@ class StochasticPairs:
         # An action of either state, or one for both; answers to it are kept if there are several.
         n_choices = (1 + matching.is_lax) * model.n_actions
         n_matches = matching.is_lax * n_choices
+        workers = resources.workers
+        self._is_local = isinstance(workers, LocalBackend)
         # The table, a few vectors over pairs, and two full tables for the result.
         plain = (8 + 16) * n * n + ((5 + n_choices) * 8 + 2 * n_matches) * count
-        _check_room(n, plain, resources)
+        # What comes back from elsewhere is there twice for a moment. Whether there is room for
+        # couplings must not depend on that, or tables would.
+        twice = 0 if self._is_local else ((1 + n_choices) * 8 + 2 * n_matches) * count
+        _check_room(n, plain + twice, resources)
         # Couplings have at most this many cells; the solver keeps them twice, plus vectors.
         width = 2 * model.max_support - 1
         if plain + count * (32 * width + 100) > resources.room:
@@ -292,6 +298,7 @@ class StochasticPairs:
         self._model, self._gamma, self._callback = model, gamma, callback
         self._matching = matching
         self._threads = resources.n_threads
+        self._line_of = np.arange(n)
         self._table = np.zeros((n, n))
         self._value = np.empty(count)  # the table again, one entry per pair
         self._action = np.empty(count, np.int64)
@@ -317,6 +324,32 @@ class StochasticPairs:
 
         self._map(fill)
         self._spread(self._value)
+        # Transport is what takes long. The rest reads more than it computes, and stays here.
+        sweep, residual = (
+            Job(
+                work,
+                {
+                    "indptr": model.indptr,
+                    "indices": model.indices,
+                    "probs": model.probs,
+                    "normalised_probs": model.normalised_probs,
+                    "rewards": model.rewards,
+                    "gamma": gamma,
+                    "is_lax": matching.is_lax,
+                    "counts": matching.counts,
+                    "width": width,
+                },
+                count,
+                CHUNK,
+                narrow=self._narrowed,
+                result_bytes=result_bytes,
+            )
+            for work, result_bytes in (
+                (sweep_chunk, 8 * (1 + n_choices) + 2 * n_matches + 16 * width),
+                (residual_chunk, 0),
+            )
+        )
+        self._sweep_there, self._residual_there = workers.prepare(sweep), workers.prepare(residual)
 
     def top(self) -> float:
         return float(self._value.max())
@@ -362,12 +395,13 @@ class StochasticPairs:
     def residual(self) -> tuple[float, float]:
         from bisim_abstract._kernels.transport import residual_kernel
 
-        model, gamma, table = self._model, self._gamma, self._table
+        model, gamma, table = self._model, self._gamma, read_only(self._table)
 
         def part(begin: int, end: int) -> tuple[float, float]:
             return residual_kernel(
                 begin,
                 end,
+                0,
                 model.indptr,
                 model.indices,
                 model.probs,
@@ -376,12 +410,17 @@ class StochasticPairs:
                 gamma,
                 self._matching.is_lax,
                 self._matching.counts,
+                self._line_of,
                 table,
                 self._action,
                 self._match,
             )
 
-        rises, falls = zip(*self._map(part), strict=True)
+        if self._is_local:
+            found = self._map(part)
+        else:
+            found = self._residual_there(self._fresh(), np.empty(self._value.size, np.bool_))
+        rises, falls = zip(*found, strict=True)
         self.sweeps += 1
         _report(self._callback, "proving", self.sweeps, f"residual {max(*rises, *falls):.2g}")
         return max(rises), max(falls)
@@ -397,11 +436,13 @@ class StochasticPairs:
         from bisim_abstract._kernels.transport import sweep_kernel
 
         model, backup = self._model, np.empty_like(self._value)
+        table = read_only(self._table)
 
         def part(begin: int, end: int) -> None:
             sweep_kernel(
                 begin,
                 end,
+                0,
                 model.indptr,
                 model.indices,
                 model.normalised_probs,
@@ -409,7 +450,8 @@ class StochasticPairs:
                 self._gamma,
                 self._matching.is_lax,
                 self._matching.counts,
-                self._table,
+                self._line_of,
+                table,
                 self._drift,
                 is_fixed,
                 self._action,
@@ -420,11 +462,50 @@ class StochasticPairs:
                 self._masses,
             )
 
-        self._map(part)
+        if self._is_local:
+            self._map(part)
+        else:
+            fresh = self._fresh() | {"ceiling": self._ceiling}
+            fresh |= {"is_fixed": is_fixed, "drift": self._drift}
+            found = self._sweep_there(fresh, backup)
+            for k, chunk in enumerate(found):
+                own = slice(k * CHUNK, (k + 1) * CHUNK)
+                self._action[own], self._match[own], self._ceiling[own] = chunk[:3]
+                self._cells[own], self._masses[own] = chunk[3:]
         self.sweeps += 1
         residual = float(np.abs(backup - self._value).max())
         _report(self._callback, "sweeping", self.sweeps, f"residual {residual:.2g}")
         return backup, residual
+
+    def _fresh(self) -> dict[str, Any]:
+        """What workers elsewhere read of this sweep."""
+        return {
+            "first": 0,
+            "line_of": self._line_of,
+            "table": self._table,
+            "action": self._action,
+            "match": self._match,
+        }
+
+    def _narrowed(self, fresh: Data, begin: int, end: int) -> tuple[Data, Any, Data]:
+        """What the pairs begin..end read: their own entries, and lines of the table.
+
+        Costs are read from the lines of the successors of the first state of a pair, and the pair
+        itself from that of its first state. Consecutive pairs have few first states.
+        """
+        model = self._model
+        n, n_actions = model.rewards.shape
+        after = np.cumsum(np.arange(n - 1, 0, -1))  # the pair after those of each first state
+        low, last = np.searchsorted(after, [begin, end - 1], side="right").tolist()
+        high = last + 1
+        reached = model.indices[model.indptr[low * n_actions] : model.indptr[high * n_actions]]
+        lines = np.union1d(np.arange(low, high), reached)
+        line_of = np.zeros(n, np.int64)
+        line_of[lines] = np.arange(lines.size)
+        names = {"action", "match", "ceiling"} & fresh.keys()
+        own = {name: fresh[name][begin:end] for name in names}
+        place = {"first": begin, "line_of": line_of, "table": fresh["table"][lines]}
+        return {}, None, {**fresh, **own, **place}
 
     def _newton(self, guess: FloatArray, residual: float) -> FloatArray:
         """Solve f = r + gamma·Π f for the couplings of the last sweep, starting at `guess`."""
@@ -461,4 +542,69 @@ class StochasticPairs:
         self._map(part)
 
     def _map(self, work: Callable[[int, int], T]) -> list[T]:
-        return map_chunks(work, self._value.size, threads=self._threads)
+        return map_chunks(work, self._value.size, threads=self._threads, chunk=CHUNK)
+
+
+def _chunk_arguments(
+    common: Data, fresh: Data, begin: int, end: int
+) -> tuple[tuple[int, int, int], tuple[Any, ...]]:
+    """Range and operator of pairs whose first is fresh["first"] + begin, as kernels want them."""
+    at = fresh["first"] + begin
+    # Copies of what is small: kernels are compiled anew for arrays that cannot be written to.
+    counts, line_of = np.array(common["counts"]), np.array(fresh["line_of"])
+    rest = common["gamma"], common["is_lax"], counts, line_of, read_only(fresh["table"])
+    return (at, at + end - begin, at), (common["rewards"], *rest)
+
+
+def sweep_chunk(
+    common: Data, part: Any, fresh: Data, begin: int, end: int, out: Array
+) -> tuple[Array, ...]:
+    """`sweep_kernel` elsewhere: choices, answers, ceilings and couplings are returned."""
+    from bisim_abstract._kernels.transport import sweep_kernel
+
+    span, operator = _chunk_arguments(common, fresh, begin, end)
+    action, match, ceiling = (
+        np.array(fresh[name][begin:end]) for name in ("action", "match", "ceiling")
+    )
+    cells = np.empty((end - begin, common["width"]), np.int64)
+    masses, value = np.empty(cells.shape), np.empty(end - begin)
+    sweep: Any = sweep_kernel  # types of arguments that are unpacked cannot be told
+    sweep(
+        *span,
+        common["indptr"],
+        common["indices"],
+        common["normalised_probs"],
+        *operator,
+        fresh["drift"],
+        fresh["is_fixed"],
+        action,
+        match,
+        ceiling,
+        value,
+        cells,
+        masses,
+    )
+    out[begin:end] = value
+    return action, match, ceiling, cells, masses
+
+
+def residual_chunk(
+    common: Data, part: Any, fresh: Data, begin: int, end: int, out: Array
+) -> tuple[float, float]:
+    """`residual_kernel` elsewhere; nothing is filled in."""
+    from bisim_abstract._kernels.transport import residual_kernel
+
+    span, operator = _chunk_arguments(common, fresh, begin, end)
+    out[begin:end] = False
+    bound: Any = residual_kernel
+    found: tuple[float, float] = bound(
+        *span,
+        common["indptr"],
+        common["indices"],
+        common["probs"],
+        common["normalised_probs"],
+        *operator,
+        np.array(fresh["action"][begin:end]),
+        np.array(fresh["match"][begin:end]),
+    )
+    return found

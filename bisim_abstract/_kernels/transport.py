@@ -527,16 +527,23 @@ def same_row_kernel(
 
 @inner
 def gather_cost_kernel(
-    p: int, q: int, indptr: IntArray, indices: IntArray, table: FloatArray, cost: FloatArray
+    p: int,
+    q: int,
+    indptr: IntArray,
+    indices: IntArray,
+    line_of: IntArray,
+    table: FloatArray,
+    cost: FloatArray,
 ) -> float:
     """Fill `cost` (row-major) with table values between the supports of rows p and q.
 
-    Returns the largest of them, an upper bound on the transport cost.
+    In: table, whose line line_of[s] is that of state s. Returns the largest of them, an upper bound
+    on the transport cost.
     """
     at = 0
     top = 0.0
     for i in range(indptr[p], indptr[p + 1]):
-        line = table[indices[i]]
+        line = table[line_of[indices[i]]]
         for j in range(indptr[q], indptr[q + 1]):
             c = line[indices[j]]
             cost[at] = c
@@ -589,6 +596,7 @@ def couple_actions_kernel(choice: int, match: int, n_actions: int, is_lax: bool)
 def sweep_kernel(
     begin: int,
     end: int,
+    first: int,
     indptr: IntArray,
     indices: IntArray,
     probs: FloatArray,
@@ -596,6 +604,7 @@ def sweep_kernel(
     gamma: float,
     is_lax: bool,
     counts: IntArray,
+    line_of: IntArray,
     table: FloatArray,
     drift: float,
     is_fixed: bool,
@@ -612,7 +621,9 @@ def sweep_kernel(
     is the choice that is worth most. By name there is one answer to each.
 
     In: the MDP's rows and rewards (n, A); is_lax: actions are renamed, and states have the first
-    counts (n) of them; table (n, n) symmetric with zero diagonal; drift: what
+    counts (n) of them; table (lines, n), symmetric with zero diagonal, of which line_of (n) says
+    where the line of a state is (only those of first states and their successors need be there);
+    first: the pair with which the arrays over pairs begin; drift: what
     the values of choices may have grown by so far, as the table moved; is_fixed: choices stay as
     they are, and only answers and couplings are looked for.
     In/out: action (pairs), the best choice, tried first, or -1 where the table stays as it is;
@@ -634,35 +645,35 @@ def sweep_kernel(
     s, t = pair_at_kernel(begin, n)
     for at in range(begin, end):
         best = -1.0
-        chosen = action[at]
+        chosen = action[at - first]
         n_choices = 1 if is_fixed else ceiling.shape[1]
         if chosen < 0:
             n_choices = 0
-            best = table[s, t]
+            best = table[line_of[s], t]
             for k in range(width):
-                cells[at, k] = -1
-                masses[at, k] = 0.0
+                cells[at - first, k] = -1
+                masses[at - first, k] = 0.0
         for k in range(n_choices):
-            c = action[at] if k == 0 else (k - 1 if k <= action[at] else k)
-            if ceiling[at, c] + drift <= best:
+            c = action[at - first] if k == 0 else (k - 1 if k <= action[at - first] else k)
+            if ceiling[at - first, c] + drift <= best:
                 continue
             least = np.inf
             p, q, rows, cols = 0, 0, 0, 0
-            n_answers, first = 1, 0
+            n_answers, told = 1, 0
             if is_lax:
-                n_answers, first = counts[t] if c < n_actions else counts[s], match[at, c]
+                n_answers, told = counts[t] if c < n_actions else counts[s], match[at - first, c]
             for j in range(n_answers):
-                m = first if j == 0 else (j - 1 if j <= first else j)
+                m = told if j == 0 else (j - 1 if j <= told else j)
                 a, b = couple_actions_kernel(c, m, n_actions, is_lax)
                 gap = abs(rewards[s, a] - rewards[t, b])
                 if gap >= least:
                     continue
                 x, y = s * n_actions + a, t * n_actions + b
-                top = gather_cost_kernel(x, y, indptr, indices, table, cost)
+                top = gather_cost_kernel(x, y, indptr, indices, line_of, table, cost)
                 if gap + gamma * top <= best:
                     least = min(least, gap + gamma * top)
                     if is_lax:
-                        match[at, c] = m
+                        match[at - first, c] = m
                     break
                 m_rows = masses_kernel(x, indptr, probs, mass_p)
                 m_cols = masses_kernel(y, indptr, probs, mass_q)
@@ -692,12 +703,12 @@ def sweep_kernel(
                     least = total
                     p, q, rows, cols = x, y, m_rows, m_cols
                     if is_lax:
-                        match[at, c] = m
+                        match[at - first, c] = m
                         for k2 in range(rows * cols):
                             kept[k2] = flow[k2]
                     if least <= best:
                         break
-            ceiling[at, c] = least - drift
+            ceiling[at - first, c] = least - drift
             if least > best:
                 best = least
                 chosen = c
@@ -713,14 +724,14 @@ def sweep_kernel(
                                 y = indices[indptr[q] + j]
                                 if x != y:
                                     lo, hi = min(x, y), max(x, y)
-                                    cells[at, used] = pair_position_kernel(lo, hi, n)
-                                    masses[at, used] = flow[i * cols + j]
+                                    cells[at - first, used] = pair_position_kernel(lo, hi, n)
+                                    masses[at - first, used] = flow[i * cols + j]
                                     used += 1
                     for k2 in range(used, width):
-                        cells[at, k2] = -1
-                        masses[at, k2] = 0.0
-        action[at] = chosen
-        value[at] = best
+                        cells[at - first, k2] = -1
+                        masses[at - first, k2] = 0.0
+        action[at - first] = chosen
+        value[at - first] = best
         t += 1
         if t == n:
             s += 1
@@ -779,6 +790,7 @@ def some_masses_kernel(
 def residual_kernel(
     begin: int,
     end: int,
+    first: int,
     indptr: IntArray,
     indices: IntArray,
     weights: FloatArray,
@@ -787,6 +799,7 @@ def residual_kernel(
     gamma: float,
     is_lax: bool,
     counts: IntArray,
+    line_of: IntArray,
     table: FloatArray,
     action: IntArray,
     match: AnyIntArray,
@@ -794,8 +807,8 @@ def residual_kernel(
     """Bound how far the exact backup of `table` leaves it, over pairs at begin..end.
 
     In: weights, the rows as stored; probs, the same divided by their sums. Rows that are equal
-    as stored cost nothing to couple; equal after rounding would not be enough. is_lax and counts
-    as in `sweep_kernel`.
+    as stored cost nothing to couple; equal after rounding would not be enough. first, is_lax,
+    counts, line_of and table as in `sweep_kernel`.
     Returns (rise, fall) with table - fall <= T(table) <= table + rise on these pairs, T being
     the exact operator in exact arithmetic. `action` and `match` are only hints what to try first,
     but for pairs of action -1, whose entries T does not move.
@@ -821,19 +834,19 @@ def residual_kernel(
     for at in range(begin, end):
         best_lower = 0.0
         best_upper = 0.0
-        hint = action[at]
+        hint = action[at - first]
         if hint < 0:
-            best_lower, best_upper = table[s, t], table[s, t]
+            best_lower, best_upper = table[line_of[s], t], table[line_of[s], t]
         for k in range(0 if hint < 0 else (2 * n_actions if is_lax else n_actions)):
             c = hint if k == 0 else (k - 1 if k <= hint else k)
-            n_answers, first = 1, 0
+            n_answers, told = 1, 0
             if is_lax:
                 if c >= n_actions + counts[t] or counts[s] <= c < n_actions:
                     continue
-                n_answers, first = counts[t] if c < n_actions else counts[s], match[at, c]
+                n_answers, told = counts[t] if c < n_actions else counts[s], match[at - first, c]
             least_lower, least_upper = np.inf, np.inf
             for j in range(n_answers):
-                m = first if j == 0 else (j - 1 if j <= first else j)
+                m = told if j == 0 else (j - 1 if j <= told else j)
                 a, b = couple_actions_kernel(c, m, n_actions, is_lax)
                 p, q = s * n_actions + a, t * n_actions + b
                 gap = abs(rewards[s, a] - rewards[t, b])
@@ -842,7 +855,7 @@ def residual_kernel(
                 lower = 0.0
                 upper = 0.0
                 if not same_row_kernel(p, q, indptr, indices, weights):
-                    top = gather_cost_kernel(p, q, indptr, indices, table, work.cost)
+                    top = gather_cost_kernel(p, q, indptr, indices, line_of, table, work.cost)
                     most = (gap + gamma * top) * (1.0 + 4.0 * EPS) + TINY
                     if most <= best_lower:
                         least_upper = most
@@ -862,8 +875,8 @@ def residual_kernel(
                 best_lower = max(best_lower, least_lower)
                 best_upper = max(best_upper, least_upper)
         # One subtraction each: at most EPS relative of its result, covered by the factor.
-        rise = max(rise, (best_upper - table[s, t]) * (1.0 + 2.0 * EPS))
-        fall = max(fall, (table[s, t] - best_lower) * (1.0 + 2.0 * EPS))
+        rise = max(rise, (best_upper - table[line_of[s], t]) * (1.0 + 2.0 * EPS))
+        fall = max(fall, (table[line_of[s], t] - best_lower) * (1.0 + 2.0 * EPS))
         t += 1
         if t == n:
             s += 1

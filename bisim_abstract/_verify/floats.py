@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.parallel import map_chunks, spans
+from bisim_abstract._base.parallel import Array, Backend, Data, Job, map_chunks, read_only, spans
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
@@ -49,8 +49,12 @@ class Reader:
         self.table = table
         self._gamma = gamma
         self._levels = levels
-        self._starts = {id(part): _row_starts(part) for part in (*levels, table)}
-        self._points = None if features is None else features.functions()
+        # Read-only, as they are for workers elsewhere: compiled code is then the same.
+        self._starts = [read_only(_row_starts(part)) for part in (table, *levels)]
+        self._points = None
+        if features is not None:
+            points, corrections = features.functions()
+            self._points = read_only(points), read_only(corrections)
         self.diameter = _reward_span(table) / (1.0 - gamma)
         if table.apart is not None:
             self.diameter = max(self.diameter, table.apart)
@@ -83,33 +87,28 @@ class Reader:
             below,
             above,
         )
-        for level in self._levels:
-            self._merge(level, first, second, below, above, is_labelled=True)
+        for k in range(len(self._levels)):
+            self._merge(1 + k, first, second, below, above)
         if self._points is not None:
             feature_costs_kernel(first, second, *self._points, below)
         if has_own:
-            self._merge(table, first, second, below, above, is_labelled=False)
+            self._merge(0, first, second, below, above)
         return below, above
 
     def _merge(
-        self,
-        part: Table,
-        first: IntArray,
-        second: IntArray,
-        below: FloatArray,
-        above: FloatArray,
-        *,
-        is_labelled: bool,
+        self, k: int, first: IntArray, second: IntArray, below: FloatArray, above: FloatArray
     ) -> None:
+        """Entries of the table itself, or from 1 on of a level."""
         from bisim_abstract._verify.kernels import entry_costs_kernel
 
+        part = self._levels[k - 1] if k else self.table
         entry_costs_kernel(
             first,
             second,
             part.labels,
-            is_labelled,
+            k > 0,
             part.n,
-            self._starts[id(part)],
+            self._starts[k],
             part.keys,
             part.lower,
             part.upper,
@@ -194,7 +193,7 @@ def _largest_end(states: Table) -> Fraction:
 
 
 def check_table(
-    reader: Reader, claims: Claims, limit: Fraction, radii: Radii, threads: int
+    reader: Reader, claims: Claims, limit: Fraction, radii: Radii, workers: Backend
 ) -> Fraction:
     """How far the inequalities of a table are open; a violated one ends the check.
 
@@ -203,7 +202,7 @@ def check_table(
         claims: All that is claimed.
         limit: The diameter of the metric, which says what rounding explains.
         radii: Radii of the rows, proven, so at least those stored.
-        threads: Number of threads.
+        workers: Who computes the backups.
     """
     table = reader.table
     size = table.keys.size
@@ -217,7 +216,7 @@ def check_table(
     low[:] = table.lower[:, None]
     high[:] = table.upper[:, None]
     low[:, 1], high[:, 1] = np.inf, 0.0
-    _bound_backups(reader, claims.gamma, first, second, is_low, is_high, radii, low, high, threads)
+    _bound_backups(reader, claims.gamma, first, second, is_low, is_high, radii, low, high, workers)
     # What float costs and radii differ by from the exact ones, beyond what kernels count.
     grain = 0.0
     if radii.radius is not table.radius or radii.short is not table.short:
@@ -281,13 +280,10 @@ def _bound_backups(
     radii: Radii,
     low: FloatArray,
     high: FloatArray,
-    threads: int,
+    workers: Backend,
 ) -> None:
     """Fill in the bounds of all pairs with a claim that needs a backup, in groups."""
-    from bisim_abstract._verify.kernels import (
-        check_pairs_kernel,
-        list_cells_kernel,
-    )
+    from bisim_abstract._verify.kernels import list_cells_kernel
 
     table = reader.table
     chosen = np.flatnonzero(~(is_low & is_high))
@@ -295,7 +291,7 @@ def _bound_backups(
         return
     is_states = table.level is None
     rows = (table.indptr, table.indices, table.probs)
-    reach_ptr, reach, place = _reached(table)
+    reach_ptr, reach, place = map(read_only, _reached(table))
     how = (gamma, is_states, table.is_lax)
     s, t = first[chosen], second[chosen]
     counts, none = np.empty(chosen.size, np.int64), np.empty(0, np.int64)
@@ -316,50 +312,96 @@ def _bound_backups(
     # What a claim leaves for the stored rows: with `more` it is at most the claim.
     left = np.where(more > 0.0, np.nextafter(table.upper - more, -np.inf), table.upper)
 
-    def part(begin: int, end: int) -> None:
-        for k in range(begin, end):
-            own = slice(int(begins[k]), int(begins[k + 1]))
-            one, two, at = s[own], t[own], chosen[own]
-            cells = int(counts[own].sum())
-            from_, to = np.empty(cells, np.int64), np.empty(cells, np.int64)
-            list_cells_kernel(one, two, *cells_of, counts[own], from_, to)
-            below, above = reader.read(from_, to)
-            lows, highs = np.empty((at.size, 2)), np.empty((at.size, 2))
-            check_pairs_kernel(
-                one,
-                two,
-                below,
-                above,
-                table.lower[at],
-                left[at],
-                is_low[at],
-                is_high[at],
-                *rows,
-                reach_ptr,
-                place,
-                table.low,
-                table.high,
-                radii.radius,
-                table.spare,
-                radii.short,
-                table.available,
-                table.sets,
-                gamma,
-                beyond,
-                _distance_apart(table),
-                is_states,
-                table.is_lax,
-                lows,
-                highs,
-            )
-            is_kept = highs[:, 0] <= left[at]
-            summed = np.where(
-                more[at] > 0.0, (highs[:, 0] + more[at]) * (1.0 + 4.0 * EPS), highs[:, 0]
-            )
-            highs[:, 0] = np.where(is_kept, np.minimum(summed, table.upper[at]), summed)
-            low[at], high[at] = lows, highs
+    def group_of(k: int) -> tuple[Array, ...]:
+        own = slice(int(begins[k]), int(begins[k + 1]))
+        at = chosen[own]
+        claimed = table.lower[at], left[at], table.upper[at], more[at], is_low[at], is_high[at]
+        return s[own], t[own], counts[own], *claimed
 
-    map_chunks(part, begins.size - 1, threads=threads, chunk=1)
+    def narrow(fresh: Data, begin: int, end: int) -> tuple[Data, Any, Data]:
+        """Costs as they are read here, for workers that cannot hold the tables."""
+        groups = [group_of(k) for k in range(begin, end)]
+        return {}, groups, {"costs": [_read_costs(reader, cells_of, group) for group in groups]}
+
+    common = {
+        "reader": reader,
+        "cells_of": cells_of,
+        "fixed": (
+            *rows,
+            reach_ptr,
+            place,
+            table.low,
+            table.high,
+            radii.radius,
+            table.spare,
+            radii.short,
+            table.available,
+            table.sets,
+            gamma,
+            beyond,
+            _distance_apart(table),
+            is_states,
+            table.is_lax,
+        ),
+    }
+    job = Job(
+        check_groups,
+        common,
+        begins.size - 1,
+        1,
+        lambda begin, end: [group_of(k) for k in range(begin, end)],
+        narrow=narrow,
+        tables=("reader", "cells_of"),
+    )
+    found = workers.prepare(job)({}, np.empty(begins.size - 1, np.bool_))
+    for k, (lows, highs) in enumerate(group for groups in found for group in groups):
+        at = chosen[begins[k] : begins[k + 1]]
+        low[at], high[at] = lows, highs
+
+
+def _read_costs(
+    reader: Reader, cells_of: tuple[Any, ...], group: tuple[Array, ...]
+) -> tuple[FloatArray, FloatArray]:
+    """Costs below and above that the backups of a group read."""
+    from bisim_abstract._verify.kernels import list_cells_kernel
+
+    one, two, counts = (np.array(x) for x in group[:3])
+    cells = int(counts.sum())
+    from_, to = np.empty(cells, np.int64), np.empty(cells, np.int64)
+    list_cells: Any = list_cells_kernel  # types of arguments that are unpacked cannot be told
+    list_cells(one, two, *cells_of, counts, from_, to)
+    return reader.read(from_, to)
+
+
+def check_groups(
+    common: Data, part: Any, fresh: Data, begin: int, end: int, out: Array
+) -> list[tuple[FloatArray, FloatArray]]:
+    """Bounds on the backups of groups of pairs, from data of `_bound_backups`."""
+    from bisim_abstract._verify.kernels import check_pairs_kernel
+
+    check_pairs: Any = check_pairs_kernel
+    found = []
+    for k, group in enumerate(part):
+        if "costs" in fresh:
+            costs = fresh["costs"][k]
+        else:
+            costs = _read_costs(common["reader"], common["cells_of"], group)
+        # Copies: kernels are compiled anew for arrays that cannot be written to.
+        below, above, one, two = (np.array(x) for x in (*costs, *group[:2]))
+        lower, left, upper, more, is_low, is_high = (np.array(x) for x in group[3:])
+        lows, highs = np.empty((one.size, 2)), np.empty((one.size, 2))
+        check_pairs(
+            *(one, two, below, above, lower, left, is_low, is_high),
+            *common["fixed"],
+            lows,
+            highs,
+        )
+        is_kept = highs[:, 0] <= left
+        summed = np.where(more > 0.0, (highs[:, 0] + more) * (1.0 + 4.0 * EPS), highs[:, 0])
+        highs[:, 0] = np.where(is_kept, np.minimum(summed, upper), summed)
+        found.append((lows, highs))
+    out[begin:end] = True
+    return found
 
 
 def violated(table: Table, side: str, index: int, bound: float) -> VerificationError:

@@ -25,7 +25,7 @@ from bisim_abstract.errors import MemoryLimitError, VerificationError
 SCOPES = ("covered", "all")
 # What checking takes at its peak, besides copies: per covered pair of the table that is being
 # checked, and per value of a feature or witness.
-PAIR_BYTES, VALUE_BYTES = 150, 32
+PAIR_BYTES, VALUE_BYTES = 182, 32
 SUM_TOL = 2e-9  # of a centre row; it is divided by its sum, so this is about form only
 
 

@@ -225,7 +225,8 @@ def verify(
             what "exact" rejects by less than rounding: `widening` and `remark` then say so.
         sample: Number of pairs in "sampled" mode.
         seed: Seed or generator of the sample.
-        resources: Threads, in "float" mode, and memory. The result does not depend on them.
+        resources: Threads, in "float" mode, workers and memory. The result does not depend on them;
+            on a cluster, inequalities of pairs are checked there, and its workers are trusted.
         callback: Called when a part begins, and if solvers must be compiled first.
         progress: Show a line also where there is no terminal, as in a notebook.
 
@@ -285,11 +286,13 @@ def _judged(
         digest = claims_digest(of_bounds, claims)
         if options.is_recalling and digest in known_claims:
             return known_claims[digest]
-        check = _Check(mdp, options, of_bounds, report)
-        found, is_open = check.judge(claims), check.is_open
-        if is_open and _exact_work(claims, mdp) <= SMALL:
-            check = _Check(mdp, replace(options, mode="exact"), of_bounds, report)
-            found, is_open = check.judge(claims), False
+        with options.resources.started(report) as ready:
+            options = replace(options, resources=ready)
+            check = _Check(mdp, options, of_bounds, report)
+            found, is_open = check.judge(claims), check.is_open
+            if is_open and _exact_work(claims, mdp) <= SMALL:
+                check = _Check(mdp, replace(options, mode="exact"), of_bounds, report)
+                found, is_open = check.judge(claims), False
     seconds = max(time.perf_counter() - begin - compiled.seconds, 0.0)
     found = replace(found, seconds=seconds, compile_seconds=compiled.seconds)
     if found.verdict == "verified":
@@ -332,6 +335,7 @@ class _Check:
         self._mode = options.mode
         self._digest = options.mode.encode() + of_bounds
         self._threads = options.resources.n_threads
+        self._workers = options.resources.workers
         self._report = report
 
     def judge(self, claims: Claims) -> Verification:
@@ -421,7 +425,7 @@ class _Check:
                 self.pairs += level.table.keys.size
                 own = Reader(level.table, claims.gamma)
                 open_by = max(
-                    open_by, check_table(own, claims, states.limit, radius, self._threads)
+                    open_by, check_table(own, claims, states.limit, radius, self._workers)
                 )
         self._tell("features")
         # A maximum over actions is rounded at the size of what any two rewards differ by.
@@ -433,7 +437,7 @@ class _Check:
             self.pairs += claims.states.keys.size
             own_radii = stored_radii(claims.states)
             open_by = max(
-                open_by, check_table(reader, claims, states.limit, own_radii, self._threads)
+                open_by, check_table(reader, claims, states.limit, own_radii, self._workers)
             )
         else:
             self._check_sample([*levels, states])

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from bisim_abstract import (
     RayBackend,
     Resources,
     TabularMDP,
+    bisimulation_metric,
     certify,
     estimate_mdp,
     verify,
@@ -34,6 +36,7 @@ from bisim_abstract import (
 from bisim_abstract._base import ray as ray_backend
 from bisim_abstract._base.parallel import Array, ChunkWork, Data, Job, LocalBackend, Sweep
 from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._verify import floats
 from bisim_abstract.encoders import sample_transitions
 from bisim_abstract.errors import MemoryLimitError, MissingDependency
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp, value_features
@@ -89,6 +92,33 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         certify(random_mdp(3, seed=0), 0.9, resources=Resources(backend="ray"))
 
 
+def test_a_head_that_does_not_answer_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_backend, "WAIT", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        context = SimpleNamespace(gcs_address=address)
+        head = ray_backend._Head(SimpleNamespace(get_runtime_context=lambda: context), None)
+        head.knock()
+    with pytest.raises(ConnectionError, match=rf"at {address} does not.*refused; .*checkpoint"):
+        head.knock()
+
+
+@pytest.mark.parametrize(("words", "is_gone"), [("bye", False), ("", False), ("", True)])
+def test_whoever_outlives_a_program_that_ray_ended(words: str, is_gone: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = [str(x) for x in server.getsockname()]
+        if is_gone:
+            server.close()
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", ray_backend.WATCH, *place, "the head is gone"],
+            input=words,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.stderr == ("the head is gone\n" if is_gone else "")
+
+
 # -- with one ----------------------------------------------------------------------------------
 
 
@@ -126,16 +156,109 @@ def test_certificates_are_the_same(name: str, cluster: RayBackend) -> None:
 def test_many_shards_give_the_bits_of_one_thread(cluster: RayBackend, lookup_bytes: int) -> None:
     mdp = sparse_mdp(200, seed=3)
     small = RayBackend(shard_bytes=1)  # joins the cluster that runs; a chunk is a shard
+    divided = Divided(1)
     tables = []
-    for backend in (LocalBackend(1), cluster, small):
+    for backend in (LocalBackend(1), cluster, small, divided):
+        divided.node_bytes = 1_400_000
         arms = Arms(mdp, 0.9, resources=Resources(backend=backend), lookup_bytes=lookup_bytes)
         arms.cover_all()
         for _ in range(3):
             arms.sweep()
-        tables.append((arms.lower.tobytes(), arms.upper.tobytes(), arms.backups))
-    assert tables[0] == tables[1] == tables[2]
+        divided.node_bytes = 3_050_000  # couplings take more
+        coupled = arms.coupled_backup(arms.ground_costs(is_upper=True), is_upper=True)
+        tables.append([arms.lower.tobytes(), arms.upper.tobytes(), arms.backups, coupled.tobytes()])
+    assert tables == tables[:1] * 4
+    # Where positions are not kept, that of couplings too: chunks have them whole otherwise.
+    assert divided.divided == (6 if lookup_bytes else 7)
     small.close()  # leaves the cluster alone
     assert cluster.cpus == 2
+
+
+class Divided(RayBackend):
+    """A cluster whose nodes cannot hold the tables; counts sweeps that were divided."""
+
+    def __init__(self, node_bytes: int) -> None:
+        super().__init__(node_bytes=node_bytes)
+        self.divided = 0
+
+    def _sweep_pieces(self, *args: Any) -> list[Any]:
+        self.divided += 1
+        return super()._sweep_pieces(*args)
+
+
+# With fewer bytes per node than tables and couplings have, and more than a chunk reads of them.
+METRICS: dict[str, tuple[Any, dict[str, Any], Resources, int]] = {
+    "sparse": (lambda: sparse_mdp(200, seed=3), {}, Resources(), 1_400_000),
+    "lax": (
+        lambda: sparse_mdp(200, 3, support=3, seed=4),
+        {"relation": "lax", "max_sweeps": 8},
+        Resources(),
+        1_500_000,
+    ),
+    "without couplings": (
+        lambda: sparse_mdp(200, seed=3),
+        {"max_sweeps": 8},
+        Resources(memory_limit=5_000_000),
+        1_000_000,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(METRICS))
+def test_metrics_are_the_same(name: str, cluster: RayBackend) -> None:
+    make, options, resources, node_bytes = METRICS[name]
+    mdp, divided = make(), Divided(node_bytes)
+    local = bisimulation_metric(mdp, 0.9, resources=resources, **options)
+    for backend in (cluster, divided):
+        there = dataclasses.replace(resources, backend=backend)
+        remote = bisimulation_metric(mdp, 0.9, resources=there, **options)
+        assert local.class_lower.tobytes() == remote.class_lower.tobytes()
+        assert local.class_upper.tobytes() == remote.class_upper.tobytes()
+        assert (local.sweeps, local.gap) == (remote.sweeps, remote.gap)
+    assert divided.divided > 5
+
+
+@pytest.mark.slow
+def test_what_a_chunk_reads_must_fit_on_a_node(cluster: RayBackend) -> None:
+    there = Resources(backend=RayBackend(node_bytes=200_000))
+    with pytest.raises(MemoryLimitError, match=r"but 200\.0 kB may be used on a node; start Ray"):
+        bisimulation_metric(sparse_mdp(150, seed=3), 0.9, resources=there)
+
+
+# Costs that are read at once, and bytes of a node that cannot hold the tables, but these costs.
+CELLS = {"noisy rooms": (2**14, 600_000), "covered": (2**14, 450_000), "lax": (2**10, 85_000)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(CELLS))
+def test_verdicts_are_the_same(
+    name: str, cluster: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "lax":
+        mdp = sparse_mdp(120, 3, support=3, seed=5)
+        options: dict[str, Any] = {"relation": "lax", "method": "covering", "max_rounds": 2}
+    else:
+        make, options = MODELS[name]
+        mdp = make()
+    cells, node_bytes = CELLS[name]
+    monkeypatch.setattr(floats, "CELLS", cells)
+    certificate = certify_named(mdp, 0.9, **options)
+    lower = certificate.lower.copy()
+    lower[lower.size // 2] = certificate.upper[lower.size // 2] + 1e-3
+    upper = np.maximum(lower, certificate.upper)
+    forged = dataclasses.replace(certificate, lower=lower, upper=upper)
+    divided = Divided(node_bytes)
+    seen: list[int] = []
+    cluster.listener = lambda done, total: seen.append(total)
+    for one, is_valid in ((certificate, True), (forged, False)):
+        local = verify(mdp, one)
+        assert local.is_valid == is_valid
+        assert verify(mdp, one, resources=Resources(backend=cluster)) == local
+        assert verify(mdp, one, resources=Resources(backend=divided)) == local
+    cluster.listener = None
+    assert seen
+    assert divided.divided >= 1
 
 
 @pytest.mark.slow
@@ -271,6 +394,50 @@ def adds(common: Data, part: Any, fresh: Data, begin: int, end: int, out: Array)
     out[begin:end] = common["x"][begin:end] + part[: end - begin] + fresh["y"][begin:end]
 
 
+def dies_and_adds(folder: str, *args: Any) -> None:
+    """ChunkWork that ends its worker, as often as there is a mark to take, and else adds."""
+    for path in sorted(Path(folder).iterdir())[:1]:
+        path.unlink(missing_ok=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    adds(*args)
+
+
+@pytest.mark.slow
+def test_parts_of_tables_are_sent_again_to_other_workers(
+    cluster: RayBackend, tmp_path: Path
+) -> None:
+    for k in range(2):
+        (tmp_path / str(k)).touch()
+    n = 100_000
+    x = np.arange(n, dtype=float)
+
+    def narrow(fresh: Data, begin: int, end: int) -> tuple[Data, Any, Data]:
+        own = slice(begin, end)
+        return {"x": x[own]}, 2.0 * x[own], {"y": fresh["y"][own]}
+
+    job = Job(
+        functools.partial(dies_and_adds, str(tmp_path)),
+        {"x": x},
+        n,
+        n // 10,
+        lambda begin, end: 2.0 * x[begin:end],
+        narrow=narrow,
+        tables=("x",),
+    )
+    # A chunk reads three tenths of a table, and gives one. All of them have two megabytes.
+    for node_bytes, words in ((400_000, ""), (300_000, "320.0 kB .* 300.0 kB may be used")):
+        divided, out = Divided(node_bytes), np.empty(n)
+        sweep = divided.prepare(job)
+        if words:
+            with pytest.raises(MemoryLimitError, match=words):
+                sweep({"y": 4.0 * x}, out)
+            continue
+        sweep({"y": 4.0 * x}, out)
+        assert divided.divided == 1
+        assert list(tmp_path.iterdir()) == []  # the deaths took place
+        assert out.tobytes() == (7.0 * x).tobytes()
+
+
 class Owner:
     """A process that puts data into the store; they are lost with it."""
 
@@ -281,7 +448,7 @@ class Owner:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [[1], [0, 1, 2]])
+@pytest.mark.parametrize("which", [[1], [0, 1, 3]])
 def test_lost_data_are_put_again(
     cluster: RayBackend, monkeypatch: pytest.MonkeyPatch, which: list[int]
 ) -> None:
@@ -300,7 +467,9 @@ def test_lost_data_are_put_again(
 
     monkeypatch.setattr(ray, "put", note)
     sweep = cluster.prepare(Job(adds, {"x": x}, n, n // 2, lambda begin, end: 2.0 * x[begin:end]))
-    assert len(stored) == 3  # what is common, and two parts
+    out = np.empty(n)
+    sweep({"y": 4.0 * x}, out)
+    assert len(stored) == 4  # what is common, a part, what is new, and the other part
     ray.kill(owner)
     end, left = time.monotonic() + 120.0, list(which)
     while left:  # the store lets go of them when it has missed their owner
@@ -310,13 +479,13 @@ def test_lost_data_are_put_again(
             time.sleep(0.05)
         except ray.exceptions.ObjectLostError:
             left.pop(0)
-    found = []
+    found = [out.tobytes()]
     for more in (1 + len(which), 1):  # what is new, and what was lost, once
         before, out = len(stored), np.empty(n)
         sweep({"y": 4.0 * x}, out)
         assert len(stored) == before + more
         found.append(out.tobytes())
-    assert found == [(7.0 * x).tobytes()] * 2
+    assert found == [(7.0 * x).tobytes()] * 3
 
 
 @pytest.mark.slow
@@ -443,6 +612,55 @@ def test_an_address_of_something_else(
         thread.join()
 
 
+def speaks_grpc(line: socket.socket) -> None:
+    line.recv(100)
+    line.sendall(bytes([0, 0, 0, ray_backend.SETTINGS, 0, 0, 0, 0, 0]))
+
+
+@pytest.mark.slow
+def test_what_answers_but_lets_nobody_in_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray_backend, "JOINING", 4.0)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delattr(ray, "init")  # would not come back
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        lines = []
+
+        def serve() -> None:
+            for k in range(2):  # whoever knocks, and Ray, as loopback is dialled as it is given
+                lines.append(server.accept()[0])
+                if k == 0:
+                    speaks_grpc(lines[0])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"{address} answers, but .* within 4 s; give"):
+            RayBackend(address=address, callback=lambda progress: told.append(progress.detail))
+        thread.join(60.0)
+        assert len(lines) == 2
+        for line in lines:
+            line.close()
+    assert told == [f"joining the Ray cluster at {address}, for at most 14 s"]
+
+
+@pytest.mark.slow
+def test_a_local_cluster_listens_to_this_machine_alone(cluster: RayBackend) -> None:
+    import ray
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    assert host == "127.0.0.1"
+    with socket.create_connection((host, int(port)), timeout=10.0):
+        pass
+    # Another address of this machine: what listens to the whole network answers here too.
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", int(port)), timeout=10.0)
+    assert ray_backend.NETWORK not in os.environ  # what was changed for that is as it was
+    assert importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER
+
+
 @pytest.mark.slow
 def test_a_token_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
@@ -454,7 +672,27 @@ def test_a_token_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray_backend, "TRIAL", "pass")
     with pytest.raises(ConnectionError, match=r"auto could not be reached.*RAY_AUTH_MODE=token"):
+        RayBackend(address="auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        ("raise ConnectionError('no way.\\nReally.')", "reached: no way$"),
+        ("import os; os.abort()", "reached: it ended without a word$"),
+        ("import sys; sys.exit('ray.exceptions.AuthenticationError: RPC')", "RAY_AUTH_MODE=token"),
+    ],
+)
+def test_the_last_words_of_a_trial(trial: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delattr(ray, "init")
+    monkeypatch.setattr(ray_backend, "TRIAL", trial)
+    with pytest.raises(ConnectionError, match=words):
         RayBackend(address="auto")
 
 

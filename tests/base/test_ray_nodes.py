@@ -152,7 +152,11 @@ class Late(Wrapped):
     doomed: str
 
     def _gather(
-        self, hand_out: Callable[[int, str], Any], ranges: list[list[tuple[int, int]]], out: Array
+        self,
+        hand_out: Callable[[int, str], Any],
+        ranges: list[list[tuple[int, int]]],
+        out: Array,
+        **options: Any,
     ) -> list[Any]:
         from ray.experimental import get_object_locations
 
@@ -199,6 +203,14 @@ def drive(kind: str, address: str, folder: str) -> None:
 # -- a cluster ---------------------------------------------------------------------------------
 
 
+START = """
+from ray._private import services
+services.get_node_ip_address = lambda address=None: "127.0.0.1"
+from ray.scripts.scripts import main
+main()
+"""
+
+
 def free_port() -> int:
     with socket.socket() as line:
         line.bind(("127.0.0.1", 0))
@@ -208,7 +220,6 @@ def free_port() -> int:
 def environment_of_ray(folder: Path) -> dict[str, str]:
     """Nothing of a cluster that somebody else may run here."""
     found = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-    # A token of its own: clusters listen to the network.
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     return found | token | {"RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
 
@@ -247,8 +258,9 @@ class Nodes:
     def add(self, *nodes: list[str]) -> list[int]:
         """Start nodes with these options, one by one; returns their sessions."""
         common = ["--object-store-memory=100000000", "--disable-usage-stats", "--block"]
-        # As an administrator would: elsewhere, knowing nothing of the package. A killed node is
-        # missed within seconds, not half a minute.
+        # As an administrator would: elsewhere, knowing nothing of the package, and on loopback,
+        # which Ray dials only if told so. A killed node is missed within seconds, not half a
+        # minute.
         environment = {k: v for k, v in self.environment.items() if k != "PYTHONPATH"} | {
             "RAY_health_check_initial_delay_ms": "1000",
             "RAY_health_check_period_ms": "500",
@@ -257,7 +269,7 @@ class Nodes:
         started = []
         for words in nodes:
             log = self.folder / f"{len(self.processes)}.log"
-            command = ["-m", "ray.scripts.scripts", "start", *words, *common]
+            command = ["-c", START, "start", *words, *common]
             process = self.start(command, log, cwd=self.folder, environment=environment)
             wait_for(process, log, functools.partial(says, log, "Ray runtime started"))
             started.append(process.pid)
@@ -394,6 +406,11 @@ def check_interrupted(driver: subprocess.Popen[bytes], log: Path) -> None:
     assert "interrupted" in log.read_text()
     assert "Traceback" not in log.read_text()
     until(lambda: not members(driver.pid), "the processes of the driver to end")
+    check_resumed(log)
+
+
+def check_resumed(log: Path) -> None:
+    """The checkpoint that a driver left can be used."""
     mdp = TabularMDP.load(log.parent / "m.npz")
     options: dict[str, Any] = {"method": "covering", "tol": 1e-13}
     state = log.parent / "state.npz"
@@ -428,3 +445,29 @@ def test_a_cluster_of_its_own_ends_with_an_interrupted_run(tmp_path: Path) -> No
     finally:
         own.stop()
         shutil.rmtree(folder)
+
+
+def test_a_head_that_goes_away_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    sparse_mdp(120, seed=2).save(tmp_path / "m.npz")
+    folder = Path(tempfile.mkdtemp(prefix="nodes"))
+    own = Nodes(folder)
+    log = tmp_path / "log"
+    try:
+        port = own.address.rpartition(":")[2]
+        words = ["--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false"]
+        (head,) = own.add([*words, f"--temp-dir={folder}"])
+        command = ["-c", CLI, *LONG, "--backend", "ray", "--address", own.address]
+        driver = own.start(command, log, cwd=tmp_path)
+        wait_for(driver, log, (tmp_path / "state.npz").exists)
+        end_session(head)
+        # Ray ends the process at once if it needs the node that is gone, or after a minute if it
+        # needs the head; we see that before.
+        assert driver.wait(50.0) in (1, 2), log.read_text()
+        until(lambda: says(log, "bisim-abstract: "), "a sentence")
+    finally:
+        own.stop()
+        shutil.rmtree(folder)
+    (line,) = (x for x in log.read_text().splitlines() if x.startswith("bisim-abstract: "))
+    assert f"head of the Ray cluster at {own.address} does not answer any more" in line
+    assert "Traceback" not in log.read_text()
+    check_resumed(log)

@@ -20,6 +20,7 @@ from bisim_abstract import (
     bisimulation_classes,
     bisimulation_metric,
 )
+from bisim_abstract._base.parallel import read_only
 from bisim_abstract._exact.apart import apart_distance
 from bisim_abstract._exact.pair_solvers import DeterministicPairs, Matching, StochasticPairs
 from bisim_abstract._kernels import pairgraph
@@ -235,6 +236,7 @@ def test_residuals_bound_the_exact_backup_of_any_table(
                 transport_kernels.residual_kernel(
                     at,
                     at + 1,
+                    0,
                     mdp.indptr,
                     mdp.indices,
                     mdp.probs,
@@ -243,7 +245,8 @@ def test_residuals_bound_the_exact_backup_of_any_table(
                     gamma,
                     True,
                     counts,
-                    table,
+                    np.arange(n),
+                    read_only(table),
                     action,
                     match,
                 )
@@ -288,7 +291,8 @@ def test_residuals_of_tables_without_any_order() -> None:
         for at, (s, t) in enumerate(pairs):
             rows = mdp.indptr, mdp.indices, mdp.probs, mdp.normalised_probs
             rise, fall = transport_kernels.residual_kernel(
-                at, at + 1, *rows, mdp.rewards, 0.9, True, counts, table, action, match
+                *(at, at + 1, 0, *rows, mdp.rewards, 0.9, True, counts, np.arange(n)),
+                *(read_only(table), action, match),
             )
             off = backup_pair_exact(mdp, 0.9, table, s, t, "lax") - Fraction(float(table[s, t]))
             assert -Fraction(fall) <= off <= Fraction(rise), (seed, s, t)

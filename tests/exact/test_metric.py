@@ -21,6 +21,7 @@ from bisim_abstract import (
     bisimulation_metric,
     value_iteration,
 )
+from bisim_abstract._base.parallel import read_only
 from bisim_abstract._base.types import Progress
 from bisim_abstract._exact.pair_solvers import DeterministicPairs, Matching, StochasticPairs
 from bisim_abstract._kernels import pairgraph
@@ -290,6 +291,7 @@ def pair_residual(
     return transport_kernels.residual_kernel(
         at,
         at + 1,
+        0,
         mdp.indptr,
         mdp.indices,
         mdp.probs,
@@ -298,7 +300,8 @@ def pair_residual(
         gamma,
         False,
         np.full(n, mdp.n_actions),
-        table,
+        np.arange(n),
+        read_only(table),
         action,
         np.zeros((action.size, 0), np.int16),
     )
