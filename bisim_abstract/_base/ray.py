@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from bisim_abstract._base.checks import check_int, require
+from bisim_abstract._base.deadline import look
 from bisim_abstract._base.memory import human_bytes
 from bisim_abstract._base.parallel import Array, ChunkWork, Data, Job, Sweep, spans, thread_count
 from bisim_abstract._base.progress import tell
@@ -319,6 +320,7 @@ class RayBackend:
         # arrive and then aborts the whole process ("task that was not pending", Ray 2.60). Few
         # are handed out at once instead; they run out, or end with their cluster.
         while gathered < total:
+            look()
             most = AHEAD_PER_CPU * self.cpus
             while first < total and len(running) < (min(most, ahead()) if running else 1):
                 running[hand_out(first, "")] = first
