@@ -34,6 +34,7 @@ SOON = 2.0  # seconds within which Ctrl-C should be heard
 
 
 MODELS: dict[str, Callable[[], TabularMDP]] = {
+    "small": lambda: sparse_mdp(1_200, 4, support=3, seed=0),
     "wide": lambda: sparse_mdp(5_000, 200, support=3, seed=0),
     "wider": lambda: sparse_mdp(1_000, 1_000, support=3, seed=0),
     "dense": lambda: sparse_mdp(2_000, 2, support=2_000, seed=0),
@@ -97,7 +98,7 @@ def main() -> None:
     if given.child:
         child(given.child[0], given.child[1], float(given.child[2]), given.child[3])
         return
-    cases = [(name, "") for name in given.names or MODELS] + [
+    cases = [(name, "") for name in given.names or list(MODELS)[1:]] + [
         (Path(path).stem, path) for path in given.file
     ]
     late: list[float] = []

@@ -225,3 +225,16 @@ def test_models_of_others_are_compared_with_storm(tmp_path: Path) -> None:
     assert float(cells[12]) <= 1e-6
     assert "leaves constants open: M" in first
     assert second.count("| walk.nm N=4 | -effort |") + second.count("| -steps |") == 2
+
+
+@pytest.mark.slow
+def test_stopping() -> None:
+    """Budgets and Ctrl-C are measured, each in a process of its own; how long is not asserted."""
+    out = run("scripts/stopping.py", "small", "--budgets", "0.2", "--moments", "0.2", "60")
+    lines = out.splitlines()
+    assert len(lines) == 4  # after a minute there is nothing left to interrupt
+    assert "budget of 0.2" in lines[1]
+    assert "; budget: " in lines[1]
+    assert "Ctrl-C after 0.2" in lines[2]
+    assert "interrupted " in lines[2]
+    assert lines[3].startswith("Ctrl-C: 1 times, median ")
