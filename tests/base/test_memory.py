@@ -380,7 +380,7 @@ def test_verify_looks_at_all_parts_of_a_certificate(world: World) -> None:
     text = refused(
         lambda: verify(world.mdp, world.certificate, resources=Resources(memory_limit=1))
     )
-    assert human_bytes(158 * pairs) in text
+    assert human_bytes(190 * pairs) in text
 
 
 def test_wrong_certificates_are_rejected_where_they_fit(world: World) -> None:
