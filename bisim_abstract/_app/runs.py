@@ -734,8 +734,12 @@ def run_record(folder: Path) -> dict[str, Any]:
     Args:
         folder: Where it is.
     """
-    document: dict[str, Any] = json.loads(read_regular(folder / CONFIG))
-    return {name: document[name] for name in ("config", "versions") if name in document}
+    document: dict[str, Any] = _read_json(folder / CONFIG, dict)
+    found = {"config": document["config"]}
+    held = document.get("versions")
+    if isinstance(held, dict):  # which nothing else has looked at
+        found["versions"] = {name: text for name, text in held.items() if isinstance(text, str)}
+    return found
 
 
 def run_commands(folder: Path, config: Config) -> list[str]:
