@@ -722,7 +722,7 @@ def _read_json(path: Path, parse: Callable[[Any], Any]) -> Any:
         return parse(json.loads(read_regular(path)))
     except FileFormatError:
         raise
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FileFormatError(
             f"{path} is damaged ({error}); delete it, and the run makes it anew"
         ) from error
