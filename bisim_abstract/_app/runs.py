@@ -722,7 +722,7 @@ def _read_json(path: Path, parse: Callable[[Any], Any]) -> Any:
         return parse(json.loads(read_regular(path)))
     except FileFormatError:
         raise
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FileFormatError(
             f"{path} is damaged ({error}); delete it, and the run makes it anew"
         ) from error
@@ -734,8 +734,12 @@ def run_record(folder: Path) -> dict[str, Any]:
     Args:
         folder: Where it is.
     """
-    document: dict[str, Any] = json.loads(read_regular(folder / CONFIG))
-    return {name: document[name] for name in ("config", "versions") if name in document}
+    document: dict[str, Any] = _read_json(folder / CONFIG, dict)
+    found = {"config": document["config"]}
+    held = document.get("versions")
+    if isinstance(held, dict):  # which nothing else has looked at
+        found["versions"] = {name: text for name, text in held.items() if isinstance(text, str)}
+    return found
 
 
 def run_commands(folder: Path, config: Config) -> list[str]:

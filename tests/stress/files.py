@@ -530,7 +530,7 @@ def prepare_run(shared: Path) -> tuple[st.SearchStrategy[Case], Run]:
             if kind == "bytes":
                 files[name], _ = damaged_bytes(draw, files[name])
             elif kind == "json" and name.endswith(".json"):
-                with suppress(ValueError):  # damaged before
+                with suppress(ValueError, RecursionError):  # damaged before
                     document, _ = damaged_json(draw, json.loads(files[name]))
                     files[name] = json_bytes(draw, document)
             elif kind == "lost" and len(files) > 1:

@@ -1712,7 +1712,7 @@ REST: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "manifest: what a kill left is not found",
         "if path is not None and path.name != name:",
-        "if path is None:",
+        "if path is not None and path.name == name:",
         ("app/runs/test_manifest.py",),
     ),
     (

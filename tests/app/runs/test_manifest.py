@@ -225,6 +225,18 @@ def test_settings_that_a_later_version_knows(folder: Path) -> None:
         Run.resume(folder)
 
 
+def test_versions_that_are_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deep: Any = 0
+    for _ in range(400):
+        deep = [deep]
+    for versions in (deep, {"numpy": deep, "x": "1"}, 3, None):
+        rewritten(folder / "config.json", put("versions", value=versions))
+        sealed(folder)
+        words = ["report", str(folder), "-o", f"{folder.parent}/y.html"]
+        assert code_and_sentence(capsys, *words) == (0, "")
+        assert Run.resume(folder)().verification.is_valid
+
+
 def test_own_files_of_people_are_left_alone(folder: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     assert read_run(folder).certificate.is_certified

@@ -162,7 +162,9 @@ def test_damaged_files(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "curves.json"])
-@pytest.mark.parametrize("text", ["null", "3", "[1]", '[{"name": "x"}]', "", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["null", "3", "[1]", '[{"name": "x"}]', '[{"loss": "x"}]', "", "[" * 100_000]
+)
 def test_damaged_results(text: str, name: str, folder: Path) -> None:
     (folder / name).write_text(text)
     sealed(folder)
