@@ -70,6 +70,15 @@ def test_a_newcomer_is_timed_with_nothing_compiled() -> None:
 
 
 @pytest.mark.slow
+def test_estimates_are_shown_at_small_sizes() -> None:
+    out = run("scripts/estimates.py", "--quick")
+    assert "rows summed by blocks: 10 of 10" in out
+    assert "values: 10 of 10" in out
+    assert "radii times 0.25 would have held in 0" in out
+    assert out.count("gathered at gamma 0.5") == 2
+
+
+@pytest.mark.slow
 def test_benchmarks_run_at_small_sizes() -> None:
     out = run("scripts/bench.py", "--quick")
     for title in (

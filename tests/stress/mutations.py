@@ -318,8 +318,8 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "blocks: reward intervals are not rounded outward",
-        "low = np.where(is_point, rewards, np.nextafter(rewards - radius, -np.inf))",
-        "low = np.where(is_point, rewards, rewards - radius)",
+        "low = np.maximum(np.nextafter(rewards - radius, -np.inf), reward_range[0])",
+        "low = np.maximum(rewards - radius, reward_range[0])",
         ("bounds/test_blocks.py", "test_estimation.py"),
     ),
     (
@@ -526,9 +526,9 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         VALUE,
     ),
     (
-        "value: a policy's true rows are the estimated ones",
-        "q = q + sign * (mdp.estimate.reward_radius[states, actions] + away)",
-        "q = q + sign * mdp.estimate.reward_radius[states, actions]",
+        "value: true rows are the estimated ones",
+        "np.maximum(x, level[rows]), begins) + radius * (best - level)",
+        "x, begins)",
         VALUE,
     ),
     (
@@ -805,8 +805,8 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "float: reward intervals at their ends",
-        "good &= (sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0))",
-        "good &= sign * bound >= sign * end",
+        "(sign * bound > sign * end) | ((bound == end) & (sign * rest <= 0.0)) | is_beyond",
+        "(sign * bound >= sign * end) | is_beyond",
         CHECKER,
     ),
     (
@@ -1006,8 +1006,14 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "value: true rows are the estimated ones",
-        "radius = mdp.estimate.reward_radius + gamma * mdp.estimate.row_radius * span",
-        "radius = mdp.estimate.reward_radius + 0.0 * span",
+        "return np.asarray(sums / masses + away * (float(values.max()) - level))",
+        "return np.asarray(sums / masses)",
+        CHECKER,
+    ),
+    (
+        "value: radii of blocks whatever tells states apart",
+        "if bool((labels[first][inverse] == labels).all()):",
+        "if True:",
         CHECKER,
     ),
     (
@@ -1621,8 +1627,8 @@ REST: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "estimation: no union over numbers of visits",
-        "log_delta = np.log(delta) - np.log(n * (n + 1.0))",
-        "log_delta = np.log(delta) - np.log(n)",
+        "log_part = np.log(delta) - np.log(n * (n + 1.0)) - np.log(2.0)",
+        "log_part = np.log(delta) - np.log(n) - np.log(2.0)",
         ("test_estimation.py",),
     ),
     (
@@ -1632,10 +1638,28 @@ REST: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("test_estimation.py",),
     ),
     (
-        "estimation: rows as if there were two successors",
-        "log_sets = np.log(2.0) * (1.0 if support == 2 else support)",
-        "log_sets = np.log(2.0)",
+        "estimation: sets of outcomes without their number",
+        "level = (sets + np.log(k - 1.0) - np.log(delta) + np.log(2.0 * np.sqrt(n))) / n",
+        "level = (np.log(k - 1.0) - np.log(delta) + np.log(2.0 * np.sqrt(n))) / n",
         ("test_estimation.py",),
+    ),
+    (
+        "estimation: rows at one number of visits",
+        "level = (sets + np.log(k - 1.0) - np.log(delta) + np.log(2.0 * np.sqrt(n))) / n",
+        "level = (sets + np.log(k - 1.0) - np.log(delta)) / n",
+        ("test_estimation.py",),
+    ),
+    (
+        "estimation: radii of blocks for all that is asked",
+        "return self.row_radius if (is_same & is_apart).any() else self.block_radius",
+        "return self.block_radius",
+        ("test_estimation.py",),
+    ),
+    (
+        "estimation: blocks are proposed from what is counted",
+        "mine.append(self._gather(count, plan))",
+        "mine = mine or [*known]\n            mine.append(self._gather(count, plan))",
+        ("app/test_estimating.py",),
     ),
     (
         "files: changed models are read",
