@@ -1603,8 +1603,8 @@ LEARNED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 REST: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "estimation: frequencies are not rounded",
-        "l1 / 2.0 * (1.0 + 1e-12) + 4.0 * EPS, 1.0)",
-        "l1 / 2.0 * (1.0 + 1e-12), 1.0)",
+        "radius * (1.0 + 1e-12) + 8.0 * EPS, radius), 1.0)",
+        "radius * (1.0 + 1e-12), radius), 1.0)",
         ("model/test_estimation.py",),
     ),
     (
