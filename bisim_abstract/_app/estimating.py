@@ -85,7 +85,7 @@ def estimate_mdp(
     goal: str | None = None,
     keep: float | None = None,
     max_steps: int | None = None,
-    never_ends: bool | None = None,
+    never_ends: bool = False,
     seed: SeedLike = None,
     callback: ProgressCallback | None = None,
     progress: bool = False,
@@ -103,9 +103,10 @@ def estimate_mdp(
     Args:
         states: (N) states acted in. Or `Transitions` of numbered states, as
             `collect_transitions` gives them, and nothing else: these know all that follows up
-            to `n_actions`. Where none of them ended an episode, no state is added; where they
-            have a terminal state of their own, that is the end. Or an environment, or its id,
-            whose observations are finitely many; it is stepped, or copies of it.
+            to `n_actions`. Where they have a terminal state of their own, that is the end; else
+            one is added, whether or not an episode was seen to end. No step may have been left
+            out for what came of it. Or an environment, or its id, whose observations are finitely
+            many; it is stepped, or copies of it.
         actions: (N) actions taken.
         rewards: (N) rewards received.
         next_states: (N) states reached.
@@ -116,10 +117,10 @@ def estimate_mdp(
         reward_range: Bounds that every single reward is known to respect. Nothing that follows
             exceeds what they allow.
         alpha: Probability allowed for any radius to fail.
-        support_bound: Known bound on the number of successors of a state and action;
-            all states by default. A true bound makes the radii smaller.
+        support_bound: Known bound on the number of successors of a state and action, the end
+            among them; all states by default. A true bound makes the radii smaller.
         blocks: (n_states) a partition that was made without these steps, for instance from others
-            that are not among them: rows summed by its blocks then have radii of their own, with
+            that are not among them (collected with another seed): rows summed by its blocks then have radii of their own, with
             which values and blocks are bounded. Made from the same steps, it would make the
             radii false, and nothing here could tell.
         deterministic_rewards: Whether a state and action is known to pay the same every time: one
@@ -133,8 +134,9 @@ def estimate_mdp(
             certified, which takes far more steps.
         keep: With an environment: share of the optimal start value, above that of random actions.
         max_steps: With an environment: the most steps to take; needed.
-        never_ends: With an environment: whether episodes are known never to end by themselves.
-            Else every row may lead to the end with what its radius leaves open.
+        never_ends: Whether episodes are known never to end by themselves. Else every row may lead
+            to the end with what its radius leaves open, unless arrays are given without
+            `terminated`.
         seed: With an environment: seed or generator of everything random; needed.
         callback: With an environment: told about the progress. Without one, a progress line is
             shown if the program runs in a terminal.
@@ -161,6 +163,7 @@ def estimate_mdp(
         "reward_range": reward_range,
         "support_bound": support_bound,
         "deterministic_rewards": deterministic_rewards,
+        "never_ends": never_ends,
         "start": start,
         "resources": resources,
     }
@@ -169,7 +172,6 @@ def estimate_mdp(
         "goal": goal,
         "keep": keep,
         "max_steps": max_steps,
-        "never_ends": never_ends,
         "seed": seed,
     }
     if not isinstance(states, str | gym.Env):
@@ -216,7 +218,6 @@ def estimate_mdp(
             goal=check_choice("goal", goal or "certificate", GOALS),
             keep=KEEP if keep is None else keep,
             max_steps=check_int("max_steps", max_steps, low=100),  # type: ignore[arg-type]
-            never_ends=bool(never_ends),
             rng=as_generator(seed),
             metadata=dict(metadata or {}),
             options=shared,
@@ -251,14 +252,13 @@ class _Gathering:
         goal: str,
         keep: float,
         max_steps: int,
-        never_ends: bool,
         rng: np.random.Generator,
         metadata: dict[str, Any],
         options: dict[str, Any],
         report: ProgressCallback | None,
     ) -> None:
         self._env, self._gamma, self._alpha, self._goal = env, gamma, alpha, goal
-        self._keep, self._max_steps, self._never_ends = keep, max_steps, never_ends
+        self._keep, self._max_steps = keep, max_steps
         self._rng, self._metadata, self._options, self._report = rng, metadata, options, report
         self._steps = 0
         self._share = alpha  # of one epoch
@@ -356,14 +356,12 @@ class _Gathering:
 
     def _counted(self, steps: Transitions, blocks: IntArray | None) -> TabularMDP:
         """The estimate of these steps alone, with the share of alpha that one epoch has."""
-        if self._never_ends and steps.terminated.any():
-            raise InvalidArgumentError("never_ends is True, but an episode ended; leave it out")
         mdp = count_steps(
             steps.states,
             steps.actions,
             steps.rewards,
             steps.next_states,
-            None if self._never_ends else steps.terminated,
+            steps.terminated,
             n_states=steps.n_states,
             n_actions=steps.n_actions,
             alpha=self._share,

@@ -49,6 +49,7 @@ from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
 __all__ = ["Estimate", "estimate_mdp"]
 
+ENDED = "never_ends is True, but an episode ended; leave it out"
 WIDEST = 1e300  # range of rewards; radii are thousands of times as wide before they are cut to it
 MOST_SEEN, SETS = 8, 2_000_000  # outcomes of rows that are gone through set by set, and sets in all
 ROW_BYTES, STEP_BYTES = 180, 80  # what a state and action and what a sample take at the peak
@@ -248,6 +249,7 @@ def estimate_mdp(
     support_bound: int | None = None,
     blocks: npt.ArrayLike | None = None,
     deterministic_rewards: bool = False,
+    never_ends: bool = False,
     start: npt.ArrayLike | None = None,
     metadata: Mapping[str, Any] | None = None,
     resources: Resources = HERE,
@@ -261,8 +263,9 @@ def estimate_mdp(
     Args:
         states: (N) states acted in. Or `Transitions` of numbered states, as
             `collect_transitions` gives them, and nothing else: these know all that follows up
-            to `n_actions`. Where none of them ended an episode, no state is added; where they
-            have a terminal state of their own, that is the end.
+            to `n_actions`. Where they have a terminal state of their own, that is the end; else
+            one is added, whether or not an episode was seen to end. No step may have been left
+            out for what came of it.
         actions: (N) actions taken.
         rewards: (N) rewards received.
         next_states: (N) states reached.
@@ -273,14 +276,17 @@ def estimate_mdp(
         reward_range: Bounds that every single reward is known to respect. Nothing that follows
             exceeds what they allow.
         alpha: Probability allowed for any radius to fail.
-        support_bound: Known bound on the number of successors of a state and action;
-            all states by default. A true bound makes the radii far smaller.
+        support_bound: Known bound on the number of successors of a state and action, the end
+            among them; all states by default. A true bound makes the radii smaller.
         blocks: (n_states) a partition that was made without these steps, for instance from others
-            that are not among them: rows summed by its blocks then have radii of their own, with
+            that are not among them (collected with another seed): rows summed by its blocks then have radii of their own, with
             which values and blocks are bounded. Made from the same steps, it would make the
             radii false, and nothing here could tell.
         deterministic_rewards: Whether a state and action is known to pay the same every time: one
             visit then tells the reward.
+        never_ends: Whether episodes are known never to end by themselves. Else every row may lead
+            to the end with what its radius leaves open, unless arrays are given without
+            `terminated`.
         start: (n_states) start distribution; uniform over visited states by default.
         metadata: See `TabularMDP`.
         resources: Memory that may be used; what is available by default.
@@ -298,7 +304,9 @@ def estimate_mdp(
         >>> mdp.successors(0, 0)[1].round(3)
         array([0.333, 0.667])
     """
-    steps = _steps(states, actions, rewards, next_states, terminated, n_states, n_actions)
+    steps = _steps(
+        states, actions, rewards, next_states, terminated, n_states, n_actions, never_ends
+    )
     n_states, n_actions, end = steps.n_states, steps.n_actions, steps.end
     alpha = check_alpha(alpha)
     low, high = check_reward_range(reward_range)
@@ -441,6 +449,7 @@ def _steps(
     terminated: npt.ArrayLike | None,
     n_states: int | None,
     n_actions: int | None,
+    never_ends: bool,
 ) -> _Steps:
     """Both ways to give steps as one: an object that has all, or arrays and numbers."""
     arrays = {"actions": actions, "rewards": rewards, "next_states": next_states}
@@ -459,7 +468,9 @@ def _steps(
         assert n_actions is not None
         n = check_int("n_states", n_states, low=1)
         many = check_int("n_actions", n_actions, low=1)
-        end = n if terminated is not None else None
+        end = n if terminated is not None and not never_ends else None
+        if never_ends and np.any(terminated):
+            raise InvalidArgumentError(ENDED)
         return _Steps(states, actions, rewards, next_states, terminated, n, many, end)
     surplus = arrays | {"terminated": terminated} | numbers
     given = [name for name, value in surplus.items() if value is not None]
@@ -476,8 +487,11 @@ def _steps(
     end = states.terminal_state
     if end is not None:
         end = check_int("terminal_state", end, low=0, high=n - 1)
-    elif np.any(states.terminated):
+    elif not never_ends:
+        # Also where none was seen: what may happen must not depend on what did.
         end = n
+    if never_ends and np.any(states.terminated):
+        raise InvalidArgumentError(ENDED)
     return _Steps(
         states.states,
         states.actions,
@@ -672,6 +686,7 @@ def _levels(sizes: FloatArray, n: FloatArray, delta: float, outcomes: int) -> Fl
 
     k = float(outcomes)
     sets = gammaln(k + 1.0) - gammaln(sizes + 1.0) - gammaln(np.maximum(k - sizes, 0.0) + 1.0)
+    sets = sets + 16.0 * EPS * gammaln(k + 1.0)  # each is off by a few roundings of its size
     level = (sets + np.log(k - 1.0) - np.log(delta) + np.log(2.0 * np.sqrt(n))) / n
     return np.asarray(level * (1.0 + 1e-9) + 1e-15)
 

@@ -385,6 +385,12 @@ class TabularMDP(Rows):
                 f"states must be state indices or a mask of all states, got dtype {given.dtype}"
             )
         keep = np.unique(given).astype(np.int64)
+        if self.is_sampled and keep.size < self.n_states:
+            # True rows may lead to any state with the mass that their radii leave open.
+            raise InvalidArgumentError(
+                "an estimate cannot be restricted: rows may lead to states that were left out, "
+                "though none was seen to; number fewer states before estimating"
+            )
         if keep.size == 0 or keep[0] < 0 or keep[-1] >= self.n_states:
             raise InvalidArgumentError(
                 f"states must be a non-empty set of indices in [0, {self.n_states})"

@@ -126,7 +126,7 @@ def test_steps_that_propose_are_never_counted(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_end_that_was_never_seen_is_possible_unless_told() -> None:
-    mdp = gathered(Halls(), never_ends=None, max_steps=1_000)
+    mdp = gathered(Halls(), never_ends=False, max_steps=1_000)
     assert mdp.terminal_state == 4
     with pytest.raises(InvalidArgumentError, match="an episode ended; leave it out"):
         gathered(Halls(ends=0.2), max_steps=1_000)

@@ -20,7 +20,13 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import binom, multinomial
 
-from bisim_abstract import BisimError, InvalidArgumentError, TabularMDP, estimate_mdp
+from bisim_abstract import (
+    BisimError,
+    InvalidArgumentError,
+    TabularMDP,
+    estimate_mdp,
+    prove_value,
+)
 from bisim_abstract._model import estimation
 from bisim_abstract._model.estimation import row_radii
 from bisim_abstract.encoders import Transitions, collect_transitions, sample_transitions
@@ -187,12 +193,33 @@ def recorded(**changes: Any) -> Transitions:
 
 def test_transitions_come_alone() -> None:
     options: dict[str, Any] = {"reward_range": (-1.0, 2.0), "start": [0.5, 0.5, 0.0], "alpha": 0.1}
-    assert estimate_mdp(recorded(), **options) == small(**options)
-    ended = [False, False, False, True, False, False]
-    found = estimate_mdp(recorded(terminated=ended), **options)
-    assert found == small(terminated=ended, **options)
-    assert found.terminal_state == 3
-    assert TabularMDP.from_transitions(recorded(), **options) == small(**options)
+    endless = estimate_mdp(recorded(), never_ends=True, **options)
+    assert endless == small(**options)
+    assert endless.terminal_state is None
+    assert TabularMDP.from_transitions(recorded(), never_ends=True, **options) == endless
+    for ended in ([False, False, False, True, False, False], [False] * 6):
+        found = estimate_mdp(recorded(terminated=ended), **options)
+        assert found == small(terminated=ended, **options)
+        assert found.terminal_state == 3
+    with pytest.raises(InvalidArgumentError, match="never_ends is True, but an episode ended"):
+        estimate_mdp(recorded(terminated=[True] + [False] * 5), never_ends=True, **options)
+
+
+def test_an_end_that_nobody_saw_may_come_all_the_same() -> None:
+    """One step that did not end says little of the next: the truth may be worth 1.82, not 10."""
+    steps = recorded(
+        states=[0],
+        actions=[0],
+        rewards=[1.0],
+        next_states=[0],
+        terminated=[False],
+        n_states=1,
+        n_actions=1,
+    )
+    mdp = estimate_mdp(steps, reward_range=(1.0, 1.0))
+    assert mdp.terminal_state == 1
+    assert estimate_of(mdp).row_radius[0, 0] > 0.9
+    assert prove_value(mdp, [0, 1], 0.9).policy_lower[0] < 1.82
 
 
 def test_an_end_that_is_one_of_the_states_stays_where_it_is() -> None:
@@ -866,7 +893,8 @@ def test_estimates_survive_files(tmp_path: Path) -> None:
         assert ours.dtype == theirs.dtype
 
 
-def test_estimates_are_restricted_with_their_model() -> None:
+def test_estimates_are_not_restricted() -> None:
+    """What was never seen to leave a set of states may leave it, as far as radii allow."""
     mdp = estimate_mdp(
         [0, 1, 2, 2],
         [0, 0, 0, 0],
@@ -878,11 +906,9 @@ def test_estimates_are_restricted_with_their_model() -> None:
         alpha=0.3,
         support_bound=2,
     )
-    part = mdp.restrict([1, 2])
-    before, after = estimate_of(mdp), estimate_of(part)
-    assert after.counts.tolist() == [[1], [2]]
-    np.testing.assert_array_equal(after.row_radius, before.row_radius[[1, 2]])
-    np.testing.assert_array_equal(after.reward_radius, before.reward_radius[[1, 2]])
-    assert after.header() == before.header()
-    assert part.start.tolist() == [0.5, 0.5]
-    assert "estimated from samples" in repr(part)
+    assert mdp.restrict([0, 1, 2, 3]) == mdp
+    with pytest.raises(InvalidArgumentError, match="an estimate cannot be restricted: rows may"):
+        mdp.restrict([1, 2])
+    chain = TabularMDP.from_dense(np.eye(3)[[1, 0, 2]][:, None, :], [0.0, 1.0, 2.0])
+    part = chain.under_policy([0, 0, 0]).restrict([0, 1])  # rounding leads nowhere else
+    assert part.n_states == 2

@@ -853,15 +853,26 @@ def test_what_would_not_fit_is_refused_with_size_and_remedy(method: str) -> None
     np.testing.assert_array_equal(roomy.upper, plain.upper)
 
 
-def test_copies_of_a_large_model_count_before_any_is_made() -> None:
+def test_copies_of_a_large_model_count_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proofs of value copy rows: a limit below that is refused at once, whatever tables take."""
-    mdp = grouped_mdp(20_000, 20, noise=0.01, seed=0)[0]
+    mdp = grouped_mdp(200, 4, noise=0.01, seed=0)[0]
+    copies = 72 * mdp.nnz + 100 * mdp.n_states
+    little = Resources(memory_limit=copies)
+    assert certify(mdp, 0.9, resources=little).is_certified  # so few are not counted
+    monkeypatch.setattr("bisim_abstract._prove.cost.UNCOUNTED", copies - 1)
     told: list[object] = []
-    with pytest.raises(MemoryLimitError, match=r"working on 20,000 states .* needs 27\.\d MB"):
-        certify(mdp, 0.9, resources=Resources(memory_limit=2 * 10**7), callback=told.append)
+    with pytest.raises(MemoryLimitError, match=r"working on 200 states .* needs 269\.6 kB"):
+        certify(mdp, 0.9, resources=little, callback=told.append)
     assert told == []
-    roomy = certify(mdp, 0.9, resources=Resources(memory_limit=10**8))
-    assert roomy.is_certified
+    seen: list[int] = []
+    monkeypatch.setattr(
+        "bisim_abstract._prove.driver.Arms",
+        lambda *args, resources, **options: (
+            seen.append(resources.memory_limit) or Arms(*args, resources=resources, **options)  # type: ignore[func-returns-value]
+        ),
+    )
+    assert certify(mdp, 0.9, resources=Resources(memory_limit=10**7)).is_certified
+    assert seen == [10**7 - copies]  # what is left for tables
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "4GB"])

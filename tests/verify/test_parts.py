@@ -180,6 +180,7 @@ def test_the_worst_state_of_an_estimate_is_located_in_floats(n_actions: int) -> 
             "apart": None,
             "reward_radius": radius,
             "alpha": 0.1,
+            "reward_range": known.reward_range,
             "keys": np.empty(0, np.int64),
             "lower": np.empty(0),
             "upper": np.empty(0),

@@ -84,6 +84,7 @@ def fields(
         "upper_start": starts[1],
         "reward_radius": np.empty((0, 0)),
         "alpha": None,
+        "reward_range": None,
         "levels": (),
         "features": None,
         "tau": tau,
@@ -500,7 +501,7 @@ def test_garbage_never_crashes(honest: dict[str, Any]) -> None:
             for mode in ("float", "sampled"):
                 found = verify(ALTER_MDP, made(content), mode=mode, sample=3)
                 # Only what no claim rests on may be anything; and absent is absent.
-                absent = ("alpha", "apart", "features", "terminal_state", "value")
+                absent = ("alpha", "apart", "features", "reward_range", "terminal_state", "value")
                 is_absent = name in absent and value is None
                 is_absent |= (
                     name == "reward_radius" and isinstance(value, np.ndarray) and value.size == 0

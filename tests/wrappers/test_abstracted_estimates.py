@@ -54,7 +54,7 @@ class Coin(gym.Env[Any, Any]):
 @cache
 def estimate(n: int = 40_000) -> TabularMDP:
     steps = collect_transitions(Coin(), n, seed=0)
-    return estimate_mdp(steps, reward_range=(0.0, 1.0), support_bound=2)
+    return estimate_mdp(steps, reward_range=(0.0, 1.0), support_bound=2, never_ends=True)
 
 
 @cache

@@ -221,7 +221,11 @@ def test_a_certificate_of_masked_states_asks_for_masks() -> None:
     env = gym.make(TAXI)
     mdp = extract_mdp(env, action_masks=True)
     claimed: Any = SimpleNamespace(
-        fingerprint=mdp.fingerprint, available=mdp.available, rewards=mdp.rewards, n_states=501
+        fingerprint=mdp.fingerprint,
+        available=mdp.available,
+        rewards=mdp.rewards,
+        n_states=501,
+        alpha=None,
     )
     assert _model_of(env, claimed, 0, 1_000, None) == mdp
     part = mdp.restrict(mdp.reachable())
