@@ -120,9 +120,9 @@ def estimate_mdp(
         support_bound: Known bound on the number of successors of a state and action, the end
             among them; all states by default. A true bound makes the radii smaller.
         blocks: (n_states) a partition that was made without these steps, for instance from others
-            that are not among them (collected with another seed): rows summed by its blocks then have radii of their own, with
-            which values and blocks are bounded. Made from the same steps, it would make the
-            radii false, and nothing here could tell.
+            that are not among them, collected with another seed. Rows summed by its blocks then
+            have radii of their own, with which values and blocks are bounded. Made from the same
+            steps, it would make the radii false, and nothing here could tell.
         deterministic_rewards: Whether a state and action is known to pay the same every time: one
             visit then tells the reward.
         start: (n_states) start distribution; uniform over visited states by default.
