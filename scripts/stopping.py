@@ -1,8 +1,8 @@
 """How soon a run stops: budgets of time and Ctrl-C, over models on which that once took minutes.
 
-Each row is one run in a process of its own, its solvers loaded before the clock starts. "over" is
-by how much a budget was exceeded, certificate included; "back" is the time from Ctrl-C until
-`certify` returned. Stages are those that were under way.
+Each row is one run in a process of its own. With a budget, "took" is the time of the whole call,
+certificate included, its solvers loaded before; with Ctrl-C the time from that until `certify`
+returned, or until the command ended. "!" marks what took longer than it should.
 
     python scripts/stopping.py              all models, a few minutes
     python scripts/stopping.py wide dense   some of them
@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ from bisim_abstract.parts import grouped_mdp, sparse_mdp
 
 BUDGETS = (0.5, 2.0, 8.0)
 MOMENTS = (0.3, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0)  # seconds after which Ctrl-C is pressed
+COMMANDS = (3.0, 6.0)  # the same after the command `certify` was started
 SPARE, SHARE = 1.0, 1.2  # what a budget of b seconds may become: SHARE * b + SPARE
+WORDS = {"budget": "budget of", "interrupt": "Ctrl-C after", "command": "command after"}
 SOON = 2.0  # seconds within which Ctrl-C should be heard
 
 
@@ -86,6 +89,27 @@ def measure(name: str, kind: str, seconds: float, path: str) -> dict[str, Any]:
     return found
 
 
+def measure_command(name: str, seconds: float, path: str) -> dict[str, Any]:
+    """The command `certify`, interrupted so many seconds after its start."""
+    with TemporaryDirectory() as folder:
+        model, out = Path(folder, "model.npz"), Path(folder, "certificate.npz")
+        (_read(path) if path else MODELS[name]()).save(model)
+        command = [sys.executable, "-m", "bisim_abstract", "certify", str(model)]
+        with subprocess.Popen(
+            [*command, "--gamma", "0.9", "-o", str(out)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            time.sleep(seconds)
+            is_under_way = process.poll() is None
+            begin = time.perf_counter()
+            process.send_signal(signal.SIGINT)
+            code = process.wait(timeout=900)
+            took = time.perf_counter() - begin if is_under_way else float("nan")
+        kept = "a certificate is kept" if out.exists() else "nothing was known yet"
+    return {"took": took, "stage": f"exit code {code}", "stop": kept}
+
+
 def main() -> None:
     """All cases, a line each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -93,6 +117,7 @@ def main() -> None:
     parser.add_argument("--file", action="append", default=[], help="a PRISM file as well")
     parser.add_argument("--budgets", type=float, nargs="*", default=list(BUDGETS))
     parser.add_argument("--moments", type=float, nargs="*", default=list(MOMENTS))
+    parser.add_argument("--commands", type=float, nargs="*", default=list(COMMANDS))
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -102,24 +127,29 @@ def main() -> None:
         (Path(path).stem, path) for path in given.file
     ]
     late: list[float] = []
-    print(f"{'model':12}{'asked':>16}{'took':>9}  what was under way; why it ended")
+    print(f"{'model':12}{'asked':>17}{'took':>9}  what was under way; why it ended")
     for name, path in cases:
-        for kind, moments in (("budget", given.budgets), ("interrupt", given.moments)):
-            for seconds in moments:
+        asked = [("budget", seconds) for seconds in given.budgets]
+        asked += [("interrupt", seconds) for seconds in given.moments]
+        asked += [("command", seconds) for seconds in given.commands]
+        for kind, seconds in asked:
+            if kind == "command":
+                found = measure_command(name, seconds, path)
+            else:
                 found = measure(name, kind, seconds, path)
-                took = float(found["took"])
-                if not np.isfinite(took):
-                    continue  # it had ended before Ctrl-C
-                is_late = took > (SHARE * seconds + SPARE if kind == "budget" else SOON)
-                if kind == "interrupt":
-                    late.append(took)
-                word = "Ctrl-C after" if kind == "interrupt" else "budget of"
-                mark = " !" if is_late else ""
-                print(
-                    f"{name:12}{word:>13} {seconds:<4g}{took:7.2f} s{mark:2} {found['stage']}; "
-                    f"{found['stop'][:90]}",
-                    flush=True,
-                )
+            took = float(found["took"])
+            if not np.isfinite(took):
+                continue  # it had ended before Ctrl-C
+            is_late = took > (SHARE * seconds + SPARE if kind == "budget" else SOON)
+            if kind != "budget":
+                late.append(took)
+            word = WORDS[kind]
+            mark = " !" if is_late else ""
+            print(
+                f"{name:12}{word:>14} {seconds:<4g}{took:7.2f} s{mark:2} {found['stage']}; "
+                f"{found['stop'][:90]}",
+                flush=True,
+            )
     if late:
         print(
             f"Ctrl-C: {len(late)} times, median {np.median(late):.2f} s, 99th percentile "

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 
-class OutOfTimeError(Exception):
-    """What ends work whose time is over."""
+class OutOfTimeError(BaseException):
+    """What ends work whose time is over; nothing that catches errors catches it."""
 
 
 _left: ContextVar[Callable[[], float] | None] = ContextVar("left", default=None)

@@ -216,8 +216,8 @@ class ValueSearch:
                 ground=self._ground,
                 hint=hint,
             )
-            self._last = key, value
             self._known[key] = Numbers(value.kept, value.loss, value.start_loss)
+            self._last = key, value  # after these: an interrupt may come between
         return self._last[1]
 
     def blind(self) -> Numbers:

@@ -171,16 +171,23 @@ class _Run:
             stop = f"budget: {budget.elapsed():.1f} seconds"
         except KeyboardInterrupt:
             stop, left = f"{INTERRUPTED} in {work.unit} {work.done + 1}", seconds(WAIT)
-        work.settle()
         try:
+            work.settle()
             with limited(left):
                 return self._certificate(stop)
         except OutOfTimeError:
-            return self._certificate(f"{stop}; {UNDERIVED}", is_hasty=True)
+            why = stop
+        except KeyboardInterrupt:
+            if stop.startswith(INTERRUPTED):
+                raise  # a second one gives all of it up
+            why = f"{INTERRUPTED} after {work.unit} {work.done}"
+        work.settle()
+        return self._certificate(f"{why}; {UNDERIVED}", is_hasty=True)
 
     def _pause(self, stage: str, detail: str, *, may_end: bool = True) -> None:
         total = self.options.max_rounds if self.work.unit == "round" else None
-        tell(self.report, stage, self.work.done, total, detail)
+        with limited(None):  # what the caller does in a callback has time of its own
+            tell(self.report, stage, self.work.done, total, detail)
         ended = self.budget.ended(0, self.work.backups) if may_end else ""
         if ended:
             raise OverBudgetError(ended)

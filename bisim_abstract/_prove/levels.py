@@ -105,11 +105,12 @@ class Levels:
         if self._candidate is None:
             return ""
         _, arms, name = self._candidate
-        self._candidate = None
         self._table.add_level(arms.level())
+        if self._features is not None:
+            self._table.set_features(self._features)
+        self._candidate = None  # not before: an interrupt may come between
         if self._features is None:
             return f"{counted(arms.n, 'block')} by {name}"
-        self._table.set_features(self._features)
         count = self._features.values.shape[0]
         return f"{counted(arms.n, 'block')} by {name}, and {count} value features"
 

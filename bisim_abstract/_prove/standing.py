@@ -15,6 +15,8 @@ from bisim_abstract._base.text import counted, duration_text
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._bounds.arms import PAIR_BYTES, Arms
 from bisim_abstract._bounds.features import ValueFeatures, value_features
+from bisim_abstract._bounds.ground import Ground
+from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._bounds.spanning import Cells, closest_cells, common_refinement, link_forests
 from bisim_abstract._certificate.frontier import Numbers, ValueSearch, first_good
 from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
@@ -71,6 +73,7 @@ class Standing:
     def forget(self) -> None:
         """Bounds have moved."""
         self._forests: tuple[Forest, Forest] | None = None
+        self._bounds: tuple[Ground, PairTable] | None = None  # what they were derived from
         self._intervals: list[CertifiedInterval] | None = None
         self._prospect: Prospect | None = None
         self._is_stuck: bool | None = None
@@ -78,19 +81,24 @@ class Standing:
     @property
     def forests(self) -> tuple[Forest, Forest]:
         """Spanning forests of both arms over all pairs."""
-        if self._forests is None:
-            self._forests = link_forests("all", self.table.ground, self.table.covered)
+        if self.forests_at_hand is None:
+            bounds = self.table.ground, self.table.covered
+            self._forests, self._bounds = link_forests("all", *bounds), bounds
+        assert self._forests is not None
         return self._forests
 
     @property
     def forests_at_hand(self) -> tuple[Forest, Forest] | None:
-        """The same, if they are known."""
+        """The same, if they are known: of these very bounds, whatever was interrupted meanwhile."""
+        ground, covered = self._bounds or (None, None)
+        if ground is not self.table.ground or covered is not self.table.covered:
+            self.forget()
         return self._forests
 
     @property
     def intervals(self) -> list[CertifiedInterval]:
         """Thresholds that are certified now; where one is to be chosen, those that allow it."""
-        if self._intervals is None:
+        if self.forests_at_hand is None or self._intervals is None:
             found = certified_intervals(*self.forests, self.end)
             self._intervals = found if self.target.tau is not None else wide_intervals(found)
         return self._intervals
@@ -119,7 +127,7 @@ class Standing:
     @property
     def prospect(self) -> Prospect:
         """What values say about the present bounds."""
-        if self._prospect is None:
+        if self.forests_at_hand is None or self._prospect is None:
             self.pause("looking for a threshold worth having", "")
             everyone = np.arange(self.table.n)
             self._prospect = self.look(self.intervals, *self.forests, everyone)

@@ -354,7 +354,16 @@ def _bound_backups(
         tables=("reader", "cells_of"),
     )
     found = workers.prepare(job)({}, np.empty(begins.size - 1, np.bool_))
-    for k, (lows, highs) in enumerate(group for groups in found for group in groups):
+    answers = [group for groups in found for group in groups]
+    # Whoever does not answer has confirmed nothing.
+    shapes = [(int(n), 2) for n in np.diff(begins) for _ in range(2)]
+    if [np.shape(bounds) for answer in answers for bounds in answer] != shapes:
+        raise VerificationError(
+            f"workers answered for {len(answers):,} of {begins.size - 1:,} groups of pairs, or not "
+            "for all pairs of them",
+            is_open=True,
+        )
+    for k, (lows, highs) in enumerate(answers):
         at = chosen[begins[k] : begins[k + 1]]
         low[at], high[at] = lows, highs
 

@@ -239,8 +239,8 @@ def test_models_of_others_are_compared_with_storm(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_stopping() -> None:
     """Budgets and Ctrl-C are measured, each in a process of its own; how long is not asserted."""
-    out = run("scripts/stopping.py", "small", "--budgets", "0.2", "--moments", "0.2", "60")
-    lines = out.splitlines()
+    moments = ("--budgets", "0.2", "--moments", "0.2", "60", "--commands")
+    lines = run("scripts/stopping.py", "small", *moments).splitlines()
     assert len(lines) == 4  # after a minute there is nothing left to interrupt
     assert "budget of 0.2" in lines[1]
     assert "; budget: " in lines[1]

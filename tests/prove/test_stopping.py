@@ -10,7 +10,11 @@ import pytest
 
 from bisim_abstract import Blocks, Certificate, Covering, Resources, TabularMDP, certify, verify
 from bisim_abstract._base.deadline import OutOfTimeError
+from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._certificate import frontier
+from bisim_abstract._certificate.frontier import ValueSearch
 from bisim_abstract._prove import driver
+from bisim_abstract._prove.refinement import Refinement
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 
 ONE = Resources(threads=1)
@@ -143,3 +147,83 @@ def test_an_interrupted_run_has_a_second_left(monkeypatch: pytest.MonkeyPatch) -
     for certificate in (found, hasty):
         assert isinstance(certificate, Certificate)
         assert verify(mdp, certificate).is_valid
+
+
+@pytest.mark.parametrize("moment", ["settle", "certificate"])
+def test_ctrl_c_after_the_last_step_keeps_what_is_known(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deriving clusters may take long, and Ctrl-C then must not lose the bounds; a second may."""
+    mdp = grouped_mdp(60, 4, noise=0.05, seed=0)[0]
+    whole = certify(mdp, 0.9, tau=0.5, resources=ONE)
+    calls = [0]
+    real = getattr(Refinement, moment)
+
+    def interrupted(self: Refinement, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise KeyboardInterrupt
+        return real(self, **options)
+
+    monkeypatch.setattr(Refinement, moment, interrupted)
+    found = certify(mdp, 0.9, tau=0.5, resources=ONE)
+    assert found.stop.startswith(f"{driver.INTERRUPTED} after step ")
+    assert found.is_cut_short
+    assert len(found.levels) == len(whole.levels)
+    np.testing.assert_array_equal(found.upper, whole.upper)
+    assert verify(mdp, found).is_valid
+
+    def twice(self: Refinement, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Refinement, moment, twice)
+    with pytest.raises(KeyboardInterrupt):
+        certify(mdp, 0.9, tau=0.5, resources=ONE)
+
+
+def test_callbacks_have_time_of_their_own(clock: Clock) -> None:
+    """Whatever a caller does in a callback is not ended by the budget of the run."""
+    mdp = MODELS["groups"]()
+    other = certify(mdp, 0.9, resources=ONE)
+    verdicts = []
+
+    def check(progress: Any) -> None:
+        clock.looks += 1000  # the budget is over
+        verdicts.append(verify(mdp, other).verdict)
+
+    found = certify(mdp, 0.9, max_seconds=50.0, resources=ONE, callback=check)
+    assert found.stop.startswith("budget: ")
+    assert set(verdicts) == {"verified"}
+
+
+def test_numbers_and_proof_are_known_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt between the two must not leave one without the other."""
+    mdp, groups = grouped_mdp(30, 3, noise=0.05, seed=0)
+    search = ValueSearch(mdp, 0.9)
+
+    def interrupt(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(frontier, "Numbers", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            search.prove(groups)
+    assert search.numbers(groups).kept == search.prove(groups).kept
+
+
+def test_levels_are_kept_or_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that are swept are not lost where an interrupt comes while they are added."""
+    mdp = grouped_mdp(60, 4, noise=0.05, seed=0)[0]
+    real, calls = Arms.add_level, [0]
+
+    def interrupted(self: Arms, level: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise KeyboardInterrupt
+        real(self, level)
+
+    monkeypatch.setattr(Arms, "add_level", interrupted)
+    found = certify(mdp, 0.9, tau=0.5, resources=ONE)
+    assert found.stop.startswith(driver.INTERRUPTED)
+    assert found.levels
+    assert verify(mdp, found).is_valid

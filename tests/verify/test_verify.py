@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from bisim_abstract import (
+    Covering,
     InvalidArgumentError,
     Resources,
     TabularMDP,
@@ -21,6 +22,7 @@ from bisim_abstract import (
     compare_abstractions,
     write_report,
 )
+from bisim_abstract._base.parallel import LocalBackend
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._model.generators import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract._verify.exact import exact_transport
@@ -702,3 +704,36 @@ def test_exact_transport() -> None:
 
 
 # -- independence ------------------------------------------------------------------------------
+
+
+class Silent:
+    """Workers that answer for fewer groups of pairs than they were asked about."""
+
+    def __init__(self, lose: Callable[[list[Any]], list[Any]]) -> None:
+        self._lose = lose
+
+    def prepare(self, job: Any) -> Any:
+        ready = LocalBackend(1).prepare(job)
+        return lambda fresh, out: self._lose(ready(fresh, out))
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda found: [],
+        lambda found: [[] for _ in found],
+        lambda found: [[(low[:0], high[:0]) for low, high in groups] for groups in found],
+        lambda found: [[(low[0], high[0]) for low, high in groups] for groups in found],
+    ],
+)
+def test_workers_that_do_not_answer_confirm_nothing(
+    lose: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("bisim_abstract._verify.verify")
+    monkeypatch.setattr(module, "SMALL", -1)  # else fractions decide, without them
+    mdp = sparse_mdp(30, 2, seed=0)
+    found = certify(mdp, 0.9, method=Covering(), max_rounds=1, tau=0.5)
+    assert verify(mdp, found, resources=Resources(backend=Silent(lambda x: x))).is_valid
+    result = verify(mdp, found, resources=Resources(backend=Silent(lose)))
+    assert not result.is_valid
+    assert "workers answered for" in str(result.problem)
