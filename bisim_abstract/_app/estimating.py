@@ -39,8 +39,7 @@ from bisim_abstract._base.types import (
 )
 from bisim_abstract._certificate.certificate import KEEP
 from bisim_abstract._exact.planning import value_iteration
-from bisim_abstract._model.estimation import TransitionsLike, reward_intervals
-from bisim_abstract._model.estimation import estimate_mdp as count_steps
+from bisim_abstract._model.estimation import TransitionsLike, count_steps, reward_intervals
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract._propose.ahead import rewards_ahead

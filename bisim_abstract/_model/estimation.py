@@ -47,7 +47,7 @@ from bisim_abstract._model.checks import check_distribution
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
-__all__ = ["Estimate", "estimate_mdp"]
+__all__ = ["Estimate"]
 
 ENDED = "never_ends is True, but an episode ended; leave it out"
 WIDEST = 1e300  # range of rewards; radii are thousands of times as wide before they are cut to it
@@ -235,7 +235,7 @@ class TransitionsLike(Protocol):
         """The state that stands for the end of episodes, if it is one of the states."""
 
 
-def estimate_mdp(
+def count_steps(
     states: TransitionsLike | npt.ArrayLike,
     actions: npt.ArrayLike | None = None,
     rewards: npt.ArrayLike | None = None,
@@ -254,56 +254,7 @@ def estimate_mdp(
     metadata: Mapping[str, Any] | None = None,
     resources: Resources = HERE,
 ) -> TabularMDP:
-    """The empirical MDP of sampled transitions, marked as an estimate with its radii.
-
-    Rows are visit frequencies and rewards are means. A pair never visited keeps a self-loop
-    with radius 1 and the middle of the reward range with half its width: nothing is known, and
-    plans made with the estimate alone may well head for such pairs.
-
-    Args:
-        states: (N) states acted in. Or `Transitions` of numbered states, as
-            `collect_transitions` gives them, and nothing else: these know all that follows up
-            to `n_actions`. Where they have a terminal state of their own, that is the end; else
-            one is added, whether or not an episode was seen to end. No step may have been left
-            out for what came of it.
-        actions: (N) actions taken.
-        rewards: (N) rewards received.
-        next_states: (N) states reached.
-        terminated: (N) whether the episode ended there (not: was cut off). If given, such
-            outcomes lead to one added absorbing state.
-        n_states: Number of states, the added one not counted; needed with arrays.
-        n_actions: Number of actions; needed with arrays.
-        reward_range: Bounds that every single reward is known to respect. Nothing that follows
-            exceeds what they allow.
-        alpha: Probability allowed for any radius to fail.
-        support_bound: Known bound on the number of successors of a state and action, the end
-            among them; all states by default. A true bound makes the radii smaller.
-        blocks: (n_states) a partition that was made without these steps, for instance from others
-            that are not among them, collected with another seed. Rows summed by its blocks then
-            have radii of their own, with which values and blocks are bounded. Made from the same
-            steps, it would make the radii false, and nothing here could tell.
-        deterministic_rewards: Whether a state and action is known to pay the same every time: one
-            visit then tells the reward.
-        never_ends: Whether episodes are known never to end by themselves. Else every row may lead
-            to the end with what its radius leaves open, unless arrays are given without
-            `terminated`.
-        start: (n_states) start distribution; uniform over visited states by default.
-        metadata: See `TabularMDP`.
-        resources: Memory that may be used; what is available by default.
-
-    Raises:
-        InvalidArgumentError: If lengths differ, an index is out of range, or a reward lies
-            outside `reward_range`.
-        MemoryLimitError: If the model would not fit.
-
-    Example:
-        >>> mdp = estimate_mdp([0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 1],
-        ...                    n_states=2, n_actions=1, reward_range=(0, 1))
-        >>> mdp.estimate.counts.ravel()
-        array([3, 1])
-        >>> mdp.successors(0, 0)[1].round(3)
-        array([0.333, 0.667])
-    """
+    """`bisim_abstract.estimate_mdp` of steps that are given; its arguments are described there."""
     steps = _steps(
         states, actions, rewards, next_states, terminated, n_states, n_actions, never_ends
     )

@@ -816,9 +816,9 @@ class TabularMDP(Rows):
         **options: Any,
     ) -> TabularMDP:
         """The empirical MDP of sampled transitions: see `bisim_abstract.estimate_mdp`."""
-        from bisim_abstract._model.estimation import estimate_mdp
+        from bisim_abstract._model.estimation import count_steps
 
-        return estimate_mdp(states, actions, rewards, next_states, terminated, **options)
+        return count_steps(states, actions, rewards, next_states, terminated, **options)
 
     # -- files -----------------------------------------------------------------------------
 

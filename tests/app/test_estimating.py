@@ -107,7 +107,7 @@ def test_steps_that_propose_are_never_counted(monkeypatch: pytest.MonkeyPatch) -
 
     def counted(states: Any, *args: Any, **options: Any) -> Any:
         seen.append(("counted", (len(states), options["alpha"])))
-        return estimation.estimate_mdp(states, *args, **options)
+        return estimation.count_steps(states, *args, **options)
 
     monkeypatch.setattr(estimating._Gathering, "_proposed", proposed)
     monkeypatch.setattr(estimating, "count_steps", counted)
