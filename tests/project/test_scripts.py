@@ -123,6 +123,7 @@ def test_readme_examples_print_what_they_say(tmp_path: Path) -> None:
     assert (tmp_path / "certificate.npz").exists()
 
 
+@pytest.mark.slow
 def test_all_pairs_at_small_sizes() -> None:
     out = run("scripts/all_pairs.py", "--quick")
     assert re.search(r"RoomsGrid 2,500, noise 0.02 +│ +2,500 │ +25 │ +yes │ +99.9%", out)
@@ -131,12 +132,14 @@ def test_all_pairs_at_small_sizes() -> None:
     assert "abstains" in out
 
 
+@pytest.mark.slow
 def test_planted_groups_are_certified() -> None:
     out = run("scripts/completeness.py", "--quick", "deterministic", "unequal", "shared")
     assert re.search(r"true ratio at least 2: of 3, 3 are certified .*\n? ?.*3 at one", out)
     assert "bounds that do not enclose the metric: 0" in out
 
 
+@pytest.mark.slow
 def test_default_choices_are_worth_having() -> None:
     """The script fails if a row keeps less than was asked for, or a proof contradicts the truth."""
     out = run("scripts/values.py", "--quick", "--markdown")

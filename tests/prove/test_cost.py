@@ -62,6 +62,7 @@ def test_what_was_spent_is_not_there_for_later_steps() -> None:
     assert plain.most_pairs() == 0
 
 
+@pytest.mark.slow
 def test_no_more_pairs_are_covered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run abstains in little memory; it does not fail there."""
     monkeypatch.setattr(refinement, "AT_ONCE", 0.0)

@@ -209,6 +209,7 @@ def test_bad_action_is_named() -> None:
         env.step(1.7)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_million_states_build_in_sparse_form() -> None:
     begin = time.perf_counter()
     mdp = RoomsGridEnv(side=1000, room_size=100).to_mdp()
