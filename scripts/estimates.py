@@ -145,7 +145,12 @@ def model(steps: Transitions, method: str) -> tuple[TabularMDP, IntArray]:
 def estimated(steps: Transitions, **options: Any) -> TabularMDP:
     """With what is known of the environment."""
     return estimate_mdp(
-        steps, reward_range=RANGE, alpha=ALPHA, deterministic_rewards=True, **options
+        steps,
+        reward_range=RANGE,
+        alpha=ALPHA,
+        deterministic_rewards=True,
+        never_ends=True,
+        **options,
     )
 
 
