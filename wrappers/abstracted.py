@@ -726,8 +726,8 @@ def _number_reader(
 def _not_estimated(ident: int, seen: Any, terminated: bool) -> ExtractionError:
     if terminated:
         return ExtractionError(
-            "an episode of the environment ended, but the estimate has no end, as none of its "
-            "samples did; estimate the model again, from steps that tell what terminated"
+            "an episode of the environment ended, but the estimate has no end; estimate the model "
+            "again without never_ends, from steps that tell what terminated"
         )
     shown = " ".join(repr(seen).split())
     return ExtractionError(
