@@ -26,9 +26,9 @@ UNFINISHED = re.compile(r"\.[0-9a-f]{12}\.\d+\.\d+\.part")
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     """A file to write to, which takes this path's place at the end.
 
-    It is written beside the target, synced and renamed: an interruption leaves the old file or
-    the new one, never half of it. What a killed writer left at this path is removed. A link stays,
-    and what it names is replaced.
+    It is written beside the target, synced and renamed, and the folder is synced: an interruption
+    leaves the old file or the new one, never half of it. What a killed writer left at this path is
+    removed. A link stays, and what it names is replaced.
 
     Raises:
         OSError: If something lies there that is no regular file, or it cannot be written.
@@ -44,11 +44,24 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
             os.replace(unfinished, target)
+        _sync_folder(target.parent)
     except OSError as error:
         error.filename = str(path)  # the file that was asked for, not our temporary one
         raise
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let a name in a folder outlast a power cut too, where the file system can."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # folders cannot be synced there
+            raise
+    finally:
+        os.close(number)
 
 
 def replaceable(path: str | Path) -> Path:

@@ -13,6 +13,7 @@ from bisim_abstract._base.checks import check_gamma, check_int, check_positive
 from bisim_abstract._base.deadline import look
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.linear import solve_sparse
+from bisim_abstract._base.parallel import spans
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 # States up to which a sparse factorisation is the quick way. Without structure it fills in: at
 # 8,000 states with four successors each it takes 15 s, a hundred times longer than sweeps.
 DIRECT_LIMIT = 2_000
+CHAIN_STATES = 100_000  # states whose rows are mixed at a time, between looks at the clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,12 +291,22 @@ def _follow(mdp: TabularMDP, gamma: float, policy: IntArray, backup: FloatArray)
 
 def _chain(mdp: TabularMDP, weights: FloatArray):  # type: ignore[no-untyped-def]
     """Rewards and kernel of the Markov chain that a policy makes of the model."""
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array, vstack
 
     n, n_actions = weights.shape
-    indptr = np.arange(n + 1) * n_actions
-    mixer = csr_array((weights.ravel(), np.arange(n * n_actions), indptr), shape=(n, n * n_actions))
-    return (weights * mdp.rewards).sum(axis=1), (mixer @ mdp.kernel()).tocsr()
+    kernel = mdp.kernel()
+    parts = []
+    for begin, end in spans(n, CHAIN_STATES):  # a product of a million rows takes a second
+        look()
+        count = (end - begin) * n_actions
+        indptr = np.arange(end - begin + 1) * n_actions
+        mixer = csr_array(
+            (weights[begin:end].ravel(), np.arange(count), indptr), shape=(end - begin, count)
+        )
+        rows = kernel if count == kernel.shape[0] else kernel[begin * n_actions : end * n_actions]
+        parts.append(mixer @ rows)
+    whole = parts[0] if len(parts) == 1 else vstack(parts, format="csr")
+    return (weights * mdp.rewards).sum(axis=1), whole.tocsr()
 
 
 def _guessed(mdp: TabularMDP, guess: npt.ArrayLike | None) -> FloatArray:

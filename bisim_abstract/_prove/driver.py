@@ -42,7 +42,7 @@ INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
 UNFINISHED = "unfinished"  # the `stop` of a checkpoint
 # What a run may take beyond its budget of time until its certificate is there: a share of it, and
 # some seconds more. Ctrl-C leaves as much for that as people wait.
-SHARE, SPARE, WAIT = 0.2, 0.4, 0.9
+SHARE, SPARE, WAIT = 0.2, 0.4, 0.7
 UNDERIVED = (
     "no time was left to derive clusters and their value from its bounds: certified_thresholds() "
     "and frontier() of the certificate do"

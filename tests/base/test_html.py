@@ -90,6 +90,8 @@ def test_models() -> None:
     assert rows["fingerprint"] == mdp.fingerprint[:12]
     assert read(mdp.with_metadata(env=HOSTILE))[1]["environment"].startswith("</td><script>")
     assert "environment" not in read(TabularMDP.from_dense([[[1.0]]], [[0.0]]))[1]
+    cost = TabularMDP.from_dense([[[1.0]]], [[-0.0]])  # what a file calls a cost, with a minus
+    assert read(cost)[1]["rewards"] == "from 0 to 0"
     steps = estimate_mdp([0], [0], [0.5], [0], n_states=1, n_actions=1, reward_range=(0, 1))
     title, rows = read(steps)
     assert title == "Model of 1 state, 1 action"

@@ -579,3 +579,26 @@ def test_nothing_that_a_file_says_reaches_a_terminal(
             assert is_plain(text), repr(text)
         count += 1
     assert count > 10
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_archives_are_those_of_numpy(tmp_path: Path, compress: bool) -> None:
+    """NumPy reads them, and the same arrays make the same bytes."""
+    arrays = {
+        "a": np.arange(1000.0).reshape(10, 100),
+        "fortran": np.asfortranarray(np.ones((3, 4))),
+        "empty": np.zeros((0, 2), np.int64),
+        "text": np.frombuffer(b"text", np.uint8),
+    }
+    paths = [tmp_path / name for name in ("one", "two.npz")]
+    for path in paths:
+        npz.write_npz(path, arrays, compress=compress)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    with np.load(paths[0], allow_pickle=False) as read:
+        assert set(read) == set(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(read[name], array)
+            assert read[name].dtype == array.dtype
+    with pytest.raises(ValueError, match=r"[Oo]bject arrays"):
+        npz.write_npz(tmp_path / "objects", {"a": np.array([{}])})
+    assert not (tmp_path / "objects").exists()

@@ -121,6 +121,18 @@ def test_actions_are_certain_probabilities(
     check_bounds(by_action, policy_values_exact(mdp, np.eye(n_actions)[actions].tolist(), gamma))
 
 
+@pytest.mark.parametrize("states", [1, 3, 7])
+def test_chains_are_mixed_in_parts(states: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many rows are mixed between two looks at the clock changes no bit."""
+    mdp = sparse_mdp(20, 3, support=4, seed=1)
+    policy = np.random.default_rng(0).dirichlet(np.ones(3), 20)
+    whole = evaluate_policy(mdp, 0.9, policy)
+    monkeypatch.setattr(planning, "CHAIN_STATES", states)
+    parts = evaluate_policy(mdp, 0.9, policy)
+    np.testing.assert_array_equal(parts.lower, whole.lower)
+    np.testing.assert_array_equal(parts.upper, whole.upper)
+
+
 def test_bounds_need_their_rounding_slack() -> None:
     # Residuals here are a few roundings: plain floats would miss the truth now and then.
     for seed in range(60):
@@ -416,7 +428,9 @@ def test_the_result_prints_itself_and_is_frozen() -> None:
         values.gap = 0.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("gamma", [1.0, 2.0, -0.5, math.nan, math.inf, "x", None])
+@pytest.mark.parametrize(
+    "gamma", [1.0, 2.0, -0.5, math.nan, math.inf, "x", "0.5", True, False, None]
+)
 def test_invalid_discounts_are_refused(gamma: Any) -> None:
     mdp = two_loops(0.5).mdp
     with pytest.raises(InvalidArgumentError, match="gamma must"):

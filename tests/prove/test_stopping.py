@@ -82,9 +82,11 @@ def test_without_time_to_derive_clusters(clock: Clock) -> None:
     assert found.is_cut_short
     assert driver.UNDERIVED in found.stop
     assert "certified_thresholds() derives" in found.summary()
-    assert "forests" not in found.__dict__  # the summary has not derived them either
+    assert found.thresholds_at_hand() is None
+    assert "forests" not in found.__dict__  # neither has derived them
     assert not found.verdict.is_certified
     assert found.certified_thresholds()  # nothing but one cluster, perhaps
+    assert found.thresholds_at_hand() == found.certified_thresholds()
     again = certify(mdp, 0.9, resources=ONE)
     assert not again.is_cut_short
     assert again.is_certified
