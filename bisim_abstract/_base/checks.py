@@ -41,8 +41,10 @@ def check_gamma(gamma: float) -> float:
 
 
 def check_real(name: str, value: float) -> float:
-    """Return `value` as a finite float."""
+    """Return `value` as a finite float; truth values and texts are none."""
     try:
+        if isinstance(value, bool | np.bool_ | str | bytes):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise InvalidArgumentError(f"{name} must be a real number, got {value!r}") from None

@@ -338,9 +338,10 @@ class TabularMDP(Rows):
         return f"TabularMDP({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
+        low, high = (x + 0.0 for x in (self.rewards.min(), self.rewards.max()))  # no "-0"
         rows = [
             ("transitions", f"{self.nnz:,}, at most {self.max_support:,} of a state and action"),
-            ("rewards", f"from {self.rewards.min():.6g} to {self.rewards.max():.6g}"),
+            ("rewards", f"from {low:.6g} to {high:.6g}"),
         ]
         if self.has_action_sets:
             rows.append(("actions of states", self._action_sets_text()))

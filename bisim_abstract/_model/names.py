@@ -223,11 +223,9 @@ class Names:
         variables = header["variables"]
         if values.shape[:1] != (len(variables),) or labels.shape[:1] != (len(header["labels"]),):
             raise InvalidMDPError("names and their arrays do not fit together")
-        bits = (
-            np.unpackbits(labels.astype(np.uint8), axis=-1, count=n_states)
-            if labels.size
-            else labels
-        )
+        if labels.size and labels.dtype != np.uint8:
+            raise InvalidMDPError(f"labels must be packed as bytes, not as {labels.dtype}")
+        bits = np.unpackbits(labels, axis=-1, count=n_states) if labels.size else labels
         return cls(
             actions=None if header["actions"] is None else tuple(header["actions"]),
             variables=tuple(

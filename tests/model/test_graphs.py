@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 from typing import Any
@@ -110,8 +111,10 @@ def test_ends_are_read(name: str) -> None:
 def test_clusters_through_a_file() -> None:
     mdp = extract_mdp("CliffWalking-v1", reachable_only=True)
     small = aggregate(mdp, np.arange(mdp.n_states))
-    text = json.dumps(nx.node_link_data(small.to_networkx(), edges="links"))
-    read = nx.node_link_graph(json.load(io.StringIO(text)), edges="links")
+    known = inspect.signature(nx.node_link_data).parameters
+    named = {"edges" if "edges" in known else "link": "links"}  # from NetworkX 3.4, and before
+    text = json.dumps(nx.node_link_data(small.to_networkx(), **named))
+    read = nx.node_link_graph(json.load(io.StringIO(text)), **named)
     assert TabularMDP.from_graph(read).rewards.tolist() == small.mdp.rewards.tolist()
     assert TabularMDP.from_graph(read, state_ids=small.mdp.state_ids) == small.mdp
 

@@ -152,3 +152,14 @@ def test_columns_of_variables() -> None:
         "variable_variable_y",
         "name",
     ]
+
+
+@pytest.mark.parametrize("dtype", [np.complex128, np.float64, np.int64])
+def test_labels_of_another_type_are_refused(dtype: type) -> None:
+    """A cast would warn, or take other bits for them."""
+    names = Names(labels={"goal": np.array([True, False, True])})
+    parts = names.arrays()
+    read = Names.from_parts(names.header(), parts["values"], parts["labels"], 3)
+    np.testing.assert_array_equal(read.labels["goal"], names.labels["goal"])
+    with pytest.raises(InvalidMDPError, match="packed as bytes"):
+        Names.from_parts(names.header(), parts["values"], parts["labels"].astype(dtype), 3)

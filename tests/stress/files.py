@@ -183,7 +183,7 @@ def check_model(folder: Path, mdp: TabularMDP) -> None:
     if mdp.terminal_state is not None:
         assert mdp.absorbing[mdp.terminal_state], "the terminal state is left"
     if mdp.estimate is not None:
-        assert 0.0 < mdp.estimate.alpha < 1.0, "alpha"
+        assert 0.0 <= mdp.estimate.alpha < 1.0, "alpha"
         for array in mdp.estimate.arrays():
             assert array.shape == mdp.rewards.shape, "an estimate of another shape"
             assert not array.flags.writeable, "radii can be written to"

@@ -31,7 +31,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +43,7 @@ from rich.console import Console
 from bisim_abstract import Certificate, TabularMDP, certify, verify
 from tests.stress.certifying import ONE
 from tests.stress.truth import NOTHING, linked
+from tests.support.blocks import dyadic, estimated, true_models
 from tests.support.honest import (
     apart_of,
     at_tau,
@@ -68,20 +69,26 @@ FUNCTIONS = ("optimal_upper", "optimal_lower", "policy_lower", "random_upper")
 
 
 class World:
-    """A model, an honest certificate of it, and the truth for any claim about it."""
+    """A model, an honest certificate of it, and the truth for any claim about it.
 
-    def __init__(self, mdp: TabularMDP, content: Content) -> None:
-        self.mdp, self.content = mdp, content
+    Of an estimate claims are true if they are for every model that its radii allow: some at the
+    edge of them stand for all.
+    """
+
+    def __init__(
+        self, mdp: TabularMDP, content: Content, truths: Sequence[TabularMDP] = ()
+    ) -> None:
+        self.mdp, self.content, self.truths = mdp, content, tuple(truths) or (mdp,)
         self.scale = float(np.ptp(mdp.rewards)) / (1.0 - content["gamma"])
         self._metrics: dict[Any, list[list[Fraction]]] = {}
 
-    def metric(self, gamma: float, apart: float | None) -> list[list[Fraction]]:
-        """In fractions; both numbers are what a forgery says they are."""
-        key = gamma, apart
+    def metric(self, gamma: float, apart: float | None, number: int = 0) -> list[list[Fraction]]:
+        """Of one of the truths, in fractions; both numbers are what a forgery says they are."""
+        key = gamma, apart, number
         if key not in self._metrics:
-            relation = self.content["relation"]
-            guess = compared_metric(self.mdp, gamma, relation=relation, apart=apart, sweeps=6)
-            self._metrics[key] = metric_exact(self.mdp, gamma, guess, relation, apart)
+            mdp, relation = self.truths[number], self.content["relation"]
+            guess = compared_metric(mdp, gamma, relation=relation, apart=apart, sweeps=6)
+            self._metrics[key] = metric_exact(mdp, gamma, guess, relation, apart)
         return self._metrics[key]
 
 
@@ -165,6 +172,30 @@ def value_world(mdp: TabularMDP, gamma: float, relation: str, seed: int) -> Worl
     return World(mdp, content)
 
 
+def estimate_world(gamma: float, relation: str, seed: int) -> World:
+    """A certificate of an estimate; numbers are dyadic, so that edges of radii are exact."""
+    rng = np.random.default_rng([7, seed])
+    base = dyadic(4, 2, rng)
+    shape = base.rewards.shape
+    few = rng.random(shape) < 0.7
+    mdp = estimated(base, rng.integers(0, 5, shape) / 64 * few, rng.integers(0, 9, shape) / 64)
+    truths = [base, *true_models(mdp, rng, 4)]
+    labels = random_labels(mdp, rng, is_pure=relation == "plain")
+    names = random_renaming(mdp, labels, rng) if relation == "lax" else None
+    pairs = [(s, t) for s in range(4) for t in range(s + 1, 4)]
+    content = build(
+        mdp,
+        gamma,
+        labelings=[labels],
+        renamings=[names],
+        pairs=pairs,
+        sweeps=12,
+        relation=relation,
+    )
+    content = at_tau(mdp, content, thresholds(*bounds(mdp, content))[-1])
+    return World(mdp, content, truths)
+
+
 def opened(part: Any) -> Any:
     """A component whose fields can be set."""
     if not dataclasses.is_dataclass(part):
@@ -176,9 +207,12 @@ def opened(part: Any) -> Any:
 @functools.cache
 def make_world(kind: str, relation: str, seed: int) -> World:
     """One of those in which components are forged; its own certificate is accepted."""
-    mdp, gamma = small_models(relation)[seed]
-    make = value_world if kind == "values" else honest_world
-    world = make(mdp, gamma, relation, seed)
+    if kind == "estimates":
+        world = estimate_world(GAMMAS[seed % 3], relation, seed)
+    else:
+        mdp, gamma = small_models(relation)[seed]
+        make = value_world if kind == "values" else honest_world
+        world = make(mdp, gamma, relation, seed)
     column, why = judge(world.content, world)
     assert column in ("true", "rounding", "open"), f"an honest certificate: {column}: {why}"
     return world
@@ -189,7 +223,7 @@ def draw_world(rng: Rng, component: str) -> World:
     relations = {"witnesses": ("plain",), "renaming": ("lax",)}.get(component, ("plain", "lax"))
     # Proven values are made by the package, for rewards of ordinary size.
     seeds = (0, 1, 3, 5) if component == "values" else range(8)
-    kind = "values" if component == "values" else "bounds"
+    kind = component if component in ("values", "estimates") else "bounds"
     return make_world(kind, str(rng.choice(relations)), int(rng.choice(seeds)))
 
 
@@ -516,6 +550,40 @@ def forge_starts(rng: Rng, content: Content, world: World) -> None:
         forge_pairs(rng, content, world)
 
 
+def forge_estimates(rng: Rng, content: Content, world: World) -> None:
+    """Claims that are true of the centre, and not of all models within its radii."""
+    kinds = ["edge", "other", "radius", "range", "alpha"]
+    kind = str(rng.choice(kinds, p=[0.6, 0.25, 0.05, 0.05, 0.05]))
+    if kind == "edge":  # as narrow as the models that were drawn, or a little narrower
+        gamma, apart, n = content["gamma"], content["apart"], world.mdp.n_states
+        known = [world.metric(gamma, apart, k) for k in range(len(world.truths))]
+        pairs = [divmod(key, n) for key in content["keys"].tolist()]
+        step = amount(rng, world.scale) * float(rng.choice([0.0, 1.0]))
+        if rng.random() < 0.5:
+            least = [float(min(d[s][t] for d in known)) for s, t in pairs]
+            content["lower"] = np.array(least) + step
+            content["upper"] = np.maximum(content["lower"], content["upper"])
+        else:
+            most = [float(max(d[s][t] for d in known)) for s, t in pairs]
+            content["upper"] = np.maximum(np.array(most) - step, 0.0)
+            content["lower"] = np.minimum(content["lower"], content["upper"])
+    elif kind == "radius":  # rewards are known better than they are
+        moved = move(rng, content["reward_radius"], 1.0, -1.0)
+        content["reward_radius"] = np.maximum(moved, 0.0)
+    elif kind == "range":
+        low, high = content["reward_range"]
+        content["reward_range"] = low * float(rng.random()), high * float(rng.random())
+    elif kind == "alpha":
+        content["alpha"] = float(rng.choice([0.0, 0.05, 1e-300, 0.5]))
+    else:
+        forge = (forge_levels, forge_blocks, forge_features, forge_clusters, forge_starts)
+        forge[int(rng.integers(len(forge)))](rng, content, world)
+    if rng.random() < 0.4:
+        shift_pairs(rng, content, world)
+    if kind == "edge" or rng.random() < 0.3:  # and clusters that follow from that
+        content |= at_tau(world.mdp, content, content["tau"])
+
+
 FORGERS: dict[str, Callable[[Rng, Content, World], None]] = {
     "pairs": forge_pairs,
     "levels": forge_levels,
@@ -526,6 +594,7 @@ FORGERS: dict[str, Callable[[Rng, Content, World], None]] = {
     "renaming": forge_renaming,
     "clusters": forge_clusters,
     "starts": forge_starts,
+    "estimates": forge_estimates,
 }
 
 
@@ -534,11 +603,23 @@ FORGERS: dict[str, Callable[[Rng, Content, World], None]] = {
 
 def what_is_false(content: Content, world: World, found: Any) -> str:
     """A claim of an accepted certificate that is not true, in a few words; else nothing."""
-    mdp, wide = world.mdp, Fraction(found.widening)
-    if found.widening > largest_widening(content, mdp):
+    if found.widening > largest_widening(content, world.mdp):
         return f"a widening of {found.widening!r}"
-    d = world.metric(content["gamma"], content["apart"])
-    n = mdp.n_states
+    if world.mdp.estimate is not None:
+        for name in ("alpha", "reward_range"):
+            if content[name] != getattr(world.mdp.estimate, name):
+                return f"another {name}"
+    for number in range(len(world.truths)):
+        why = what_is_false_of(number, content, world, found)
+        if why:
+            return f"{why} in model {number}" if number else why
+    return ""
+
+
+def what_is_false_of(number: int, content: Content, world: World, found: Any) -> str:
+    """The same of one of the truths."""
+    mdp, wide, n = world.truths[number], Fraction(found.widening), world.mdp.n_states
+    d = world.metric(content["gamma"], content["apart"], number)
     for what, s, t, low, high in claimed(content, n):
         if (low is not None and Fraction(low) - wide > d[s][t]) or (
             high is not None and Fraction(high) + wide < d[s][t]
@@ -550,9 +631,9 @@ def what_is_false(content: Content, world: World, found: Any) -> str:
             for t in range(s):
                 if abs(Fraction(line[s]) - Fraction(line[t])) - Fraction(c) - wide > d[s][t]:
                     return f"function {k} at ({s}, {t})"
-    for number, level in enumerate(content["levels"]):
+    for k, level in enumerate(content["levels"]):
         if not found.remark and not are_radii_enough(level.model, mdp):
-            return f"radii of level {number}"
+            return f"radii of level {k}"
     return false_clusters(content, d, n) or false_value(content, world)
 
 

@@ -30,12 +30,15 @@ def test_no_forgery_of_many_is_accepted(component: str) -> None:
     assert not forgeries.run(component, 200, seed=2)[1]
 
 
-def test_a_verifier_that_believes_all_pairs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("component", ["pairs", "estimates"])
+def test_a_verifier_that_believes_all_pairs_is_noticed(
+    component: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def believes(*_: Any) -> Fraction:
         return Fraction(0)
 
     monkeypatch.setattr(module, "check_table", believes)
-    tally, wrong = forgeries.run("pairs", 40, seed=1)
+    tally, wrong = forgeries.run(component, 40, seed=1)
     assert tally["false"] + tally["unsaid"] > 5
     assert len(wrong) == tally["false"] + tally["unsaid"] + tally["lost"]
 
