@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisim_abstract._bounds.blocks import BlockModel
+from bisim_abstract._bounds.spanning import CELL_LIMIT
 from bisim_abstract._model.mdp import TabularMDP
 
 PATIENCE = 100.0  # seconds that a run may be estimated to take where no budget is given
@@ -26,6 +27,7 @@ SWEEPING = 60  # backups of both arms until covered pairs move no more, about
 COVERING = 10  # backups that covering a pair takes as long as: it is looked up what these read
 MOST_COVERED = 10_000_000  # pairs, as each of them takes some memory as well
 FUNCTIONS = 16  # value functions of a run, each of which is kept in three tables while it is made
+FINEST = 80_000_000  # bytes that proofs come to in models too large for very fine clusterings
 UNCOUNTED = 10_000_000  # bytes of copies of a model that are not worth counting
 FREE = 1e-300  # masses below are listed, and not transported
 
@@ -101,9 +103,14 @@ class Cost:
 def copied_bytes(mdp: TabularMDP) -> int:
     """Bytes of what is copied of a model at the peak of a run, measured: for proofs of value.
 
-    Little where the model is small, and then not counted.
+    Little where the model is small, and then not counted. Where hardly two states are alike, a
+    clustering may be as large as the model, and its proof takes four times as much. Up to
+    CELL_LIMIT states such clusterings are found.
     """
-    needed = 72 * mdp.nnz + 100 * mdp.n_states
+    fine = 300 * mdp.nnz
+    if mdp.n_states > CELL_LIMIT:
+        fine = min(fine, FINEST)
+    needed = max(72 * mdp.nnz + 100 * mdp.n_states, fine)
     return needed if needed > UNCOUNTED else 0
 
 

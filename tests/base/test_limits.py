@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -215,6 +216,29 @@ def test_the_command_says_that_the_disk_is_full(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_folders_that_cannot_be_synced(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems do not know how; a disk that fails is told of, by the file's name."""
+    sync, path = os.fsync, tmp_path / "m.npz"
+
+    def failing(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    if number == errno.EINVAL:
+        model().save(path)
+    else:
+        with pytest.raises(OSError) as caught:
+            model().save(path)
+        assert (caught.value.errno, caught.value.filename) == (number, str(path))
+    assert TabularMDP.load(path) == model()  # it is there, whole
+    assert [each.name for each in tmp_path.iterdir()] == ["m.npz"]
+
+
 @pytest.mark.parametrize(
     ("method", "number"),
     [("all", errno.ENOSPC), ("covered", errno.ENOSPC), ("covered", errno.EIO)],
@@ -227,7 +251,7 @@ def test_a_failing_write_leaves_the_last_checkpoint(
 
     def failing(file: int) -> None:
         nonlocal calls
-        calls += 1
+        calls += stat.S_ISREG(os.fstat(file).st_mode)  # folders are synced too
         if calls == 2:  # while it works on the step after the first
             raise OSError(number, os.strerror(number))
         sync(file)

@@ -33,6 +33,7 @@ from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._prove import covering as covering_module
 from bisim_abstract._prove import refinement
 from bisim_abstract._prove.certify import certify
+from bisim_abstract._prove.cost import copied_bytes
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._verify.verify import verify
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
@@ -853,15 +854,24 @@ def test_what_would_not_fit_is_refused_with_size_and_remedy(method: str) -> None
     np.testing.assert_array_equal(roomy.upper, plain.upper)
 
 
+def test_copies_are_counted_by_how_fine_clusters_may_be() -> None:
+    """Long rows of few states count in full; 237 MB were taken where 117 had been counted."""
+    few = sparse_mdp(2_000, 4, support=20, seed=0)
+    assert copied_bytes(few) == 300 * few.nnz
+    many = grouped_mdp(20_001, 50, seed=0)[0]
+    plain = 72 * many.nnz + 100 * many.n_states
+    assert copied_bytes(many) == max(plain, min(300 * many.nnz, 80_000_000))
+
+
 def test_copies_of_a_large_model_count_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proofs of value copy rows: a limit below that is refused at once, whatever tables take."""
     mdp = grouped_mdp(200, 4, noise=0.01, seed=0)[0]
-    copies = 72 * mdp.nnz + 100 * mdp.n_states
+    copies = 300 * mdp.nnz  # as if hardly two states were alike
     little = Resources(memory_limit=copies)
     assert certify(mdp, 0.9, resources=little).is_certified  # so few are not counted
     monkeypatch.setattr("bisim_abstract._prove.cost.UNCOUNTED", copies - 1)
     told: list[object] = []
-    with pytest.raises(MemoryLimitError, match=r"working on 200 states .* needs 269\.6 kB"):
+    with pytest.raises(MemoryLimitError, match=r"working on 200 states .* needs 796\.8 kB"):
         certify(mdp, 0.9, resources=little, callback=told.append)
     assert told == []
     seen: list[int] = []
