@@ -369,58 +369,64 @@ class _Inside:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._count, self._before, self._is_forking = 0, 0, False
-        self._own = threading.local()  # how often this thread is inside
-        self._faiss: Any = None
+        # Taken itself, not through its condition, whose methods Ctrl-C may end with it taken.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._depths: dict[int, int] = {}  # how often each thread is inside
+        self._before: int | None = None  # what the switch was
+        self._is_forking = False
         os.register_at_fork(
             before=self._wait_for_others,
             after_in_parent=self._go_on,
             after_in_child=self._forget_others,
         )
 
+    @property
+    def depth(self) -> int:
+        """How often this thread is inside."""
+        return self._depths.get(threading.get_ident(), 0)
+
     def enter(self) -> Any:
         """FAISS, with plain differences."""
-        with self._changed:
-            while self._is_forking and not self._depth:
+        with self._lock:
+            while self._is_forking and not self.depth:
                 self._changed.wait()
-            self._faiss = _import_faiss()
-            if self._count == 0:
-                self._before = self._faiss.cvar.distance_compute_blas_threshold
-                # The expanded |x - y|² cancels: in clusters 1e-4 wide, nine in ten neighbours
-                # were wrong.
-                self._faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
-            self._count += 1
-            self._own.depth = self._depth + 1
-            return self._faiss
+            faiss = _import_faiss()
+            if self._before is None:
+                self._before = faiss.cvar.distance_compute_blas_threshold
+            # The expanded |x - y|² cancels: in clusters 1e-4 wide, nine in ten neighbours were
+            # wrong.
+            faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
+            self._depths[threading.get_ident()] = self.depth + 1
+            return faiss
 
-    def leave(self) -> None:
-        """Undo `enter`."""
-        with self._changed:
-            self._count -= 1
-            self._own.depth = self._depth - 1
-            if self._count == 0:
-                self._faiss.cvar.distance_compute_blas_threshold = self._before
+    def leave(self, depth: int) -> None:
+        """Be inside `depth` times only, however far an interrupted `enter` came."""
+        with self._lock:
+            if depth:
+                self._depths[threading.get_ident()] = depth
+            else:
+                self._depths.pop(threading.get_ident(), None)
+            if not self._depths and self._before is not None:
+                _import_faiss().cvar.distance_compute_blas_threshold = self._before
+                self._before = None
             self._changed.notify_all()
 
-    @property
-    def _depth(self) -> int:
-        return int(getattr(self._own, "depth", 0))
-
     def _wait_for_others(self) -> None:
-        self._changed.acquire()
+        self._lock.acquire()
         self._is_forking = True
-        while self._count > self._depth:
+        while self._depths.keys() - {threading.get_ident()}:
             self._changed.wait()
 
     def _go_on(self) -> None:
         self._is_forking = False
         self._changed.notify_all()
-        self._changed.release()
+        self._lock.release()
 
     def _forget_others(self) -> None:
         """In a child: threads that waited are not there to be notified."""
-        self._changed, self._is_forking = threading.Condition(threading.Lock()), False
+        self._lock, self._is_forking = threading.Lock(), False
+        self._changed = threading.Condition(self._lock)
 
 
 _inside = _Inside()
@@ -441,14 +447,16 @@ def _import_faiss() -> Any:
 @contextmanager
 def _faiss_ready() -> Iterator[Any]:
     """FAISS on one thread and with plain differences; both settings are restored."""
-    faiss = _inside.enter()
-    threads = faiss.omp_get_max_threads()  # of this Python thread alone
-    faiss.omp_set_num_threads(1)
+    depth, restore = _inside.depth, contextlib.ExitStack()
     try:
+        faiss = _inside.enter()
+        # Of this Python thread alone.
+        restore.callback(faiss.omp_set_num_threads, faiss.omp_get_max_threads())
+        faiss.omp_set_num_threads(1)
         yield faiss
     finally:
-        faiss.omp_set_num_threads(threads)
-        _inside.leave()
+        restore.close()
+        _inside.leave(depth)
 
 
 def _returned(found: Returned, n: int) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import linecache
 import os
 import signal
 import subprocess
@@ -12,12 +14,14 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from bisim_abstract import Resources
 from bisim_abstract._base.atomic import write_json
+from bisim_abstract._propose import retrieval
 from bisim_abstract._propose.retrieval import _faiss_ready
 from bisim_abstract._prove.certify import certify
 from bisim_abstract.parts import grouped_mdp, retrieve_pairs
@@ -167,6 +171,49 @@ def test_faiss_settings_while_two_threads_search(first_out: str) -> None:
     assert not thread.is_alive()
     assert seen == {"main": 2**31 - 1, "other": 2**31 - 1}
     assert faiss_settings() == before
+
+
+def test_interrupts_on_the_way_into_faiss() -> None:
+    """Wherever Ctrl-C comes, nobody is inside afterwards: a fork would wait for them for ever."""
+    with _faiss_ready():  # imported
+        pass
+    before = faiss_settings()
+
+    def enter(line: int) -> bool:
+        """Enter, with an interrupt before that many lines; whether there were as many."""
+        left = line
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_name not in ("enter", "_faiss_ready"):
+                return None
+            # No signal is heard between the end of a block and the release of its lock.
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            if event == "line" and not text.startswith("with "):
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        outer = sys.gettrace()
+        try:
+            with contextlib.ExitStack() as stack:
+                sys.settrace(trace)
+                stack.enter_context(_faiss_ready())
+                sys.settrace(outer)
+                return False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(outer)
+
+    n_lines = 1
+    while enter(n_lines):
+        assert not retrieval._inside._depths
+        assert faiss_settings() == before
+        n_lines += 1
+    assert n_lines > 10
+    assert not retrieval._inside._depths
 
 
 def test_faiss_settings_after_an_error() -> None:
