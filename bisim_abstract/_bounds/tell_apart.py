@@ -266,7 +266,8 @@ class _Search:
         rewards = space.rewards
         middle = rewards.min(axis=0) / 2.0 + rewards.max(axis=0) / 2.0
         offsets = found.signs * middle[found.actions]
-        out, largest = np.empty_like(values), np.empty(values.shape[0])
+        # In one layout, whatever that of the values is: kernels are compiled for each.
+        out, largest = np.empty(values.shape), np.empty(values.shape[0])
 
         def part(begin: int, end: int) -> None:
             witness_kernel(

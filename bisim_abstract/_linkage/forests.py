@@ -87,7 +87,10 @@ def spanning_forest(
     keys = np.minimum(first, second)[order] * n_states + np.maximum(first, second)[order]
     lightest = np.unique(keys, return_index=True)[1]
     small, large = np.divmod(keys[lightest], n_states)
-    graph = coo_array((lightest + 1.0, (small, large)), shape=(n_states, n_states))
+    # SciPy before 1.17 takes no other indices here; newer ones take both, for what does not fit.
+    fits = max(n_states, lightest.size) < 2**31
+    ends = (small.astype(np.int32), large.astype(np.int32)) if fits else (small, large)
+    graph = coo_array((lightest + 1.0, ends), shape=(n_states, n_states))
     kept = np.sort(minimum_spanning_tree(graph.tocsr()).data).astype(np.int64) - 1
     chosen = order[kept]
     return Forest(n_states, weights[chosen], first[chosen], second[chosen])

@@ -240,10 +240,11 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
             raise VerificationError(
                 f"{name} must have {expected} entries ({why}), got {labels[name].size}"
             )
-    if _field(certificate, "terminal_state") != mdp.terminal_state:
+    end = _field(certificate, "terminal_state")
+    # NumPy before 2.2 takes an empty array for False, whatever it is compared with.
+    if isinstance(end, np.ndarray) or end != mdp.terminal_state:
         raise VerificationError(
-            f"terminal_state is {short(_field(certificate, 'terminal_state'))}, but that of the "
-            f"model is {mdp.terminal_state}"
+            f"terminal_state is {short(end)}, but that of the model is {mdp.terminal_state}"
         )
     value = _field(certificate, "value")
     levels = _field(certificate, "levels")
