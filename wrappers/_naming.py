@@ -7,7 +7,7 @@ names.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._model.names import UNKNOWN, Names, Variable
+from bisim_abstract._model.names import UNKNOWN, Names, Variable, as_variable
 
 # By class: the names of actions, and words for digits of state numbers.
 TOY_TEXT: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
@@ -31,6 +31,8 @@ TOY_TEXT: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     ),
 }
 HOME = "gymnasium.envs.toy_text."
+FACING = ("right", "down", "left", "up")  # MiniGrid's numbers of directions
+STILL = frozenset({"wall", "floor", "goal", "lava"})  # what no action of MiniGrid moves or changes
 
 
 def named_as_in_gymnasium(
@@ -77,3 +79,84 @@ def named_as_in_minigrid(mdp: TabularMDP, inner: object) -> TabularMDP:
     if [int(action) for action in actions] != list(range(mdp.n_actions)):
         return mdp
     return mdp.with_names(actions=[str(action.name) for action in actions])
+
+
+def grid_letters(inner: object, digits: Sequence[Sequence[Any]]) -> list[str]:
+    """What Gymnasium's grids print in their cells, row by row; nothing for others."""
+    kind = f"{type(inner).__module__}.{type(inner).__name__}".removeprefix(HOME)
+    sizes = {name: int(size) for name, size in digits}
+    if kind == "frozen_lake.FrozenLakeEnv":
+        desc = np.asarray(inner.desc)  # type: ignore[attr-defined]
+        rows = ["".join(cell.decode("ascii", "replace") for cell in row) for row in desc]
+    elif kind == "taxi.TaxiEnv":
+        cells = [[" "] * 5 for _ in range(5)]
+        for letter, (row, column) in zip("RGYB", inner.locs, strict=True):  # type: ignore[attr-defined]
+            cells[row][column] = letter
+        rows = ["".join(row) for row in cells]
+    elif kind == "cliffwalking.CliffWalkingEnv":
+        rows = [" " * 12] * 3 + ["S" + "C" * 10 + "G"]
+    else:
+        return []
+    fits = len(rows) == sizes["row"] and all(len(row) == sizes["column"] for row in rows)
+    return rows if fits else []
+
+
+class MiniGridStates:
+    """Collects what tells states of a MiniGrid environment apart, one state after the other.
+
+    These are the agent's place and direction, what it carries, whether doors are open, and where
+    things lie. What is the same in all states is left out, except for the agent's place.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[dict[str, str | int]] = []
+
+    @staticmethod
+    def knows(inner: object) -> bool:
+        """Whether it is one of MiniGrid's environments."""
+        home = sys.modules.get("minigrid.minigrid_env")
+        return home is not None and isinstance(inner, home.MiniGridEnv)
+
+    def add(self, inner: Any) -> None:
+        """Take down the state that the environment is in."""
+        column, row = (int(x) for x in inner.agent_pos)
+        found: dict[str, str | int] = {"row": row, "column": column}
+        found["facing"] = FACING[int(inner.agent_dir)]
+        held = inner.carrying
+        found["carrying"] = "nothing" if held is None else f"{held.color} {held.type}"
+        lying, things = [], list(_things(inner.grid))
+        names = [f"{thing.color} {thing.type}" for thing, _, _ in things]
+        for name, (thing, x, y) in zip(names, things, strict=True):
+            if thing.type == "door":
+                is_only = names.count(name) == 1
+                word = "open" if thing.is_open else "locked" if thing.is_locked else "closed"
+                found[name if is_only else f"{name} at {y},{x}"] = word
+            else:
+                lying.append(f"{name} at {y},{x}")
+        found["lying"] = "; ".join(lying) or "nothing"
+        self._seen.append(found)
+
+    def variables(self, n_states: int) -> tuple[Variable, ...]:
+        """Variables of the states in their order; those that follow, as the end, have none."""
+        names = list(dict.fromkeys(name for state in self._seen for name in state))
+        found = []
+        for name in names:
+            given = [state.get(name, "gone") for state in self._seen]
+            if name not in ("row", "column", "facing") and len(set(given)) == 1:
+                continue
+            variable = as_variable(name, given)
+            if name == "facing":
+                codes = np.array([FACING.index(str(word)) for word in given])
+                variable = Variable(name=name, values=codes, words=FACING)
+            more = np.full(n_states - len(given), UNKNOWN)
+            found.append(replace(variable, values=np.append(variable.values, more)))
+        return tuple(found)
+
+
+def _things(grid: Any) -> Iterator[tuple[Any, int, int]]:
+    """Whatever can be moved or changed, with column and row."""
+    for y in range(grid.height):
+        for x in range(grid.width):
+            thing = grid.get(x, y)
+            if thing is not None and thing.type not in STILL:
+                yield thing, x, y

@@ -26,7 +26,7 @@ from bisim_abstract._model.observations import Layout, Observations, key_of, lay
 from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 from bisim_abstract.wrappers._snapshot import Codec
-from bisim_abstract.wrappers._source import Shown, find_source, has_table, state_reader
+from bisim_abstract.wrappers._source import Shown, find_source, frozen_in, has_table, state_reader
 from bisim_abstract.wrappers.tabular import copied_env, env_name, extract_mdp
 
 STEPS = 256  # real steps in which observations must be the numbers of states
@@ -177,7 +177,7 @@ def _told(
     seed: int,
 ) -> Kinds | None:
     """What a source says that its states look like; None if a wrapper shows something else."""
-    read = state_reader(trial)
+    read = state_reader(trial, mdp)
     place = {ident: k for k, ident in enumerate(mdp.state_ids.tolist()) if ident >= 0}
 
     def is_true(observation: Any) -> bool:
@@ -253,11 +253,11 @@ class _Walk:
         self.ends: set[Any] = set()
         self._trial, self._mdp, self._layout, self._seed = trial, mdp, layout, seed
         self._is_one_seed = mdp.metadata.get("method") == "enumeration"
-        self._read = state_reader(trial)
+        self._read = state_reader(trial, mdp)
         # Where there is a table, its number is all there is to a state; elsewhere, everything is.
         self._codec: Codec | None = None
         if source is not None or not has_table(trial):
-            self._codec = Codec(trial.unwrapped, frozenset({"step_count"}))
+            self._codec = Codec(trial.unwrapped, frozenset(frozen_in(mdp)))
         ids = mdp.state_ids.tolist()
         self._place = {ident: k for k, ident in enumerate(ids) if ident >= 0}
         self._snapshots: dict[int, bytes] = {}  # of states that wait

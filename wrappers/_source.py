@@ -14,7 +14,7 @@ of their own ids, as Gymnasium's Taxi does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
@@ -22,8 +22,9 @@ import numpy as np
 
 from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract.errors import ExtractionError
+from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 
+FREEZE = ("step_count",)  # what enumerated states do not contain, if nothing else is said
 BLACKJACK = "gymnasium.envs.toy_text.blackjack.BlackjackEnv"
 
 
@@ -125,8 +126,24 @@ def as_mask(given: Any, n_actions: int, where: str) -> BoolArray:
     return np.asarray(mask != 0)
 
 
-def state_reader(env: gym.Env[Any, Any]) -> Callable[[], int]:
-    """A function that tells the id of the state the environment is in."""
+def check_freeze(freeze: Sequence[str]) -> tuple[str, ...]:
+    """Names of attributes, as they were given, checked."""
+    is_list = isinstance(freeze, Iterable) and not isinstance(freeze, str | bytes)
+    names = tuple(freeze) if is_list else ()
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"freeze must be a sequence of attribute names, got {freeze!r}")
+    return names
+
+
+def frozen_in(mdp: TabularMDP | None) -> tuple[str, ...]:
+    """Attributes of the environment that are not part of the states of its enumerated model."""
+    names = FREEZE if mdp is None else mdp.metadata.get("frozen", FREEZE)
+    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return tuple(names) if is_list else FREEZE
+
+
+def state_reader(env: gym.Env[Any, Any], mdp: TabularMDP | None = None) -> Callable[[], int]:
+    """A function that tells the id of the state the environment is in, as its model has it."""
     source = find_source(env)
     if source is not None:
         return source.state_id
@@ -134,7 +151,7 @@ def state_reader(env: gym.Env[Any, Any]) -> Callable[[], int]:
         return lambda: _table_state(env)
     from bisim_abstract.wrappers.enumerate import StateReader
 
-    return StateReader(env).state_id
+    return StateReader(env, freeze=frozen_in(mdp)).state_id
 
 
 def plain_action(action: Any) -> Any:

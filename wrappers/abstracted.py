@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -35,6 +35,8 @@ from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._observing import Views, observe_numbered, observe_states
 from bisim_abstract.wrappers._source import (
+    FREEZE,
+    check_freeze,
     ends_in_states,
     find_source,
     has_table,
@@ -121,6 +123,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             that, bounds and values are taken as they are; clusters follow from them.
         seed: Seed of enumeration, for environments without a table.
         max_states: Limit for enumeration.
+        freeze: For enumeration: attributes that are not part of the state; see `extract_mdp`. Where
+            `mdp` is given, it knows them.
         memory_limit: Bytes that verifying may take; what is available by default.
         mdp: The environment's model, if it is at hand: it must be the certificate's. Where an
             environment has no table and would have to be enumerated, the model is compared with
@@ -167,6 +171,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         verify: bool = True,
         seed: int = 0,
         max_states: int = 100_000,
+        freeze: Sequence[str] = FREEZE,
         memory_limit: int | None = None,
         mdp: TabularMDP | None = None,
         read_state: Callable[[Any], int] | None = None,
@@ -187,6 +192,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             verify=verify,
             seed=seed,
             max_states=max_states,
+            freeze=list(check_freeze(freeze)),
             memory_limit=memory_limit,
         )
         self._resources = Resources(memory_limit=memory_limit)
@@ -200,7 +206,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         made = make_env(env) if isinstance(env, str) else env
         try:
             gym.Wrapper.__init__(self, made)
-            self.mdp = _model_of(made, certificate, seed, max_states, mdp)
+            self.mdp = _model_of(made, certificate, seed, max_states, freeze, mdp)
             self._has_reader = read_state is not None
             self._read_state = _number_reader(made, self.mdp, read_state)
             self.tau = _certified_threshold(certificate, tau)
@@ -524,7 +530,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
                 # What an observation is called at the end does not matter: ends are one state.
                 ident = -1 if terminated else self._read_state(seen)
             else:
-                ident = state_reader(self.env)() if source is None else source.state_id()
+                read = state_reader(self.env, self.mdp) if source is None else source.state_id
+                ident = read()
             state = state_met(self.mdp, self._place, ident, source, is_end=terminated)
             if state is None and self._read_state is not None:
                 raise _not_estimated(ident, seen, terminated)
@@ -625,6 +632,7 @@ def _model_of(
     certificate: Certificate,
     seed: int,
     max_states: int,
+    freeze: Sequence[str],
     given: TabularMDP | None,
 ) -> TabularMDP:
     """The environment's model, all of it or its reachable part: whichever is certified."""
@@ -650,7 +658,9 @@ def _model_of(
     # A model whose states lack actions: the environment is asked for these too.
     is_masked = not bool(certificate.available.all())
     try:
-        mdp = extract_again(env, seed=seed, max_states=max_states, action_masks=is_masked)
+        mdp = extract_again(
+            env, seed=seed, max_states=max_states, action_masks=is_masked, freeze=freeze
+        )
     except ExtractionError as error:
         if not is_masked:
             raise

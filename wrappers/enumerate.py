@@ -11,7 +11,7 @@ import math
 import random
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -22,12 +22,14 @@ from bisim_abstract._base.memory import check_memory, human_bytes
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.names import Names, Variable
 from bisim_abstract.errors import (
     ExtractionError,
     InvalidArgumentError,
     StateLimitError,
     StochasticEnvError,
 )
+from bisim_abstract.wrappers._naming import MiniGridStates
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
     AnyEnv,
@@ -38,7 +40,7 @@ from bisim_abstract.wrappers._snapshot import (
     reseed,
     rewind,
 )
-from bisim_abstract.wrappers._source import as_mask
+from bisim_abstract.wrappers._source import FREEZE, as_mask, check_freeze
 
 __all__ = ["StateReader", "enumerate_mdp"]
 
@@ -56,7 +58,7 @@ def enumerate_mdp(
     *,
     seed: int | None = 0,
     max_states: int = 100_000,
-    freeze: Sequence[str] = ("step_count",),
+    freeze: Sequence[str] = FREEZE,
     checks: int = 256,
     terminal: str = "absorb",
     action_masks: bool = False,
@@ -118,7 +120,7 @@ def enumerate_mdp(
     max_states = check_int("max_states", max_states, low=1)
     checks = check_int("checks", checks, low=0)
     check_choice("terminal", terminal, ("absorb", "table"))
-    codec = Codec(_home(env), _names(freeze))
+    codec = Codec(_home(env), frozenset(check_freeze(freeze)))
     n_actions = _action_count(env)
     with borrowed(codec, seed), shown(callback, progress, on_terminal=False) as report:
         search = _Search(
@@ -132,7 +134,7 @@ def enumerate_mdp(
         search.run(report)
         search.check(checks)
         spec = codec.home.spec
-        return search.table(
+        mdp = search.table(
             {
                 "env": type(codec.home).__name__ if spec is None else spec.id,
                 "method": "enumeration",
@@ -142,6 +144,7 @@ def enumerate_mdp(
                 "terminal": terminal,
             }
         )
+        return replace(mdp, names=Names(variables=search.variables(mdp.n_states)))
 
 
 class StateReader:
@@ -164,8 +167,8 @@ class StateReader:
         np.True_
     """
 
-    def __init__(self, env: AnyEnv, *, freeze: Sequence[str] = ("step_count",)) -> None:
-        self._codec = Codec(_home(env), _names(freeze))
+    def __init__(self, env: AnyEnv, *, freeze: Sequence[str] = FREEZE) -> None:
+        self._codec = Codec(_home(env), frozenset(check_freeze(freeze)))
 
     def state_id(self) -> int:
         """The id of the present state, in [0, 2**63).
@@ -194,12 +197,6 @@ def _home(env: AnyEnv) -> AnyEnv:
             "does not hold; remove __slots__ from the class"
         )
     return home
-
-
-def _names(freeze: Sequence[str]) -> frozenset[str]:
-    if isinstance(freeze, str) or not all(isinstance(name, str) for name in freeze):
-        raise InvalidArgumentError(f"freeze must be a sequence of attribute names, got {freeze!r}")
-    return frozenset(freeze)
 
 
 def _action_count(env: AnyEnv) -> int:
@@ -348,6 +345,21 @@ class _Search:
             terminal_state=terminal,
             metadata=metadata,
         )
+
+    def variables(self, n_states: int) -> tuple[Variable, ...]:
+        """What states are called, where the environment is one that is surely known."""
+        if not MiniGridStates.knows(self._codec.home):
+            return ()
+        states = MiniGridStates()
+        for snapshot in self._snapshots:
+            self._codec.restore(zlib.decompress(snapshot))
+            try:
+                states.add(self._codec.home)
+            except (AttributeError, IndexError, TypeError, ValueError) as error:
+                # Somebody's own kind of MiniGrid: names are for people, and not worth an error.
+                logger.debug("no names for states of %s: %s", type(self._codec.home), error)
+                return ()
+        return states.variables(n_states)
 
     # -- searching -------------------------------------------------------------------------
 
@@ -610,18 +622,19 @@ class _Search:
             f"{n - len(self._successors) // self._n_actions:,} of them are not explored yet"
         )
         if always:
+            # What counts has more values than what only moves about.
+            most_values = max(len(values[name]) for name in always)
+            always = {name for name in always if 2 * len(values[name]) > most_values}
             message += (
                 f"; {listed(sorted(always))} changed in every step that found a new state, as "
-                "a counter does: if it is not part of the state, name it in freeze, or else raise "
-                "max_states"
+                "a counter does: if it is not part of the state, name it in freeze "
+                f"(extract_mdp(env, freeze={sorted(always)!r})), or else raise max_states"
             )
         else:
             most = sorted(values, key=lambda name: (-len(values[name]), name))[:3]
             counts = ", ".join(f"{name!r} ({len(values[name])})" for name in most)
-            message += (
-                "; raise max_states, or name in the freeze argument of enumerate_mdp what is "
-                "not part of the state"
-                + (f" (attributes with most values in a sample: {counts})" if most else "")
+            message += "; raise max_states, or name in freeze what is not part of the state" + (
+                f" (attributes with most values in a sample: {counts})" if most else ""
             )
         raise StateLimitError(message)
 

@@ -7,7 +7,7 @@ import inspect
 import logging
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
@@ -26,11 +26,17 @@ from bisim_abstract._model.checks import check_distribution
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidMDPError
 from bisim_abstract.wrappers._make import make_env
-from bisim_abstract.wrappers._naming import named_as_in_gymnasium, named_as_in_minigrid
+from bisim_abstract.wrappers._naming import (
+    grid_letters,
+    named_as_in_gymnasium,
+    named_as_in_minigrid,
+)
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
+    FREEZE,
     TableSource,
     as_mask,
+    check_freeze,
     find_source,
     has_table,
     layers,
@@ -56,6 +62,7 @@ def extract_mdp(
     seed: int = 0,
     checks: int = CHECKS,
     max_states: int = 100_000,
+    freeze: Sequence[str] = FREEZE,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> TabularMDP:
@@ -86,6 +93,8 @@ def extract_mdp(
             model per seed, where the layout depends on it).
         checks: Number of steps to compare the table with.
         max_states: Limit for enumeration.
+        freeze: For enumeration: attributes of `env.unwrapped` that are not part of the state, as
+            what counts steps; see `enumerate_mdp`.
         callback: Told about progress of an enumeration. Without one, a progress line is
             shown if the program runs in a terminal.
         progress: Show a line also where there is no terminal, as in a notebook.
@@ -104,7 +113,7 @@ def extract_mdp(
     """
     check_choice("terminal", terminal, ("absorb", "table"))
     checks = check_int("checks", checks, low=0)
-    seed = check_int("seed", seed, low=0)
+    seed, freeze = check_int("seed", seed, low=0), check_freeze(freeze)
     if isinstance(env, str):
         made = make_env(env, **dict(env_args or {}))
         try:
@@ -117,6 +126,7 @@ def extract_mdp(
                 seed=seed,
                 checks=checks,
                 max_states=max_states,
+                freeze=freeze,
                 callback=callback,
                 progress=progress,
             )
@@ -130,6 +140,10 @@ def extract_mdp(
         raise ExtractionError(
             f"start goes with environments that have a P table; {env_name(env)} tells its own"
         )
+    if freeze != FREEZE and (source is not None or has_table(env)):
+        raise ExtractionError(
+            f"freeze goes with environments that are enumerated; {env_name(env)} has a table"
+        )
     if source is not None:
         mdp = _described(env, source, terminal, action_masks)
         mdp = mdp.with_metadata(method=mdp.metadata.get("method", "self"))
@@ -137,9 +151,9 @@ def extract_mdp(
         mdp = _from_table(env, terminal, start, seed, action_masks)
     else:
         with shown(callback, progress) as report:
-            mdp = _enumerated(env, terminal, seed, max_states, checks, action_masks, report)
+            mdp = _enumerated(env, terminal, seed, max_states, checks, action_masks, freeze, report)
         if terminal == "absorb" and checks >= CHECKS:
-            _remember(env, seed, mdp, action_masks)
+            _remember(env, seed, mdp, action_masks, freeze)
     if action_masks:
         mdp = mdp.with_metadata(action_masks=True)
     compare_with_steps(env, mdp, terminal=terminal, seed=seed, checks=checks)
@@ -149,7 +163,12 @@ def extract_mdp(
 
 
 def extract_again(
-    env: gym.Env[Any, Any], *, seed: int, max_states: int, action_masks: bool = False
+    env: gym.Env[Any, Any],
+    *,
+    seed: int,
+    max_states: int,
+    action_masks: bool = False,
+    freeze: Sequence[str] = FREEZE,
 ) -> TabularMDP:
     """`extract_mdp` by default, without enumerating what this very environment was found to be.
 
@@ -159,7 +178,7 @@ def extract_again(
     and a change to any of them shows at the first reset. (Globals of its module are not looked at.)
     Tables are not remembered: reading one is quick, and steps would follow a changed one.
     """
-    mdp = _remembered(env, seed, max_states, action_masks)
+    mdp = _remembered(env, seed, max_states, action_masks, freeze)
     if mdp is not None:
         _refuse_unfaithful(env)
         try:
@@ -169,7 +188,9 @@ def extract_again(
             is_true = False
         if is_true:
             return _named(mdp, env, terminal="absorb", reachable_only=False)
-    return extract_mdp(env, seed=seed, max_states=max_states, action_masks=action_masks)
+    return extract_mdp(
+        env, seed=seed, max_states=max_states, action_masks=action_masks, freeze=freeze
+    )
 
 
 @dataclass(frozen=True)
@@ -181,6 +202,7 @@ class _Enumeration:
         shared: Digest of what its class has.
         seed: The seed.
         action_masks: Whether it was asked for the actions of its states.
+        freeze: What was not part of its states.
         mdp: The model.
     """
 
@@ -188,6 +210,7 @@ class _Enumeration:
     shared: bytes
     seed: int
     action_masks: bool
+    freeze: frozenset[str]
     mdp: TabularMDP
 
 
@@ -195,7 +218,9 @@ class _Enumeration:
 _enumerations: dict[int, _Enumeration] = {}
 
 
-def _remember(env: gym.Env[Any, Any], seed: int, mdp: TabularMDP, action_masks: bool) -> None:
+def _remember(
+    env: gym.Env[Any, Any], seed: int, mdp: TabularMDP, action_masks: bool, freeze: Sequence[str]
+) -> None:
     inner = env.unwrapped
     address = id(inner)
 
@@ -204,12 +229,17 @@ def _remember(env: gym.Env[Any, Any], seed: int, mdp: TabularMDP, action_masks: 
 
     shared = class_digest(inner)
     if shared is not None:
-        found = _Enumeration(weakref.ref(inner, forget), shared, seed, action_masks, mdp)
-        _enumerations[address] = found
+        _enumerations[address] = _Enumeration(
+            weakref.ref(inner, forget), shared, seed, action_masks, frozenset(freeze), mdp
+        )
 
 
 def _remembered(
-    env: gym.Env[Any, Any], seed: int, max_states: int, action_masks: bool
+    env: gym.Env[Any, Any],
+    seed: int,
+    max_states: int,
+    action_masks: bool,
+    freeze: Sequence[str],
 ) -> TabularMDP | None:
     if find_source(env) is not None:  # a wrapper around what was enumerated
         return None
@@ -217,7 +247,9 @@ def _remembered(
     known = _enumerations.get(id(inner))
     if known is None or known.env() is not inner or known.seed != seed:
         return None
-    if class_digest(inner) != known.shared or known.action_masks != action_masks:
+    if class_digest(inner) != known.shared:
+        return None
+    if (known.action_masks, known.freeze) != (action_masks, frozenset(freeze)):
         return None
     mdp = known.mdp
     is_allowed = mdp.n_states - (mdp.terminal_state is not None) <= max_states
@@ -266,6 +298,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         action_masks: bool = False,
         seed: int = 0,
         max_states: int = 100_000,
+        freeze: Sequence[str] = FREEZE,
     ) -> None:
         RecordConstructorArgs.__init__(
             self,
@@ -274,6 +307,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             action_masks=action_masks,
             seed=seed,
             max_states=max_states,
+            freeze=list(check_freeze(freeze)),
         )
         gym.Wrapper.__init__(self, env)
         self.mdp = extract_mdp(
@@ -283,6 +317,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             action_masks=action_masks,
             seed=seed,
             max_states=max_states,
+            freeze=freeze,
         )
         self._state: int | None = None
         self._absorbs = terminal == "absorb"
@@ -311,7 +346,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return np.array(self.mdp.available[self._state])
 
     def _with_state(self, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
-        ident = state_reader(self.env)()
+        ident = state_reader(self.env, self.mdp)()
         is_end = terminated and self._absorbs
         state = state_met(self.mdp, self._place, ident, find_source(self.env), is_end=is_end)
         if state is None:
@@ -443,6 +478,9 @@ def _from_table(
     digits = _digits(inner, len(table))
     if digits:
         entries["digits"] = digits
+        letters = grid_letters(inner, digits)
+        if letters:
+            entries["letters"] = letters
     return named_as_in_gymnasium(mdp, inner, digits).with_metadata(**entries)
 
 
@@ -507,6 +545,7 @@ def _enumerated(
     max_states: int,
     checks: int,
     action_masks: bool,
+    freeze: Sequence[str],
     callback: ProgressCallback | None,
 ) -> TabularMDP:
     from bisim_abstract.wrappers.enumerate import enumerate_mdp
@@ -518,6 +557,7 @@ def _enumerated(
         checks=checks,
         terminal=terminal,
         action_masks=action_masks,
+        freeze=freeze,
         callback=callback,
     )
     return named_as_in_minigrid(mdp, env.unwrapped)
@@ -566,7 +606,7 @@ def compare_with_steps(
             env_name(env),
         )
         return False
-    read = state_reader(trial)
+    read = state_reader(trial, mdp)
     place = {ident: k for k, ident in enumerate(mdp.state_ids.tolist()) if ident >= 0}
     rng = np.random.default_rng(seed)
     check = _outcome_check(trial, mdp, place, terminal, is_given=is_given)

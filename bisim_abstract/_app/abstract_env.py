@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -38,6 +38,7 @@ def abstract_env(
     max_seconds: float | None = None,
     seed: int = 0,
     max_states: int = 100_000,
+    freeze: Sequence[str] = ("step_count",),
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> AbstractedEnv:
@@ -64,6 +65,8 @@ def abstract_env(
         max_seconds: Budget of time for `certify`.
         seed: Of everything random.
         max_states: Limit for the enumeration of environments without a table.
+        freeze: Attributes of such an environment that are not part of its state, as what counts
+            steps; see `enumerate_mdp`.
         callback: Told about the progress. Without one, a progress line is shown if the program
             runs in a terminal and takes a while.
         progress: Show a line also where there is no terminal, as in a notebook.
@@ -92,6 +95,7 @@ def abstract_env(
                 action_masks=action_masks,
                 seed=seed,
                 max_states=max_states,
+                freeze=freeze,
                 callback=report,
             )
             certificate = certify(
@@ -120,6 +124,7 @@ def abstract_env(
             weighting=weighting,
             seed=seed,
             max_states=max_states,
+            freeze=freeze,
             mdp=mdp,
         )
     except BaseException:

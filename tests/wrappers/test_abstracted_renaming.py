@@ -27,6 +27,7 @@ from bisim_abstract import (
 from bisim_abstract.errors import ExtractionError, NotCertifiedError
 from bisim_abstract.parts import random_mdp
 from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, extract_mdp
+from bisim_abstract.wrappers._source import FREEZE
 from bisim_abstract.wrappers.abstracted import _model_of, _own_actions
 from tests.support.abstractions import GAMMA, IS_WRAPPED, Fork, of_fork
 from tests.support.models import TAXI
@@ -227,17 +228,17 @@ def test_a_certificate_of_masked_states_asks_for_masks() -> None:
         n_states=501,
         alpha=None,
     )
-    assert _model_of(env, claimed, 0, 1_000, None) == mdp
+    assert _model_of(env, claimed, 0, 1_000, FREEZE, None) == mdp
     part = mdp.restrict(mdp.reachable())
     claimed.fingerprint, claimed.available = part.fingerprint, part.available
-    assert _model_of(env, claimed, 0, 1_000, None) == part
-    assert _model_of(TabularEnv(env, action_masks=True), claimed, 0, 1_000, None) == part
+    assert _model_of(env, claimed, 0, 1_000, FREEZE, None) == part
+    assert _model_of(TabularEnv(env, action_masks=True), claimed, 0, 1_000, FREEZE, None) == part
     claimed.fingerprint = "0" * 64
     with pytest.raises(NotCertifiedError, match="of another model"):
-        _model_of(env, claimed, 0, 1_000, None)
+        _model_of(env, claimed, 0, 1_000, FREEZE, None)
     lake = gym.make("FrozenLake-v1")
     with pytest.raises(NotCertifiedError, match="states lack actions, but FrozenLake-v1 does not"):
-        _model_of(lake, claimed, 0, 1_000, None)
+        _model_of(lake, claimed, 0, 1_000, FREEZE, None)
 
 
 # -- sb3-contrib -----------------------------------------------------------------------------------

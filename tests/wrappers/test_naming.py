@@ -88,6 +88,28 @@ def test_names_stay_with_reachable_states() -> None:
     assert np.array_equal(row[:-1] * 4 + column[:-1], ids)
 
 
+def test_states_of_minigrid() -> None:
+    pytest.importorskip("minigrid")
+    mdp = extract_mdp("MiniGrid-DoorKey-5x5-v0")
+    assert mdp.state_name(0) == (
+        "row=3, column=1, facing=left, carrying=nothing, yellow door=locked, "
+        "lying=yellow key at 2,1"
+    )
+    assert mdp.state_name(mdp.n_states - 1) == "the end"
+    carrying = {v.name: v for v in mdp.names.variables}["carrying"]
+    assert carrying.words == ("nothing", "yellow key")
+
+
+def test_a_minigrid_of_another_kind_has_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minigrid")
+
+    def fail(self: object, inner: object) -> None:
+        raise TypeError("no such agent")
+
+    monkeypatch.setattr("bisim_abstract.wrappers._naming.MiniGridStates.add", fail)
+    assert extract_mdp("MiniGrid-Empty-5x5-v0").names.variables == ()
+
+
 def test_actions_of_minigrid() -> None:
     pytest.importorskip("minigrid")
     mdp = extract_mdp("MiniGrid-Empty-5x5-v0")

@@ -1,0 +1,121 @@
+"""Environments that count their steps: what is not part of the state is named once, and known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from bisim_abstract import NotCertifiedError, TabularMDP, abstract_env, certify
+from bisim_abstract.errors import ExtractionError, InvalidArgumentError, StateLimitError
+from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, extract_mdp
+from bisim_abstract.wrappers._source import FREEZE, frozen_in
+
+FROZEN = ("steps",)
+
+
+class Door(gym.Env[Any, Any]):
+    """A key at the left end, a door at the right one, a guard who walks about, and a counter."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.MultiDiscrete([6, 2, 2])
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.key, self.guard, self.steps = 2, 0, 0, 0
+        return self._seen(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        self.guard = 1 - self.guard
+        self.place = min(max(self.place + (-1, 1)[action], 0), 5)
+        self.key = max(self.key, int(self.place == 0))
+        is_over = self.place == 5 and self.key == 1
+        return self._seen(), float(is_over), is_over, False, {}
+
+    def _seen(self) -> Any:
+        return np.array([self.place, self.key, self.guard])
+
+
+@pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
+def test_a_counter_is_no_part_of_the_abstraction(dynamics: str) -> None:
+    small = abstract_env(Door(), gamma=0.9, freeze=FROZEN, dynamics=dynamics)
+    assert small.value.kept == pytest.approx(1.0)
+    for _ in range(2):
+        small.reset(seed=0)
+        for action in (0, 0, 1, 1, 1, 1, 1):
+            _, reward, is_over, _, _ = small.step(action)
+            if is_over:
+                break
+        # Steps of the small model are those of the average member of a cluster.
+        assert dynamics == "aggregated" or (is_over and reward == 1.0)
+    agent, env = small.deploy(small.value), Door()
+    seen, _ = env.reset()
+    for _ in range(7):
+        seen, reward, is_over, _, _ = env.step(int(agent.predict(seen)[0]))
+    assert is_over
+    assert reward == 1.0
+
+
+def test_a_model_knows_what_was_frozen() -> None:
+    mdp = extract_mdp(Door(), freeze=FROZEN)
+    assert frozen_in(mdp) == FROZEN
+    certificate = certify(mdp, 0.9)
+    by_model = AbstractedEnv(Door(), certificate, mdp=mdp)
+    by_name = AbstractedEnv(Door(), certificate, freeze=FROZEN)
+    assert by_model.observation_space == by_name.observation_space
+    env = TabularEnv(Door(), freeze=FROZEN)
+    assert env.mdp == mdp
+    _, info = env.reset()
+    start = info["state"]
+    for action in (1, 0, 1, 0):  # back where it was, and later
+        info = env.step(action)[-1]
+    assert info["state"] == start
+    with pytest.raises(StateLimitError, match=r"freeze=\['steps'\]"):
+        AbstractedEnv(Door(), certificate, max_states=500)
+
+
+def test_only_what_counts_is_named() -> None:
+    """The guard changes at every step too, but returns."""
+    with pytest.raises(StateLimitError, match="'steps' changed in every step") as caught:
+        extract_mdp(Door(), max_states=200)
+    assert "guard" not in str(caught.value)
+
+
+@pytest.mark.parametrize("freeze", [("steps", "nothing"), ("nothing",)])
+def test_names_of_nothing_are_refused(freeze: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidArgumentError, match="'nothing', but Door has"):
+        extract_mdp(Door(), freeze=freeze)
+
+
+@pytest.mark.parametrize("freeze", ["steps", 3, None, [1], b"steps"])
+@pytest.mark.parametrize("env", [Door(), "FrozenLake-v1"])
+def test_anything_but_names_is_refused(env: Any, freeze: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="freeze must be a sequence of attribute names"):
+        abstract_env(env, gamma=0.9, freeze=freeze)
+
+
+def test_tables_have_nothing_to_freeze() -> None:
+    with pytest.raises(ExtractionError, match="freeze goes with environments that are enumerated"):
+        extract_mdp("FrozenLake-v1", freeze=FROZEN)
+
+
+def test_another_choice_is_another_model() -> None:
+    """What was found before, with a smaller state, is not taken for it."""
+    env = Door()
+    mdp = extract_mdp(env, freeze=FROZEN)
+    coarse = extract_mdp(env, freeze=("steps", "guard"))
+    assert coarse.n_states < mdp.n_states
+    with pytest.raises(NotCertifiedError, match="of another model"):
+        AbstractedEnv(env, certify(mdp, 0.9), freeze=("steps", "guard"))
+
+
+@pytest.mark.parametrize("frozen", [3, "steps", [1, 2], {"a": 1}, None])
+def test_what_a_file_says_was_frozen_is_not_trusted(frozen: object) -> None:
+    mdp = TabularMDP.from_dense([[[1.0]]], [[0.0]]).with_metadata(frozen=frozen)
+    assert frozen_in(mdp) == FREEZE
