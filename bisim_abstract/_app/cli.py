@@ -228,6 +228,9 @@ def _shown(text: str) -> str:
 def _imported(name: str) -> None:
     from bisim_abstract.errors import InvalidArgumentError
 
+    # Scripts do not look there, other than `python -m`; last, so that nothing is hidden by it.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         importlib.import_module(name)
     except Exception as error:  # the module's own code runs here
@@ -832,7 +835,7 @@ def _compile(options: argparse.Namespace, out: Out) -> int:
 
 def _described(certificate: Certificate) -> dict[str, Any]:
     """A certificate as JSON values."""
-    best = [vars(interval) for interval in certificate.certified_thresholds()]
+    known = certificate.thresholds_at_hand()
     judged, value = certificate.verdict.header(), certificate.value
     return {
         **judged,
@@ -843,7 +846,7 @@ def _described(certificate: Certificate) -> dict[str, Any]:
         "scope": certificate.scope,
         "relation": certificate.relation,
         "tau": certificate.tau,
-        "certified_thresholds": best,
+        "certified_thresholds": None if known is None else [vars(interval) for interval in known],
         "coverage": certificate.coverage,
         "width": certificate.width,
         "global_width": certificate.global_width,
@@ -995,16 +998,14 @@ def _config(options: argparse.Namespace) -> Config:
 
 def _goal(options: argparse.Namespace) -> dict[str, Any]:
     """Arguments of `certify` that were given."""
-    from bisim_abstract._base.checks import check_real
     from bisim_abstract._prove.options import Options
 
-    tau = options.tau
     propose = None if options.propose is None else options.propose.split(",")
     given = {
         "relation": options.relation,
         "keep": options.keep,
         "max_loss": options.max_loss,
-        "tau": tau if tau in (None, "auto") else check_real("tau", tau),
+        "tau": _threshold(options.tau),
         "n_clusters": options.clusters,
         "tol": options.tol,
         "method": options.method,
@@ -1017,6 +1018,18 @@ def _goal(options: argparse.Namespace) -> dict[str, Any]:
     goal = {name: value for name, value in given.items() if value is not None}
     Options.named(goal)  # refuses bad ones before any work
     return goal
+
+
+def _threshold(text: str | None) -> float | str | None:
+    """What `--tau` says: a number, or "auto"."""
+    from bisim_abstract.errors import InvalidArgumentError
+
+    if text in (None, "auto"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidArgumentError(f"tau must be a real number, got {text!r}") from None
 
 
 def _resources(options: argparse.Namespace) -> Resources:
@@ -1242,7 +1255,7 @@ def _parser() -> _Parser:
     )
     _add_training(command)
     _add_learn(command, default=10_000)
-    command.add_argument("--learn-seeds", type=int, default=1, help="agents of each kind (1)")
+    command.add_argument("--learn-seeds", type=int, default=3, help="agents of each kind (3)")
     _add_common(command)
 
     command = add("compile", _compile, "compile all solvers now rather than at their first use")

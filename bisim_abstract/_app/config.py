@@ -21,6 +21,7 @@ from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 FORMAT = "bisim_abstract.Run"
 VERSION = 1
 ENCODERS = ("action-max", "dbc", "mico")
+LEARN_SEEDS = 3  # agents of each kind: one alone says little
 WHEN = ("always", "needed")  # an encoder is trained
 PACKAGES = ("numpy", "scipy", "numba", "gymnasium", "faiss-cpu", "torch")
 
@@ -82,7 +83,7 @@ class Config:
     training: Training | None = None
     certify: Mapping[str, Any] = field(default_factory=dict)
     learn: int = 0
-    learn_seeds: int = 1
+    learn_seeds: int = LEARN_SEEDS
     seed: int = 0
     title: str | None = None
 

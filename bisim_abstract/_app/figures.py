@@ -527,6 +527,12 @@ def curve_lines(curves: Sequence[Curve]) -> list[CurveLine]:
     return lines
 
 
+def curves_label(curves: Sequence[Curve]) -> str:
+    """What the scores of curves are, where they are all the same."""
+    measures = {str(curve.measure) for curve in curves}
+    return measures.pop() if len(measures) == 1 else "score"
+
+
 @dataclass(frozen=True)
 class LossRow:
     """What planning on one clustering loses."""

@@ -9,6 +9,7 @@ are those of Okabe and Ito as far as they go.
 from __future__ import annotations
 
 import colorsys
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._app import figures, state_figures
+from bisim_abstract._app.graph_figures import MAX_NODES, graph_figure
 from bisim_abstract._app.palette import KEPT, LOST, LOWER, MERGE, UPPER
 from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.checks import as_generator, check_choice, check_int, check_real, require
@@ -42,6 +44,7 @@ __all__ = [
     "plot_dendrogram",
     "plot_embedding",
     "plot_frontier",
+    "plot_graph",
     "plot_losses",
     "plot_map",
     "plot_overview",
@@ -58,6 +61,7 @@ STEPS = 1_500  # positions along an axis that are told apart
 SPANS = 500  # certified intervals drawn one by one
 POINTS = 50_000  # points of a scatter plot
 CELLS = 4_000_000  # cells of an image
+PANELS = 6  # that a caption lists
 BORDERS = 40_000  # cells up to which borders between clusters are drawn
 SHADE = 0.2
 RUNS = ((slice(1, -1), slice(None, -2)), (slice(1, -1), slice(2, None)))  # begins, ends
@@ -446,8 +450,13 @@ def plot_map(
     ax.set(xticks=[], yticks=[])
     is_grey = np.bincount(labels).min() == 1
     caption = figure.caption + (" Grey: clusters of one state." if is_grey else "")
+    titles = [f"{k + 1}: {panel[-1]}" for k, panel in enumerate(figure.panels[:PANELS])]
+    if titles:
+        more = "; ..." if len(figure.panels) > PANELS else "."
+        caption += f" {'; '.join(titles)}{more}"
     ax.set_xlabel(textwrap.fill(caption, 90), fontsize="small")
-    ax.set_title(_map_title(certificate, lower, upper, tau, arm))
+    pad = 18.0 if figure.heads or figure.panels else None  # captions stand in between
+    ax.set_title(_map_title(certificate, lower, upper, tau, arm), pad=pad)
     return ax
 
 
@@ -493,6 +502,25 @@ def _draw_cells(ax: Axes, figure: state_figures.PlacesFigure, labels: IntArray) 
         spine.set_visible(False)
     if cells.size <= BORDERS:
         _draw_borders(ax, cells)
+    _write_on_cells(ax, figure, cells.shape[0])
+
+
+def _write_on_cells(ax: Axes, figure: state_figures.PlacesFigure, rows: int) -> None:
+    """Captions of panels, and what is printed in cells."""
+    small: dict[str, Any] = {"fontsize": 7, "color": DARK, "clip_on": False, "parse_math": False}
+    for column, columns, text in figure.heads:
+        across = column + (columns - 1) / 2.0
+        ax.text(across, -0.8, text, ha="center", va="bottom", **small)
+    for row, height, text in figure.sides:
+        down = row + (height - 1) / 2.0
+        ax.text(-0.8, down, text, ha="right", va="center", rotation=90, **small)
+    for k, (column, row, *_) in enumerate(figure.panels):
+        ax.text(column - 0.5, row - 0.8, f"{k + 1}", ha="left", va="bottom", **small)
+    size = float(np.clip(90.0 / rows, 3.0, 14.0))
+    for column, row, text in figure.letters:
+        ax.text(
+            column, row, text, ha="center", va="center", fontsize=size, color=DARK, parse_math=False
+        )
 
 
 def _draw_borders(ax: Axes, cells: IntArray) -> None:
@@ -629,6 +657,62 @@ def _coordinates(
     return checked_points(points, count)
 
 
+def plot_graph(certificate: Certificate, mdp: TabularMDP, *, ax: Axes | None = None) -> Axes:
+    """The model over certified clusters as a graph: where actions lead, those of the plan dark.
+
+    A circle is a cluster, with the number of its first state; clusters of one state are grey. An
+    arrow is the wider the likelier it is; what stays in a cluster has none.
+
+    Args:
+        certificate: The certificate, certified at its threshold with 60 clusters at most.
+        mdp: The model.
+        ax: Axes to draw on; those of a new figure by default.
+
+    Raises:
+        InvalidArgumentError: If nothing is certified, or more clusters are.
+    """
+    require("matplotlib", extra="plots")
+    places = state_figures.places_figure(state_map(mdp), certificate.terminal_state, most=POINTS)
+    figure = graph_figure(certificate, mdp, places)
+    if figure is None:
+        raise InvalidArgumentError(
+            f"a graph needs certified clusters, and {MAX_NODES} at most, got {certificate!r}"
+        )
+    ax = _axes(ax, size=(8.0, 6.0))
+    labels = numbered(certificate.labels)
+    colours = _colours(labels)
+    ways: dict[tuple[int, int], tuple[bool, float]] = {}
+    for arrow in figure.arrows:
+        key = (arrow.source, arrow.target)
+        is_plan, likely = ways.get(key, (False, 0.0))
+        is_plan |= figure.nodes[arrow.source].plan == arrow.action
+        ways[key] = (is_plan, max(likely, arrow.probability))
+    for (source, target), (is_plan, likely) in ways.items():
+        if source == target:
+            continue
+        one, two = figure.nodes[source], figure.nodes[target]
+        look = {
+            "arrowstyle": "-|>",
+            "connectionstyle": "arc3,rad=0.12",
+            "linewidth": 0.4 + 1.4 * math.sqrt(likely),
+            "color": DARK if is_plan else GREY,
+            "alpha": 0.9 if is_plan else 0.35,
+            "shrinkA": 9,
+            "shrinkB": 9,
+        }
+        ax.annotate("", (two.x, two.y), (one.x, one.y), arrowprops=look)
+    for node in figure.nodes:
+        colour = "white" if node.is_end else colours[labels[node.state]]
+        ax.scatter([node.x], [node.y], s=260, color=[colour], edgecolors=DARK, zorder=3)
+        text = "end" if node.is_end else f"{node.state}"
+        ax.text(node.x, node.y, text, ha="center", va="center", fontsize=7, zorder=4)
+    ax.set(xticks=[], yticks=[], xlim=(-0.08, 1.08), ylim=(1.08, -0.08))
+    clusters = figures.live_clusters(certificate, certificate.n_clusters)
+    title = f"The model of {clusters}, at τ = {figure.tau:.4g}"
+    ax.set_title(title + figures.reservation(certificate))
+    return ax
+
+
 def plot_curves(
     curves: Sequence[Curve], *, level: float | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -662,7 +746,8 @@ def plot_curves(
     heading = f"median and range of {number} seeds" if seeds[-1] > 1 else None
     ax.legend(frameon=True, framealpha=0.9, title=heading, fontsize="small", title_fontsize="small")
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x == int(x) else f"{x:g}")
-    ax.set(xlabel="environment steps", ylabel="score")
+    ax.set(xlabel="environment steps")
+    ax.set_ylabel(figures.curves_label(curves), parse_math=False)
     ax.grid(alpha=0.3)
     return ax
 

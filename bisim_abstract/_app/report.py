@@ -7,28 +7,43 @@ forbids itself every request.
 
 from __future__ import annotations
 
-import html
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._abstract.value import amount_text, share_text
-from bisim_abstract._app import figures, state_figures
+from bisim_abstract._app import cluster_figures, figures, state_figures
+from bisim_abstract._app.graph_figures import GraphFigure, graph_figure
+from bisim_abstract._app.meaning import meaning, snippet
+from bisim_abstract._app.page_parts import (
+    Cell,
+    Row,
+    asset,
+    embed,
+    escaped,
+    flat_rows,
+    is_duration,
+    number_text,
+    percent_text,
+    seconds_text,
+    section,
+    table_html,
+    tiles_html,
+    titled,
+)
 from bisim_abstract._app.palette import style_sheet
 from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.atomic import replacing
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.text import counted, plain_text
+from bisim_abstract._base.text import counted, plain_text, shortened
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._base.untrusted import plain_values
 from bisim_abstract._certificate.certificate import OF_POLICY, Certificate
@@ -53,24 +68,14 @@ MAX_INTERVALS = 2_000  # certified intervals on the page
 MAX_PAIRS = 20_000  # pairs behind each histogram
 MAX_LEAVES = 60  # more would not fit on a screen
 MAX_RECORD = 300  # rows of the record
-MAX_TEXT = 2_000  # characters of one of its values
 NEAREST = 5  # pairs of states that are explained where little is merged
 MAX_RENAMED = 12  # clusters that are shown with their actions
 MAX_COSTS = 8_000_000  # pairs of successors that are compared for that, some seconds
 MARKS = {"useful": "✓", "poor": "!", "open": "✗"}  # of verdicts
+# In this order; they are parts of one function.
+SCRIPTS = ("data.js", "axes.js", "plots.js", "map.js", "clusters.js", "graph.js", "explorer.js")
 LOSSES = ("largest loss", "mean loss", "loss at start", "value kept", "certified bound")
 NEAR = ("distance", "by action", "from reward", "from future", "successors")
-
-
-class _Cell(NamedTuple):
-    """A cell of a table: its text, how long a bar it has, and what the pointer shows there."""
-
-    text: str
-    bar: float | None = None
-    title: str = ""
-
-
-Row = tuple[str, Sequence[_Cell], bool]  # head, cells, certified
 
 
 def write_report(
@@ -187,6 +192,7 @@ class _Page:
         self.mdp, self.verification = mdp, verification
         self.verdict, self.quality = judge(certificate, verification), quality
         self.comparison, self.curves = comparison, figures.curve_lines(curves)
+        self.measure = figures.curves_label(curves)
         end = certificate.terminal_state
         self.places = state_figures.places_figure(places, end, most=MAX_DRAWN)
         self.cloud = None
@@ -201,6 +207,16 @@ class _Page:
         self.n_lower, self.n_upper = (
             int(forest.count_live(self.tau, end)) for forest in certificate.forests
         )
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether a check found that the certificate does not hold."""
+        return self.verification is not None and not self.verification.is_valid
+
+    @cached_property
+    def graph(self) -> GraphFigure | None:
+        """The model over clusters, if there is one that fits."""
+        return None if self.is_rejected else graph_figure(self.certificate, self.mdp, self.places)
 
     @cached_property
     def tree(self) -> figures.TreeFigure | None:
@@ -223,36 +239,41 @@ class _Page:
         """The whole file."""
         check, checked = self.check()
         tiles = list(self.tiles())
-        return Template(_asset("page.html")).substitute(
-            title=_text(title),
-            style=style_sheet() + _asset("report.css"),
-            script=_asset("report.js"),
+        return Template(asset("page.html")).substitute(
+            title=escaped(title),
+            style=style_sheet() + asset("report.css"),
+            script="".join(asset(name) for name in SCRIPTS),
             data=embed(self.data()),
-            about=_text(self.about(title)),
+            about=escaped(self.about(title)),
             level=self.verdict.level,
             mark=MARKS[self.verdict.level],
-            verdict=_text(self.verdict.sentence),
-            conditions=_text(self.conditions()),
+            verdict=escaped(self.verdict.sentence),
+            conditions=escaped(self.conditions()),
             check=check,
-            checked=_text(checked),
+            checked=escaped(checked),
             times=self.times() + _bonds(bonds),
-            leading=_tiles(self.leading()),
+            leading=tiles_html(self.leading()),
             columns="4" if len(tiles) <= 8 else "5",  # two rows, both nearly full
-            tiles=_tiles(tiles),
-            caption=_text(self.places.caption),
-            profile=_text(self.profile_note()),
-            frontier=_text(self.frontier_note()),
+            tiles=tiles_html(tiles),
+            caption=escaped(self.places.caption),
+            panels=self.panels(),
+            clusters=escaped(self.values_note()),
+            profile=escaped(self.profile_note()),
+            frontier=escaped(self.frontier_note()),
+            graph=self.graph_section(),
             little=self.renamed() + self.little(),
-            coverage=_text(self.coverage()),
+            coverage=escaped(self.coverage()),
             merges=self.merges(),
             comparison=self.table() + self.fit(),
             pair=self.pair(),
-            close=_text(self.close()),
-            reservations="".join(f"<p>{_text(line)}</p>" for line in self.reservations()),
+            close=escaped(self.close()),
+            meaning=self.meaning(),
+            snippet=escaped(snippet(self.certificate, self.mdp, record)),
+            reservations="".join(f"<p>{escaped(line)}</p>" for line in self.reservations()),
             remedies=self.remedies(),
             commands=_commands(commands),
             record=self.record(record),
-            version=_text(__version__),
+            version=escaped(__version__),
         )
 
     def data(self) -> Any:
@@ -260,7 +281,7 @@ class _Page:
         certificate, states, cloud = self.certificate, self.places.states, self.cloud
         rng = np.random.default_rng(0)
         forests = [state_figures.page_forest(forest, states) for forest in certificate.forests]
-        data = {
+        data: dict[str, Any] = {
             "n_live": certificate.n_live,
             "end": certificate.terminal_state,
             "scope": certificate.scope,
@@ -272,8 +293,16 @@ class _Page:
             "widths": figures.widths_figure(certificate, sample=MAX_PAIRS, rng=rng),
             "tree": self.tree,
             "curves": self.curves,
+            "measure": self.measure,
             "embedding": None,
+            "states": None,
+            "separations": None,
+            "graph": None,
         }
+        if not self.is_rejected:
+            data["states"] = cluster_figures.states_figure(certificate, self.mdp, states)
+            data["graph"] = self.graph
+            data["separations"] = cluster_figures.separations_figure(certificate, self.mdp, states)
         if cloud is not None:  # y grows downwards there
             data["embedding"] = state_figures.unit_square(cloud.x[states], -cloud.y[states])
         return figures.as_json(data)
@@ -285,9 +314,9 @@ class _Page:
         certificate = self.certificate
         parts = []
         if certificate.tau is not None:
-            parts.append(f"Threshold tau {_number(certificate.tau)}")
+            parts.append(f"Threshold tau {number_text(certificate.tau)}")
         if certificate.scope == "covered":
-            share = _percent(certificate.coverage)
+            share = percent_text(certificate.coverage)
             parts.append(f"covered pairs only, {share} of all: others may still link clusters")
         else:
             parts.append("all pairs of states")
@@ -326,13 +355,13 @@ class _Page:
             durations.append((check.seconds, "to verify"))
             compiled.append(check.compile_seconds)
         # Records come from files: what is no number of seconds is left out.
-        measured = [(float(x), what) for x, what in durations if _is_duration(x)]
-        text = ", ".join(f"{_seconds(x)} {what}" for x, what in measured)
-        spent = math.fsum(float(x) for x in compiled if _is_duration(x))
+        measured = [(float(x), what) for x, what in durations if is_duration(x)]
+        text = ", ".join(f"{seconds_text(x)} {what}" for x, what in measured)
+        spent = math.fsum(float(x) for x in compiled if is_duration(x))
         if spent >= 0.05:
             text += "; " if text else ""
-            text += f"{_seconds(spent)} went into compiling the solvers, once"
-        return f'<p class="times" id="times">{_text(text)}</p>' if text else ""
+            text += f"{seconds_text(spent)} went into compiling the solvers, once"
+        return f'<p class="times" id="times">{escaped(text)}</p>' if text else ""
 
     def about(self, title: str) -> str:
         """The model in one line."""
@@ -375,15 +404,32 @@ class _Page:
         """Further figures."""
         certificate, mdp, n = self.certificate, self.mdp, self.certificate.n_states
         if certificate.is_certified:
-            yield "compression", f"{_number(certificate.n_live / self.n_upper)}×"
+            yield "compression", f"{number_text(certificate.n_live / self.n_upper)}×"
         yield "actions", f"{mdp.n_actions:,}"
         yield "transitions", f"{mdp.nnz:,}"
         yield "pairs of states", _short(n * (n - 1) // 2)
-        yield "pairs covered", _percent(certificate.coverage)
-        yield "widest bound gap", _number(certificate.global_width)
+        yield "pairs covered", percent_text(certificate.coverage)
+        yield "widest bound gap", number_text(certificate.global_width)
         yield "discount γ", f"{certificate.gamma:g}"
         if certificate.tau is not None:
-            yield "threshold tau", _number(certificate.tau)
+            yield "threshold tau", number_text(certificate.tau)
+
+    def panels(self) -> str:
+        """What the panels of the map are, as a list by their numbers."""
+        titles = [shortened(panel[-1], state_figures.MAX_NAME) for panel in self.places.panels]
+        items = "".join(f"<li>{escaped(title)}</li>" for title in titles)
+        return f'<ol class="panels">{items}</ol>' if items else ""
+
+    def values_note(self) -> str:
+        """Where the values come from that are listed with states."""
+        certificate = self.certificate
+        if self.is_rejected or certificate.value is None or certificate.tau is None:
+            return ""
+        tau = number_text(certificate.tau)
+        return (
+            "Values of states are proven bounds, and the plan is the one that was made on the "
+            f"clusters at the certificate's threshold, tau {tau}."
+        )
 
     def profile_note(self) -> str:
         """How complete the profile is."""
@@ -408,6 +454,31 @@ class _Page:
             text += " Each point is proven; the certificate holds the proof of its own only."
         return text
 
+    def graph_section(self) -> str:
+        """The section of the model over clusters, or nothing."""
+        graph = self.graph
+        if graph is None:
+            return ""
+        text = (
+            f"The model of {self.clusters(self.certificate.n_clusters)}. A circle is a cluster, "
+            "with the number of its first state; rings are where episodes begin. Arrows are where "
+            "actions lead, on average over the states of a cluster, the likelier the wider; those "
+            "of the plan stand out."
+        )
+        if len(graph.arrows) < graph.n_arrows:
+            text += f" Of {graph.n_arrows:,} arrows the {len(graph.arrows):,} likeliest are drawn."
+        choices = [("plan", "the plan")] if any(n.plan is not None for n in graph.nodes) else []
+        choices += [("all", "all actions"), *((f"{a}", x) for a, x in enumerate(graph.actions))]
+        options = "".join(f'<option value="{v}">{escaped(words)}</option>' for v, words in choices)
+        body = (
+            '<div class="choosers"><label for="graph-action">Arrows of</label> '
+            f'<select id="graph-action">{options}</select></div>'
+            '<div class="graph"><div class="plot" id="graph" role="group" '
+            'aria-label="Clusters and where actions lead"></div>'
+            '<div id="graph-node" aria-live="polite"></div></div>'
+        )
+        return section("quotient", "The small model", text, body)
+
     def renamed(self) -> str:
         """The section of which action is which, where states are alike after renaming actions."""
         certificate = self.certificate
@@ -416,28 +487,28 @@ class _Page:
         title = "Which action is which"
         if certificate.n_states > MAX_VALUED:
             text = "In a model of this size, ask certificate.correspondence(mdp)."
-            return _section("renamed", title, text)
+            return section("renamed", title, text)
         found = certificate.correspondence(self.mdp)
         if not found.is_renamed:
             text = (
                 "Actions of the states of a cluster correspond by their own names, and are proven "
-                f"to differ by at most {_number(found.widest)}."
+                f"to differ by at most {number_text(found.widest)}."
             )
-            return _section("renamed", title, text)
+            return section("renamed", title, text)
         rows: list[Row] = []
         for cluster in np.argsort(-np.bincount(found.labels), kind="stable").tolist():
             model, members = int(found.models[cluster]), np.flatnonzero(found.labels == cluster)
             for state in members[members != model].tolist():
                 pairs = found.of(state)
                 if any(a != b for a, b in pairs.items()):
-                    most = _number(float(found.difference[members].max()))
+                    most = number_text(float(found.difference[members].max()))
                     actions = self.mdp.names.actions
                     cells = [
                         self.cell("{}", model),
-                        _Cell(found.text(state), title="" if actions is None else _numbers(pairs)),
-                        _Cell(most),
+                        Cell(found.text(state), title="" if actions is None else _numbers(pairs)),
+                        Cell(most),
                     ]
-                    rows.append((_titled(self.cell("{}", state)), cells, False))
+                    rows.append((titled(self.cell("{}", state)), cells, False))
                     break  # one state of each cluster
         text = (
             "States of a cluster are alike after renaming actions. Here is one state of each "
@@ -446,7 +517,7 @@ class _Page:
             "that state, at once and in all that follows."
         )
         head = ("state", "as state", "actions", "in its cluster at most")
-        return _section("renamed", title, text, _table("losses near", head, rows[:MAX_RENAMED]))
+        return section("renamed", title, text, table_html("losses near", head, rows[:MAX_RENAMED]))
 
     def little(self) -> str:
         """The section of the closest states that stay apart, where little is merged."""
@@ -457,7 +528,7 @@ class _Page:
         pairs = self.certificate.nearest(most, self.mdp)
         if not pairs:
             text = "Too many successors to compare them here: ask certificate.nearest(5, mdp)."
-            return "" if most else _section("little", "Why little is merged", text)
+            return "" if most else section("little", "Why little is merged", text)
         clusters = self.clusters(self.certificate.n_clusters)
         text = (
             f"{clusters} of {counted(self.certificate.n_live, 'state')}: most states stay apart. "
@@ -465,35 +536,39 @@ class _Page:
             "which action, and how much of that is a difference of rewards at once and how much "
             "comes from the states that follow, with the pairs of successors that matter most."
         )
-        table = _table("losses near", ("states", *NEAR), [self.near_row(pair) for pair in pairs])
-        return _section("little", "Why little is merged", text, table)
+        table = table_html(
+            "losses near", ("states", *NEAR), [self.near_row(pair) for pair in pairs]
+        )
+        return section("little", "Why little is merged", text, table)
 
     def near_row(self, pair: NearPair) -> Row:
         """One row of that section."""
-        low, high = _number(pair.lower), _number(pair.upper)
+        low, high = number_text(pair.lower), number_text(pair.upper)
         total = pair.reward + pair.future
         shares = (f"{v / total:.0%}" if total > 0.0 else "–" for v in (pair.reward, pair.future))
         met = [(s, t, f"{share:.0%}") for s, t, share in pair.successors if share >= 0.005]
         pattern = "; ".join(f"{{}} and {{}} ({share})" for _, _, share in met)
         successors = self.cell(pattern or "–", *(state for s, t, _ in met for state in (s, t)))
         distance = low if low == high else f"{low} to {high}"
-        cells = [_Cell(text) for text in (distance, pair.action_text(), *shares)]
-        head = _titled(self.cell("{} and {}", pair.first, pair.second))
+        cells = [Cell(text) for text in (distance, pair.action_text(), *shares)]
+        head = titled(self.cell("{} and {}", pair.first, pair.second))
         return head, [*cells, successors], False
 
-    def cell(self, pattern: str, *states: int) -> _Cell:
+    def cell(self, pattern: str, *states: int) -> Cell:
         """A cell that tells of states, by short names; the pointer shows the whole ones."""
         short, whole = (
             pattern.format(*(self.state(state, most=most) for state in states))
             for most in (figures.SHORT, None)
         )
-        return _Cell(short, title="" if whole == short else whole)
+        return Cell(short, title="" if whole == short else whole)
 
     def state(self, state: int, *, most: int | None = None) -> str:
         """A state for people: its number, with its id where that is another one, and its name."""
         if state == self.mdp.terminal_state:
             return "the end"
-        return self.mdp.state_text(state, most=most, with_id=True)
+        # Ids of enumerated states are digests, which say nothing to people.
+        is_short = abs(int(self.mdp.state_ids[state])) <= state_figures.WHOLE
+        return self.mdp.state_text(state, most=most, with_id=is_short)
 
     def coverage(self) -> str:
         """What the histogram is over."""
@@ -501,7 +576,7 @@ class _Page:
         total = certificate.n_states * (certificate.n_states - 1) // 2
         text = (
             f"Covered, with bounds of their own: {certificate.n_covered:,} of "
-            f"{counted(total, 'pair')} ({_percent(certificate.coverage)})."
+            f"{counted(total, 'pair')} ({percent_text(certificate.coverage)})."
         )
         if certificate.n_covered < total:
             text += " All others are bounded through blocks of states, value features and rewards."
@@ -515,13 +590,22 @@ class _Page:
             return f'<p class="empty">{text}</p>'
         text = (
             f"Leaves are the {self.clusters(tree.interval.n_clusters)} certified at tau "
-            f"{_number(tree.interval.low)}. Lines are certified clusters; a band spans the "
+            f"{number_text(tree.interval.low)}. Lines are certified clusters; a band spans the "
             "thresholds between which the lines that reach it are proven to merge."
         )
+        merging = [node for node in tree.nodes if node.children]
+        if len(merging) == 1 and len(merging[0].children) == len(tree.leaves):
+            low, high = number_text(merging[0].start), number_text(merging[0].begin)
+            text += (
+                f" Here all of them merge in one band, between tau {low} and {high}: nothing is "
+                "certified in between, so that in what order they merge is not known."
+            )
+        elif not merging:
+            text += " None of them is proven to merge with another."
         if tree.finer:
             text += f" {counted(len(tree.finer), 'finer certified range')} left out, for space."
         return (
-            f'<p class="note">{_text(text)}</p>'
+            f'<p class="note">{escaped(text)}</p>'
             '<div class="plot" id="tree" role="img" '
             f'aria-label="Tree of certified merges, {len(tree.leaves)} leaves"></div>'
         )
@@ -535,18 +619,20 @@ class _Page:
         rows: list[Row] = []
         for row in figures.loss_rows(self.comparison):
             mark = '<span class="chip">certified</span>' if row.is_certified else ""
-            name = "" if row.is_certified and row.name == "certified" else _text(row.name)
-            bars = [_Cell(_number(v), bar) for v, bar in zip(row.losses, row.shares, strict=True)]
+            name = "" if row.is_certified and row.name == "certified" else escaped(row.name)
+            bars = [
+                Cell(number_text(v), bar) for v, bar in zip(row.losses, row.shares, strict=True)
+            ]
             bound = "–" if row.bound is None else amount_text(row.bound)
-            cells = [_Cell(f"{row.n_clusters:,}"), *bars, _Cell(_kept(row.kept)), _Cell(bound)]
+            cells = [Cell(f"{row.n_clusters:,}"), *bars, Cell(_kept(row.kept)), Cell(bound)]
             rows.append((f"{name} {mark}", cells, row.is_certified))
         text = (
             "A policy is planned on the clusters, carried back to the states, and compared with "
             "the optimum there. Losses are at most as given, the value kept at least. The last "
             "column is what the certificate itself proves."
         )
-        table = _table("losses", head, rows)
-        return _section("comparison", "What planning on clusters loses", text, table)
+        table = table_html("losses", head, rows)
+        return section("comparison", "What planning on clusters loses", text, table)
 
     def fit(self) -> str:
         """The section of how well the embedding imitates distances, or nothing."""
@@ -566,33 +652,42 @@ class _Page:
         rows: list[Row] = []
         for title, found, mark in fits:
             cells = [
-                _Cell(f"{found.rank_correlation:.2f}"),
-                _Cell(_number(found.mean_error)),
-                _Cell(_number(found.distortion)),
-                _Cell(_percent(found.outside)),
+                Cell(f"{found.rank_correlation:.2f}"),
+                Cell(number_text(found.mean_error)),
+                Cell(number_text(found.distortion)),
+                Cell(percent_text(found.outside)),
             ]
-            rows.append((f"{_text(title)} {mark}", cells, False))
+            rows.append((f"{escaped(title)} {mark}", cells, False))
         text = (
             f"The embedding's own distances of {counted(quality.n_pairs, 'pair')} beside proven "
             "bounds on the distance named. Encoders are trained for different ones, and a good fit "
             "to one says little of another. Nothing that is proven depends on the embedding."
         )
         head = ("distance", "rank correlation", "mean error", "largest error", "proven wrong")
-        return _section("fit", "What the embedding imitates", text, _table("losses", head, rows))
+        return section("fit", "What the embedding imitates", text, table_html("losses", head, rows))
 
     def pair(self) -> str:
         """Learning curves and the embedding, side by side if there are both."""
         parts = []
         if self.curves:
-            text = "Median over seeds; the band is their range."
-            parts.append(_section("learning", "Learning", text, _CURVES))
+            seeds = max(line.seeds for line in self.curves)
+            text = f"Across: steps in the environment. Up: {self.measure}. "
+            text += "One agent each." if seeds == 1 else "Median over seeds; bands are their range."
+            if all(np.nanmax(line.high, initial=0.0) < 0.005 for line in self.curves):
+                text += " None of these agents got above 0 in so many steps."
+            parts.append(section("learning", "Learning", text, _CURVES))
         if self.cloud is not None:
             text = (
                 f"Across: {self.cloud.axes[0]}; up: {self.cloud.axes[1]}; in the colours of the "
                 "map. An embedding proposes; it proves nothing."
             )
-            parts.append(_section("cloud", "Embedding", text, _EMBEDDING))
+            parts.append(section("cloud", "Embedding", text, _EMBEDDING))
         return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+
+    def meaning(self) -> str:
+        """What the environment's states, plan and values have to do with all this."""
+        lines = meaning(self.certificate, self.mdp, is_rejected=self.is_rejected)
+        return "".join(f"<p>{escaped(line)}</p>" for line in lines)
 
     def close(self) -> str:
         """What it means that two states are close."""
@@ -632,8 +727,8 @@ class _Page:
         elif certificate.apart is not None:
             yield (
                 "Not all states have the same actions. Those with different ones are as far apart "
-                f"as can be, {_number(certificate.apart)}; after renaming actions they need not be "
-                "(relation lax)."
+                f"as can be, {number_text(certificate.apart)}; after renaming actions they need "
+                "not be (relation lax)."
             )
         if certificate.terminal_state is not None:
             yield "The end of episodes is no cluster and is not counted as one."
@@ -672,8 +767,8 @@ class _Page:
             "Accept it: a model whose states all differ has no smaller one to be found.",
         ]
         stop = f" This run ended because: {certificate.stop}." if certificate.stop else ""
-        items = "".join(f"<li>{_text(line)}</li>" for line in lines)
-        return f"<h3>What to try</h3><p>{_text(stop.strip())}</p><ul>{items}</ul>"
+        items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
+        return f"<h3>What to try</h3><p>{escaped(stop.strip())}</p><ul>{items}</ul>"
 
     def record(self, record: Mapping[str, Any] | None) -> str:
         """Everything known about how this came about, as rows of a table."""
@@ -692,10 +787,10 @@ class _Page:
         if self.verification is not None:
             names = ("verdict", "mode", "widening")
             entries["verification"] = {k: getattr(self.verification, k) for k in names}
-        rows = list(_flat(entries))
+        rows = list(flat_rows(entries))
         left = len(rows) - MAX_RECORD
         body = "".join(
-            f'<tr><th scope="row">{_text(name)}</th><td>{_text(value)}</td></tr>'
+            f'<tr><th scope="row">{escaped(name)}</th><td>{escaped(value)}</td></tr>'
             for name, value in rows[:MAX_RECORD]
         )
         if left > 0:
@@ -758,18 +853,6 @@ def _by_bounds(certificate: Certificate) -> Certificate:
     return certificate if is_same else certificate.at(tau)
 
 
-def embed(data: Any) -> str:
-    """JSON that can stand inside a script element whatever its strings say."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for mark in "<>&\u2028\u2029":
-        text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return text
-
-
-def _asset(name: str) -> str:
-    return files("bisim_abstract._app").joinpath("page", name).read_text(encoding="utf-8")
-
-
 def _title(title: str | None, mdp: TabularMDP) -> str:
     if title is not None:
         return str(title)
@@ -780,50 +863,9 @@ def _title(title: str | None, mdp: TabularMDP) -> str:
     return f"A model of {counted(mdp.n_states, 'state')}"
 
 
-def _text(value: str) -> str:
-    return html.escape(value, quote=True)
-
-
-def _section(name: str, title: str, note: str, body: str = "") -> str:
-    return (
-        f'\n<section class="card" id="{name}"><h2>{title}</h2>'
-        f'<p class="note">{_text(note)}</p>{body}</section>\n'
-    )
-
-
-def _table(kind: str, head: Sequence[str], rows: Iterable[Row]) -> str:
-    """A table that a phone shows as lists; the first cell of a row is HTML already."""
-    body = []
-    for name, cells, is_certified in rows:
-        line = f'<th scope="row">{name}</th>'
-        for column, cell in zip(head[1:], cells, strict=True):
-            style = "" if cell.bar is None else f' class="bar" style="--share:{cell.bar:.4f}"'
-            line += f'<td data-head="{_text(column)}"{style}>{_titled(cell)}</td>'
-        mark = ' class="certified"' if is_certified else ""
-        body.append(f"<tr{mark}>{line}</tr>")
-    top = "".join(f'<th scope="col">{_text(column)}</th>' for column in head)
-    return (
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def _titled(cell: _Cell) -> str:
-    """The text of a cell, as HTML."""
-    text = _text(cell.text)
-    return f'<span title="{_text(cell.title)}">{text}</span>' if cell.title else text
-
-
 def _numbers(pairs: Mapping[int, int]) -> str:
     """Which action is which, by their numbers."""
     return ", ".join(f"{a} as {b}" for a, b in pairs.items())
-
-
-def _tiles(tiles: Iterable[tuple[str, str]]) -> str:
-    return "".join(
-        f'<div class="tile"><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>'
-        for name, value in tiles
-    )
 
 
 def _bonds(bonds: Mapping[str, str]) -> str:
@@ -831,52 +873,17 @@ def _bonds(bonds: Mapping[str, str]) -> str:
     if not bonds:
         return ""
     text = ", ".join(f"{name} {digest[:12]}…" for name, digest in bonds.items())
-    return f'<p class="times" id="bonds">Computed from {_text(text)} (SHA-256)</p>'
+    return f'<p class="times" id="bonds">Computed from {escaped(text)} (SHA-256)</p>'
 
 
 def _commands(commands: Sequence[str]) -> str:
     if not commands:
         return ""
     return (
-        '<div class="commands"><button type="button" id="copy">Copy</button>'
-        f'<pre id="commands">{_text(chr(10).join(commands))}</pre></div>'
+        '<div class="commands"><button type="button" class="copy" id="copy" data-copies="commands">'
+        "Copy</button>"
+        f'<pre id="commands">{escaped(chr(10).join(commands))}</pre></div>'
     )
-
-
-def _is_duration(value: Any) -> TypeGuard[float]:
-    """Whether it is a number of seconds that was measured."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0.0 < value < math.inf
-
-
-def _seconds(value: float) -> str:
-    """A duration, to a tenth of a second where that says something."""
-    return f"{value:,.1f} s" if value >= 0.05 else "under 0.1 s"
-
-
-def _number(value: float) -> str:
-    """Three or four digits that people read, and never more."""
-    if math.isnan(value):
-        return "not known"
-    if math.isinf(value):
-        return "unbounded"
-    if 0.0 < abs(value) < 1e-300:
-        return "almost 0"
-    if value != 0.0 and not 1e-3 <= abs(value) < 1e7:
-        mantissa, _, exponent = f"{value:.2e}".partition("e")
-        return f"{mantissa}e{int(exponent)}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _percent(share: float) -> str:
-    """A percentage, rounded down; it says 0% or 100% only where it is so."""
-    if math.isnan(share):
-        return "not known"
-    if share in (0.0, 1.0):
-        return f"{share:.0%}"
-    if 0.0 < share < 0.001:
-        return "under 0.1%"
-    return f"{math.floor(share * 1000.0 + 1e-9) / 1000.0:.1%}"
 
 
 def _kept(share: float) -> str:
@@ -897,16 +904,3 @@ def _short(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g} {word}" if count < 1000 * size else f"{count:.2e}"
     return f"{count:,}"
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as rows of a name and a text."""
-    if isinstance(value, Mapping) and len(value):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
-        return
-    if isinstance(value, list | tuple):
-        text = ", ".join(str(entry) for entry in value) or "none"
-    else:
-        text = "none" if value is None or isinstance(value, Mapping) else str(value)
-    yield name, text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"

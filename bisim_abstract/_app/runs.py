@@ -21,7 +21,7 @@ import numpy as np
 
 from bisim_abstract._abstract.aggregate import ValueLoss, lift_policy
 from bisim_abstract._abstract.value import amount_text, share_text
-from bisim_abstract._app.config import Config, Training, stored_config, versions
+from bisim_abstract._app.config import LEARN_SEEDS, Config, Training, stored_config, versions
 from bisim_abstract._app.manifest import (
     CERTIFICATE,
     COMPARISON,
@@ -67,6 +67,7 @@ LEVELS = ("open", "poor", "useful")  # of verdicts, rising
 # what model and settings they are, which is looked at when one is taken up.
 CHECKPOINT, FIRST_CHECKPOINT = "checkpoint.npz", "first-checkpoint.npz"
 POINTS = 20  # of a learning curve
+MEASURE = "start value, random actions 0 and the best 1"  # of its scores
 MOST_FITTED = 1_000  # states up to which encoders are held against what they are trained for
 RAW_LIMIT = 20_000_000  # entries of an agent's table over raw states
 
@@ -226,7 +227,12 @@ def states_text(encoder: Encoder) -> str:
 
 
 def learning_curves(
-    source: Source, mdp: TabularMDP, certificate: Certificate, *, steps: int, seeds: int = 1
+    source: Source,
+    mdp: TabularMDP,
+    certificate: Certificate,
+    *,
+    steps: int,
+    seeds: int = LEARN_SEEDS,
 ) -> list[Curve]:
     """Q-learning on the certified abstraction, and the same agent on raw states.
 
@@ -262,6 +268,7 @@ def learning_curves(
         )
 
     curves = []
+    asked: dict[str, Any] = {"seeds": seeds, "measure": MEASURE}
     common: dict[str, Any] = {"seed": source.seed, "max_states": source.max_states}
     for dynamics, name in (("aggregated", "aggregated steps"), ("ground", "real steps")):
         env = AbstractedEnv(source.env(mdp), certificate, dynamics=dynamics, **common)
@@ -272,7 +279,7 @@ def learning_curves(
 
         has_end = mdp.terminal_state is not None
         label = f"{clusters_text(small.n_clusters, has_end=has_end)}, {name}"
-        curves.append(learning_curve(label, agent(env), lifted, points, seeds=seeds))
+        curves.append(learning_curve(label, agent(env), lifted, points, **asked))
         env.close()
     if mdp.n_states * mdp.n_actions <= RAW_LIMIT:
         raw = TabularEnv(
@@ -283,7 +290,7 @@ def learning_curves(
             **common,
         )
         label = counted(certificate.n_live, "raw state")
-        curves.append(learning_curve(label, agent(raw, mdp.n_states), score, points, seeds=seeds))
+        curves.append(learning_curve(label, agent(raw, mdp.n_states), score, points, **asked))
         raw.close()
     return curves
 
@@ -860,7 +867,7 @@ def _curve(row: dict[str, Any]) -> Curve:
     if scores.ndim != 2 or 0 in scores.shape or scores.shape[1] != len(steps):
         points = counted(len(steps), "point")
         raise ValueError(f"scores of shape {scores.shape} do not belong to {points}")
-    return Curve(str(row["name"]), steps, scores)
+    return Curve(str(row["name"]), steps, scores, str(row.get("measure", "score")))
 
 
 def _curve_detail(curves: list[Curve]) -> str:

@@ -7,6 +7,7 @@ captions tell what is left out.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from bisim_abstract._model.names import Names
 from bisim_abstract.errors import InvalidArgumentError
 
 MAX_AREA = 4_000_000  # cells of a grid, the empty ones among them
+WHOLE = 2**53  # up to here browsers know all whole numbers
 MAX_NAME = 120  # characters of a state's name under the pointer
 
 
@@ -33,6 +35,11 @@ class PlacesFigure:
     is_grid: bool  # whether these are cells, whole numbers from 0 on, and not points
     stride: int  # cells along each side that share one drawn state
     caption: str  # what one sees, and what one does not
+    # Of a grid of which all cells are drawn:
+    heads: Sequence[tuple[int, int, str]] = ()  # column, columns, caption above them
+    sides: Sequence[tuple[int, int, str]] = ()  # row, rows, caption beside them
+    panels: Sequence[tuple[int, int, int, int, str]] = ()  # column, row, columns, rows, title
+    letters: Sequence[tuple[int, int, str]] = ()  # column, row, what is printed there
 
     @property
     def has_place(self) -> BoolArray:
@@ -47,7 +54,9 @@ def places_figure(places: StateMap, end: int | None, *, most: int) -> PlacesFigu
     if places.is_grid:
         x, y = x // stride, y // stride
     caption = _caption(places, states.size, stride, end)
-    return PlacesFigure(states, x, y, places.is_grid, stride, caption)
+    whole = (places.heads, places.sides, places.panels, places.letters)
+    drawn = whole if places.is_grid and stride == 1 else ((), (), (), ())
+    return PlacesFigure(states, x, y, places.is_grid, stride, caption, *drawn)
 
 
 def _choose_states(places: StateMap, most: int) -> tuple[IntArray, int]:
@@ -148,10 +157,19 @@ def page_places(figure: PlacesFigure, state_ids: IntArray, names: Names) -> dict
         cells = unit_square(figure.x, figure.y)
     return cells | {
         "is_grid": figure.is_grid,
+        "heads": figure.heads,
+        "sides": figure.sides,
+        "panels": [[*frame, shortened(title, MAX_NAME)] for *frame, title in figure.panels],
+        "letters": figure.letters,
         "states": None if figure.states.size == state_ids.size else figure.states,
-        "ids": None if np.array_equal(ids, figure.states) else ids,
+        "ids": None if np.array_equal(ids, figure.states) else [_exact(v) for v in ids.tolist()],
         "names": called,
     }
+
+
+def _exact(number: int) -> int | str:
+    """A whole number that a browser reads as it is: a large one as text."""
+    return number if abs(number) <= WHOLE else str(number)
 
 
 def unit_square(x: FloatArray, y: FloatArray) -> dict[str, Any]:

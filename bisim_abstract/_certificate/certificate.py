@@ -364,6 +364,12 @@ class Certificate:
         """All thresholds at which both arms agree, as half-open intervals."""
         return certified_intervals(*self.forests, self.terminal_state)
 
+    def thresholds_at_hand(self) -> list[CertifiedInterval] | None:
+        """The same, or None where the run had no time to derive them: that may take long."""
+        if self.is_cut_short and "forests" not in self.__dict__:
+            return None
+        return self.certified_thresholds()
+
     def profile(self) -> Profile:
         """Numbers of clusters of both arms at every threshold, and where they agree."""
         return make_profile(*self.forests, self.terminal_state)
@@ -454,9 +460,10 @@ class Certificate:
         if self.tau is not None:
             lines.append(f"  tau       {self.tau:g} at gamma = {self.gamma:g}")
         else:
+            known = self.thresholds_at_hand()
             found = "certified_thresholds() derives what is certified"
-            if "forests" in self.__dict__ or not self.is_cut_short:  # else it may take long
-                found = there_are(len(self.certified_thresholds()), "certified interval")
+            if known is not None:
+                found = there_are(len(known), "certified interval")
             lines.append(f"  tau       none at gamma = {self.gamma:g}; {found}")
         lines.append(
             f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} looked at "
@@ -695,6 +702,11 @@ class Certificate:
     def plot_frontier(self, mdp: TabularMDP | None = None, *, ax: Axes | None = None) -> Axes:
         """Draw clusters against proven value, the chosen ones as a star."""
         axes: Axes = maker("plots").plot_frontier(self, mdp=mdp, ax=ax)
+        return axes
+
+    def plot_graph(self, mdp: TabularMDP | None = None, *, ax: Axes | None = None) -> Axes:
+        """Draw the model over certified clusters as a graph with its actions."""
+        axes: Axes = maker("plots").plot_graph(self, self._model(mdp), ax=ax)
         return axes
 
     def plot_profile(self, *, ax: Axes | None = None) -> Axes:

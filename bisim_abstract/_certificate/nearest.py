@@ -118,7 +118,7 @@ def nearest_pairs(certificate: Certificate, mdp: TabularMDP, k: int) -> list[Nea
     is_open = labels[forest.first] != labels[forest.second]
     links = np.flatnonzero(is_open)[:k]
     return [
-        _explained(certificate, mdp, int(forest.first[link]), int(forest.second[link]))
+        explain_pair(certificate, mdp, int(forest.first[link]), int(forest.second[link]))
         for link in links
     ]
 
@@ -174,7 +174,8 @@ def _difference(
     return _Difference(reward, future, x, y, parts)
 
 
-def _explained(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> NearPair:
+def explain_pair(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> NearPair:
+    """What keeps two live states apart."""
     s, t = min(s, t), max(s, t)
     lower, upper = (float(bound) for bound in certificate.bounds(s, t))
     one, two = (np.flatnonzero(mdp.available[x]).tolist() for x in (s, t))

@@ -35,11 +35,13 @@ class Curve:
         name: For legends.
         steps: Environment steps at which it was looked at, rising.
         scores: (seeds, points) scores there.
+        measure: What a score is, for axes.
     """
 
     name: str
     steps: tuple[int, ...]
     scores: FloatArray
+    measure: str = "score"
 
     def at(self, steps: int) -> FloatArray:
         """(seeds) the scores at so many steps, one of `steps`."""
@@ -175,6 +177,7 @@ def learning_curve(
     steps: Sequence[int],
     *,
     seeds: int = 1,
+    measure: str = "score",
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> Curve:
@@ -186,6 +189,7 @@ def learning_curve(
         score: Of a policy, as `score_above_random` gives.
         steps: Where to look, rising.
         seeds: Number of agents; their seeds are 0, 1, ...
+        measure: What a score is, for axes.
         callback: Called after every point of every agent.
         progress: Show a line of progress, on a terminal, in a notebook or in a log.
     """
@@ -209,7 +213,7 @@ def learning_curve(
                     done = seed * steps[-1] + point
                     told = f"{name}, seed {seed}, score {scores[seed, k]:.3g}"
                     report(Progress("learning", done, total, told))
-    return Curve(name, tuple(steps), scores)
+    return Curve(name, tuple(steps), scores, measure)
 
 
 def score_above_random(

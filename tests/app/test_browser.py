@@ -549,6 +549,8 @@ def test_text_is_readable(
             " let back = e; let paint = 'rgba(0, 0, 0, 0)';"
             " while (back && paint === 'rgba(0, 0, 0, 0)') {"
             "  paint = getComputedStyle(back).backgroundColor; back = back.parentElement; }"
+            " const circle = e.closest('.node')?.querySelector('circle:not(.begin)');"
+            " if (circle) paint = getComputedStyle(circle).fill;"
             " const svg = e.namespaceURI.endsWith('svg');"
             " const style = getComputedStyle(e);"
             " rows.push([svg ? style.fill : style.color, paint, e.textContent.slice(0, 40)]);"
@@ -682,3 +684,144 @@ def test_names_of_states_under_the_pointer(
     page.open(folder / "report.html", width=320)
     page.run("document.querySelector('details').open = true")
     assert page.run("return document.documentElement.scrollWidth") <= 320
+
+
+CHOOSE = (
+    "const map = document.getElementById('map'), box = map.getBoundingClientRect();"
+    "const [x, y, shift] = arguments;"
+    "map.dispatchEvent(new MouseEvent('click', {bubbles: true, shiftKey: shift,"
+    " clientX: box.left + box.width * x, clientY: box.top + box.height * y}));"
+)
+ROWS = (
+    "return [...document.querySelectorAll('#cluster-states tbody tr')]"
+    ".map((row) => [...row.cells].map((cell) => cell.textContent));"
+)
+
+
+def test_a_click_lists_the_states_of_a_cluster(page: Page, rooms: Report, tmp_path: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    path, mdp, certificate = rooms
+    page.open(path)
+    assert not page.driver.find_element(By.ID, "cluster-list").is_displayed()
+    page.run(CHOOSE, 7.5 / 50, 3.5 / 50, False)
+    page.settle()
+    state = 3 * 50 + 7
+    members = np.flatnonzero(certificate.labels == certificate.labels[state])
+    rows = page.run(ROWS)
+    assert [int(row[0]) for row in rows] == members.tolist()
+    assert "100 states like 0 (row=0, column=0)" in page.text("cluster-title")
+    assert rows[-1][1] == mdp.state_name(int(members[-1]))
+    value = certificate.value
+    if value is not None:
+        assert float(rows[0][2]) <= value.optimal_lower[members[0]]
+    search = page.driver.find_element(By.ID, "cluster-search")
+    search.send_keys("row=3 column=7")
+    assert [int(row[0]) for row in page.run(ROWS)] == [state]
+    assert page.text("cluster-count") == "1 of 100 states found."
+    search.clear()
+    # From tau on, another threshold has other members; the list follows.
+    page.set_tau(0.0)
+    time.sleep(0.3)
+    assert [int(row[0]) for row in page.run(ROWS)] == [state]
+    assert page.complaints() == []
+
+
+def test_two_clusters_tell_what_keeps_them_apart(page: Page, lake: Report, rooms: Report) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    path, _, certificate = rooms
+    page.open(path)
+    page.run(CHOOSE, 5.5 / 50, 5.5 / 50, False)
+    page.run(CHOOSE, 15.5 / 50, 5.5 / 50, True)
+    text = page.text("separation")
+    assert "proven to be in different clusters" in text
+    assert "apart. They differ most under" in text
+    for arm, forest in zip(("Below tau", "from tau"), certificate.forests, strict=True):
+        labels = [(t, forest.labels(t)) for t in np.unique(forest.weights).tolist()]
+        first = min(t for t, of in labels if of[0] == of[10])
+        assert float(text.partition(arm)[2].split()[0]) == pytest.approx(first, rel=1e-3)
+    page.run(CHOOSE, 4.5 / 50, 4.5 / 50, True)
+    assert page.text("separation") == "Both are in the same cluster."
+    # The same by lists, without a pointer.
+    path, _, _ = lake
+    page.open(path)
+    one = Select(page.driver.find_element(By.ID, "cluster-one"))
+    two = page.driver.find_element(By.ID, "cluster-two")
+    assert not two.is_enabled()
+    one.select_by_index(1)
+    Select(two).select_by_index(2)
+    assert "from tau" in page.text("separation")
+    assert page.complaints() == []
+
+
+def test_the_map_by_keys(page: Page, rooms: Report) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    path, _, _ = rooms
+    page.open(path)
+    canvas = page.driver.find_element(By.ID, "map")
+    canvas.send_keys(Keys.ARROW_RIGHT)
+    assert page.text("map-cursor").startswith("state 0,")
+    canvas.send_keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    assert page.text("map-cursor").startswith("state 51,")
+    canvas.send_keys(Keys.ENTER)
+    assert "100 states like 0" in page.text("cluster-title")
+    canvas.send_keys(*[Keys.ARROW_RIGHT] * 10)
+    canvas.send_keys(Keys.SHIFT + Keys.ENTER)
+    assert "apart" in page.text("separation")
+    assert page.complaints() == []
+
+
+def test_the_list_as_a_file(page: Page, tmp_path: Path) -> None:
+    import csv
+
+    mdp = RoomsGridEnv(side=4, room_size=2).to_mdp()
+    names = ["=1+1", "+x", "-2", "@y", 'a "b", c', "'z", *(f"s{k}" for k in range(10))]
+    mdp = mdp.with_names(states=names)
+    page.driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+    page.open(write_report(tmp_path / "report.html", mdp, certify(mdp, 0.9, n_clusters=1)))
+    page.run(CHOOSE, 0.5, 0.5, False)
+    page.run("document.getElementById('cluster-csv').click()")
+    target = tmp_path / "cluster-of-0.csv"
+    for _ in range(100):
+        if target.exists():
+            break
+        time.sleep(0.05)
+    with target.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["state"]) for row in rows] == list(range(16))
+    assert [row["name"] for row in rows[:6]] == [
+        "'=1+1", "'+x", "-2", "'@y", 'a "b", c', "''z",
+    ]  # fmt: skip
+    assert page.complaints() == []
+
+
+def test_the_small_model_is_a_graph(page: Page, lake: Report, rooms: Report) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import Select
+
+    path, _, certificate = rooms
+    page.open(path)
+    nodes = page.driver.find_elements(By.CSS_SELECTOR, "#graph .node")
+    assert len(nodes) == 25
+    all_arrows = "return document.querySelectorAll('#graph .arrow').length"
+    few = page.run(all_arrows)
+    Select(page.driver.find_element(By.ID, "graph-action")).select_by_value("all")
+    assert page.run(all_arrows) >= few
+    # A circle tells what its actions do, and Enter looks into the cluster.
+    page.set_tau(0.0)
+    page.run("document.querySelectorAll('#graph .node')[1].focus()")
+    told = page.text("graph-node")
+    assert told.startswith("100 states like 10 (row=0, column=10)")
+    assert all(f"{name}" in told for name in ("up", "right", "down", "left"))
+    assert "back to itself" in told
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert page.tau() == certificate.tau
+    assert "100 states like 10" in page.text("cluster-title")
+    assert page.complaints() == []

@@ -144,4 +144,4 @@ def test_only_drawn_states_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Names, "state", watched)
     _, data = written(mdp, tmp_path)
     assert len(data["map"]["names"]) == len(data["map"]["states"]) == 7
-    assert len(asked) < 100
+    assert len(set(asked)) < 100

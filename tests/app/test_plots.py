@@ -49,7 +49,7 @@ from bisim_abstract._app.plots import (
 )
 from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
 from bisim_abstract.errors import MissingDependency
-from bisim_abstract.parts import sparse_mdp
+from bisim_abstract.parts import random_mdp, sparse_mdp
 from bisim_abstract.wrappers import extract_mdp
 
 
@@ -814,3 +814,16 @@ def test_errors_name_the_argument(call: Callable[[], object], message: str) -> N
     with pytest.raises(InvalidArgumentError, match=message):
         call()
     assert plt.get_fignums() == []  # no empty figure is left behind
+
+
+def test_the_small_model_is_a_graph() -> None:
+    mdp = extract_mdp("FrozenLake-v1")
+    certificate = certify(mdp, 0.9)
+    ax = certificate.plot_graph(mdp)
+    texts = {text.get_text() for text in ax.texts}
+    assert {"0", "end"} <= texts
+    assert f"{certificate.n_clusters} clusters and the end" in ax.get_title()
+    many = random_mdp(80, seed=0)
+    with pytest.raises(InvalidArgumentError, match="60 at most"):
+        certify(many, 0.9, tau=0.0).plot_graph(many)
+    plt.close("all")

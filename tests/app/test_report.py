@@ -40,8 +40,9 @@ from bisim_abstract import (
 )
 from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._app import figures
+from bisim_abstract._app.page_parts import embed, number_text, percent_text
 from bisim_abstract._app.palette import LOWER, UPPER
-from bisim_abstract._app.report import _inside, _kept, _number, _percent, _short, embed
+from bisim_abstract._app.report import _inside, _kept, _short
 from bisim_abstract._app.state_figures import places_figure, restrict
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
@@ -278,10 +279,10 @@ def test_every_control_has_a_name(rooms: tuple[TabularMDP, Certificate], tmp_pat
     page = Reader(write_report(tmp_path / "r.html", mdp, certificate).read_text(encoding="utf-8"))
     labelled = {a.get("for") for tag, a in page.tags if tag == "label"}
     for tag, attrs in page.tags:
-        if tag == "input" and attrs.get("type") != "radio":
+        if tag in ("input", "select") and attrs.get("type") != "radio":
             assert "aria-label" in attrs or attrs["id"] in labelled
         if tag == "canvas":
-            assert attrs["role"] == "img"
+            assert attrs["role"] == ("application" if attrs["id"] == "map" else "img")
             assert attrs["aria-label"]
     assert ("html", {"lang": "en"}) in page.tags
 
@@ -777,7 +778,7 @@ def test_why_little_is_merged(
             )
             assert plain.startswith(f"{both}</th>")
             cells = re.findall(r"<td[^>]*>(.*?)</td>", plain)
-            bounds = dict.fromkeys([_number(pair.lower), _number(pair.upper)])
+            bounds = dict.fromkeys([number_text(pair.lower), number_text(pair.upper)])
             assert cells[0] == " to ".join(bounds)
             assert pair.action is not None
             assert cells[1] == mdp.action_text(pair.action)
@@ -1031,13 +1032,13 @@ def test_an_embedding_replaces_a_map_of_rewards(
     ],
 )  # fmt: skip
 def test_numbers_for_people(value: float, text: str) -> None:
-    assert _number(value) == text
+    assert number_text(value) == text
 
 
 def test_shares_are_never_rounded_up() -> None:
     shares = [0.0, 1e-9, 0.29, 0.95, 0.99999, 1.0, math.nan]
     expected = ["0%", "under 0.1%", "29.0%", "95.0%", "99.9%", "100%", "not known"]
-    assert [_percent(share) for share in shares] == expected
+    assert [percent_text(share) for share in shares] == expected
     counts = [999_999, 3_123_750, 499_999_500_000, 5 * 10**15]
     expected = ["999,999", "3.12 million", "500 billion", "5.00e+15"]
     assert [_short(count) for count in counts] == expected

@@ -114,6 +114,66 @@ def test_environments_that_are_no_grid_say_nothing() -> None:
     assert "digits" not in random_mdp(4, seed=0).metadata
 
 
+def test_letters_are_those_of_the_environment() -> None:
+    desc = ["SFF", "FHG"]
+    places = state_map(extract_mdp("FrozenLake-v1", env_args={"desc": desc}))
+    assert {(x, y): c for x, y, c in places.letters} == {
+        (x, y): c for y, row in enumerate(desc) for x, c in enumerate(row)
+    }
+    taxi = state_map(extract_mdp(existing("Taxi-v3", "Taxi-v4")))
+    assert len(taxi.letters) == 4 * 20  # in each panel
+    assert (0, 0, "R") in taxi.letters
+    assert (6 + 3, 12 + 4, "B") in taxi.letters
+    assert taxi.heads[1] == (6, 5, "destination green")
+    assert taxi.sides[4] == (24, 5, "passenger in the taxi")
+    for letters in ([1, 2], ["S", "F"], "SF", ["SFF", "FH"], None):
+        mdp = random_mdp(6, seed=0).with_metadata(digits=[["row", 2], ["column", 3]])
+        assert state_map(mdp.with_metadata(letters=letters)).letters == ()
+
+
+def test_minigrid_is_drawn_by_place_and_direction() -> None:
+    minigrid = pytest.importorskip("minigrid")
+    assert minigrid
+    mdp = extract_mdp("MiniGrid-DoorKey-5x5-v0")
+    known = {v.name: v for v in mdp.names.variables}
+    assert list(known) == ["row", "column", "facing", "carrying", "yellow door", "lying"]
+    places = state_map(mdp)
+    cells = check_cells(places, mdp, 260)
+    moves = {"right": (2, 1), "down": (1, 2), "left": (0, 1), "up": (1, 0)}
+    frames = [panel[:4] for panel in places.panels]
+    for state, (x, y) in enumerate(cells):
+        ((left, top, _, _),) = [
+            (a, b, w, h) for a, b, w, h in frames if a <= x < a + w and b <= y < b + h
+        ]
+        words = {v.name: v.text(state).partition("=")[2] for v in known.values()}
+        dx, dy = moves[words["facing"]]
+        assert x - left == 3 * (int(words["column"]) - 1) + dx
+        assert y - top == 3 * (int(words["row"]) - 1) + dy
+    env: Any = gym.make("MiniGrid-DoorKey-5x5-v0")
+    env.reset(seed=0)
+    column, row = env.unwrapped.agent_pos
+    assert mdp.state_name(0).startswith(f"row={row}, column={column}, facing=left")
+
+
+def test_variables_are_rows_and_columns_where_there_is_no_grid() -> None:
+    states = np.arange(24)
+    named = {"a": states % 4, "b": states // 4 % 3, "c": states // 12}
+    mdp = random_mdp(24, seed=0).with_names(states=named)
+    places = state_map(mdp)
+    check_cells(places, mdp, 24)
+    assert places.caption.startswith("Every square is a state: ")
+    assert all(name in places.caption for name in ("a", "b", "c"))
+    points = np.random.default_rng(0).normal(size=(24, 2))
+    assert not state_map(mdp, embedding=points).is_grid
+
+
+def test_states_that_rewards_do_not_tell_apart_are_squares_in_order() -> None:
+    mdp = TabularMDP.from_dense(np.eye(8)[:, None, :], np.arange(8) % 2)
+    places = state_map(mdp)
+    check_cells(places, mdp, 8)
+    assert "order of their numbers" in places.caption
+
+
 def test_three_other_digits_are_apart() -> None:
     digits = [["a", 2], ["row", 2], ["b", 3], ["column", 2], ["c", 2]]
     mdp = random_mdp(48, seed=0).with_metadata(digits=digits)

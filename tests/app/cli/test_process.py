@@ -75,6 +75,23 @@ def test_modules_that_register(call: Any, module: str) -> None:
     assert mdp.rewards[:2].tolist() == [[2.0], [0.0]]
 
 
+def test_modules_of_the_present_directory(tmp_path: Path) -> None:
+    """A script does not look there by itself, other than `python -m`."""
+    (tmp_path / "tiny_world_beside.py").write_text(MODULE)
+    command = ["extract", "tests/Tiny-v0", "--import", "tiny_world_beside", "-o", "m.npz"]
+    code = "from bisim_abstract._app.cli import console; console()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "m.npz").exists()
+
+
 @pytest.mark.filterwarnings("default")
 def test_warnings_are_notes(call: Any) -> None:
     pair = ("CliffWalking-v0", "CliffWalking-v1")

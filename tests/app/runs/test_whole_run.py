@@ -81,7 +81,8 @@ def test_curves(finished: RunResult) -> None:
     ]
     for curve in curves:
         assert curve.steps == (1, 2, 3, 4, 5, 6, 7)
-        assert curve.scores.shape == (1, 7)
+        assert curve.scores.shape == (3, 7)
+        assert curve.measure == runs.MEASURE
         assert (curve.scores <= 1.0 + 1e-9).all()
     long = learning_curves(ROOMS, mdp, finished.certificate, steps=2000, seeds=2)
     assert [len(curve.steps) for curve in long] == [20] * 3
