@@ -1,11 +1,14 @@
 """Benchmarks: times and ratios against peers, measured in the same run.
 
-Not a test: machines are noisy, so every figure is the best of several repeats, and the
-ratios are what to look at. Peers that are not installed are named and left out.
+Not a test: machines are noisy, so every figure is kept with all of its repeats, and the ratios are
+what to look at. Peers that are not installed are named and left out.
 
     python scripts/bench.py            everything, a few minutes
     python scripts/bench.py --quick    small sizes, to see that it runs
     python scripts/bench.py transport metric
+    python scripts/bench.py --out benchmarks    keep the figures as JSON, by date and commit
+
+`bench_compare.py` puts two kept runs side by side.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ import argparse
 import importlib
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from measured import Figure, Peer, Times, by_title, describe_run, rows_of, timed, write_run
 from peers import (
     Chain,
     linprog_value,
@@ -51,7 +55,8 @@ from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, spar
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 
 os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")  # POT then imports in a moment
-console = Console(width=110, highlight=False)
+console = Console(width=120, highlight=False)
+timed_cpu = partial(timed, clock=time.process_time)
 
 
 @dataclass(frozen=True)
@@ -60,30 +65,6 @@ class Options:
 
     quick: bool
     repeats: int
-
-
-def best(work: Callable[[], object], repeats: int) -> float:
-    """Least seconds over several calls."""
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return min(times)
-
-
-def best_cpu(work: Callable[[], object], repeats: int) -> float:
-    """Least seconds of processor time over several calls, all threads together.
-
-    Where one side takes microseconds and the other seconds, only the latter would wait for
-    whatever else runs on the machine.
-    """
-    times = []
-    for _ in range(repeats):
-        begin = time.process_time()
-        work()
-        times.append(time.process_time() - begin)
-    return min(times)
 
 
 def peer(name: str) -> Any | None:
@@ -95,14 +76,16 @@ def peer(name: str) -> Any | None:
         return None
 
 
-def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """One table of results."""
-    table = Table(title=title, title_justify="left", caption_justify="left")
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+def show(figures: tuple[Figure, ...]) -> None:
+    """A table for each title."""
+    for title, own in by_title(figures).items():
+        table = Table(title=title, title_justify="left")
+        for k, column in enumerate(("", "best", "median", "ratio", "")):
+            table.add_column(column, justify="right" if k in (1, 2, 3) else "left")
+        for figure in own:
+            for row in rows_of(figure):
+                table.add_row(*row)
+        console.print(table)
 
 
 def problems(count: int, m: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
@@ -112,120 +95,118 @@ def problems(count: int, m: int, rng: np.random.Generator) -> tuple[Any, Any, An
     return cost, rng.dirichlet(np.ones(m), count), rng.dirichlet(np.ones(m), count)
 
 
-def bench_transport(options: Options) -> None:
+def bench_transport(options: Options) -> list[Figure]:
     """Batches of small transport problems, one core."""
     emd = peer("ot.lp.emd_wrap")
     rng = np.random.default_rng(0)
-    overhead = 0.0
-    if emd is not None:
-        one, unit = np.ones((1, 1)), np.ones(1)
-        calls = 2_000
-        overhead = best(
-            lambda: [emd.emd_c(unit, unit, one, 100_000, 1) for _ in range(calls)],
-            2 * options.repeats,
-        )
-        overhead *= 1e6 / calls
-    rows = []
+    title = "Exact transport, one core, per problem (ours with duals and certified bounds)"
+    figures = []
     for m in (2, 4, 5, 8, 18) if options.quick else (2, 3, 4, 5, 8, 18, 50, 150):
         count = 200 if options.quick else (20_000 if m <= 8 else 400_000 // m**2 + 20)
         cost, a, b = problems(count, m, rng)
-        solve_transport(cost[:2], a[:2], b[:2])
         solve = partial(solve_transport, cost, a, b, resources=Resources(threads=1))
-        ours = best(solve, options.repeats) / count * 1e6
-        row = [f"{m} x {m}", f"{ours:.2f}"]
+        ours = timed(solve, options.repeats, scale=1e6 / count)
+        peers = []
         if emd is not None:
             some = min(count, 3_000)
             prepared = [(a[k].copy(), b[k].copy(), cost[k].copy()) for k in range(some)]
-            pot = best(
+            pot = timed(
                 lambda: [emd.emd_c(*p, 100_000, 1) for p in prepared],  # noqa: B023
                 options.repeats,
+                scale=1e6 / some,
             )
-            pot *= 1e6 / some
-            row += [f"{pot:.2f}", f"{pot / ours:.1f}x"]
-        else:
-            row += ["-", "-"]
+            peers.append(Peer("POT emd_c", pot))
         if m <= 8:
             few = 5 if options.quick else 50
-            lp = best(lambda: [linprog_value(cost[k], a[k], b[k]) for k in range(few)], 2)  # noqa: B023
-            lp *= 1e6 / few
-            row += [f"{lp:.0f}", f"{lp / ours:,.0f}x"]
-        else:
-            row += ["-", "-"]
-        rows.append(row)
-    show(
-        "Exact transport, one core, µs per problem (ours with duals and certified bounds)",
-        ["supports", "ours", "POT emd_c", "ratio", "SciPy LP", "ratio"],
-        rows,
-    )
+            lp = timed(
+                lambda: [linprog_value(cost[k], a[k], b[k]) for k in range(few)],  # noqa: B023
+                min(options.repeats, 2),
+                scale=1e6 / few,
+            )
+            peers.append(Peer("SciPy LP", lp))
+        figures.append(Figure("transport", title, f"{m} x {m}", "µs", ours, tuple(peers)))
     if emd is not None:
-        console.print(
-            f"  POT's call overhead, measured on 1 x 1 problems: {overhead:.2f} µs (most of its "
-            "time on small supports)\n"
+        one, unit, calls = np.ones((1, 1)), np.ones(1), 2_000
+        overhead = timed(
+            lambda: [emd.emd_c(unit, unit, one, 100_000, 1) for _ in range(calls)],
+            2 * options.repeats,
+            scale=1e6 / calls,
         )
+        figures.append(
+            Figure(
+                "transport",
+                title,
+                "POT's call overhead, on 1 x 1 problems",
+                "µs",
+                overhead,
+                remark="most of its time on small supports",
+            )
+        )
+    return figures
 
 
-def bench_sweep(options: Options) -> None:
+def bench_sweep(options: Options) -> list[Figure]:
     """One full exact sweep: every pair, every action."""
     n = 60 if options.quick else 400
     mdp = sparse_mdp(n, 3, support=4, seed=0)
     gamma, pairs = 0.9, n * (n - 1) // 2
     table = bisimulation_metric(mdp, gamma).upper
-    rows = []
-    ours = {}
+    title = f"One full exact sweep, {n} states, 3 actions, support 4 ({pairs:,} pairs)"
+    figures = []
+    emd = peer("ot.lp.emd_wrap")
     for threads in (1, 2):
         solver = StochasticPairs(
             mdp, gamma, Matching.by_name(mdp, None), Resources(threads=threads), None
         )
-        solver._sweep()
-        ours[threads] = best(solver._sweep, options.repeats)
-        rows.append([f"ours, {threads} thread(s)", f"{ours[threads]:.3f}",
-                     f"{ours[threads] / pairs * 1e6:.2f}", ""])  # fmt: skip
-        proof = best(solver.residual, options.repeats)
-        rows.append([f"  with certified bounds, {threads} thread(s)", f"{proof:.3f}",
-                     f"{proof / pairs * 1e6:.2f}", ""])  # fmt: skip
-    emd = peer("ot.lp.emd_wrap")
-    if emd is not None:
-        seconds = best(lambda: pot_sweep(mdp, gamma, table, emd), 1)
-        ratio = seconds / ours[2]
-        rows.append(["through POT, one thread", f"{seconds:.2f}", f"{seconds / pairs * 1e6:.1f}",
-                     f"{ratio:.1f}x slower than ours on two"])  # fmt: skip
-    show(
-        f"One full exact sweep, {n} states, 3 actions, support 4 ({pairs:,} pairs)",
-        ["", "seconds", "µs per pair", ""],
-        rows,
-    )
+        ours = timed(solver._sweep, options.repeats)
+        others: tuple[Peer, ...] = ()
+        if emd is not None and threads == 2:
+            seconds = timed(lambda: pot_sweep(mdp, gamma, table, emd), 1, warm=False)
+            others = (Peer("through POT, one thread", seconds),)
+        each = f"{ours.best / pairs * 1e6:.2f} µs per pair"
+        figures.append(Figure("sweep", title, f"{threads} thread(s)", "s", ours, others, each))
+        proof = timed(solver.residual, options.repeats)
+        each = f"{proof.best / pairs * 1e6:.2f} µs per pair"
+        name = f"with certified bounds, {threads} thread(s)"
+        figures.append(Figure("sweep", title, name, "s", proof, remark=each))
     if not options.quick:
-        console.print("  The paper reports 872 s for its sweep of this size (an LP per pair).\n")
+        console.print("The paper reports 872 s for its sweep of this size (an LP per pair).")
+    return figures
 
 
-def bench_metric(options: Options) -> None:
+def bench_metric(options: Options) -> list[Figure]:
     """Exact metrics to 1e-9 of the diameter."""
-    rows = []
+    title = "Exact metric of all pairs, certified, to 1e-9 of the diameter"
+    figures = []
     name = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
     taxi = extract_mdp(name)
     for gamma in (0.9,) if options.quick else (0.9, 0.99):
         metric = bisimulation_metric(taxi, gamma)
-        ours = best(lambda: bisimulation_metric(taxi, gamma), options.repeats)  # noqa: B023
+        ours = timed(lambda: bisimulation_metric(taxi, gamma), options.repeats)  # noqa: B023
         begin = time.perf_counter()
         table, sweeps = plain_deterministic(taxi, gamma, metric.tol)
-        seconds = time.perf_counter() - begin
+        seconds = Times((time.perf_counter() - begin,))
         assert np.abs(table - metric.upper).max() <= 2.0 * metric.tol
-        rows.append([f"{name}, {taxi.n_states} states, gamma {gamma:g}", f"{ours:.4f}",
-                     f"{metric.sweeps}", f"{metric.gap:.1e}",
-                     f"NumPy {seconds:.2f} s, {sweeps} sweeps: {seconds / ours:.0f}x"])  # fmt: skip
-    sizes = (60,) if options.quick else (100, 400)
-    for n in sizes:
+        figures.append(
+            Figure(
+                "metric",
+                title,
+                f"{name}, {taxi.n_states} states, gamma {gamma:g}",
+                "s",
+                ours,
+                (Peer("NumPy value iteration, same accuracy", seconds, f"{sweeps} sweeps"),),
+                f"{metric.sweeps} sweeps, gap {metric.gap:.1e}",
+            )
+        )
+    for n in (60,) if options.quick else (100, 400):
         mdp = sparse_mdp(n, 3, support=4, seed=0)
         for gamma in (0.9,) if options.quick else (0.9, 0.99, 0.999):
             metric = bisimulation_metric(mdp, gamma)
-            ours = best(lambda: bisimulation_metric(mdp, gamma), min(options.repeats, 3))  # noqa: B023
-            rows.append([f"sparse, {n} states, gamma {gamma:g}", f"{ours:.3f}",
-                         f"{metric.sweeps}", f"{metric.gap:.1e}", ""])  # fmt: skip
-    show(
-        "Exact metric of all pairs, certified, to 1e-9 of the diameter",
-        ["model", "seconds", "sweeps", "gap", "peer, same accuracy"],
-        rows,
-    )
+            ours = timed(lambda: bisimulation_metric(mdp, gamma), options.repeats)  # noqa: B023
+            remark = f"{metric.sweeps} sweeps, gap {metric.gap:.1e}"
+            row = f"sparse, {n} states, gamma {gamma:g}"
+            figures.append(Figure("metric", title, row, "s", ours, remark=remark))
+    return figures
 
 
 def one_action(mdp: TabularMDP) -> TabularMDP:
@@ -242,13 +223,11 @@ def one_action(mdp: TabularMDP) -> TabularMDP:
     )
 
 
-def bench_classes(options: Options) -> None:
+def bench_classes(options: Options) -> list[Figure]:
     """Bisimulation classes by partition refinement."""
     side = 100 if options.quick else 1000
     rooms = gym.make("bisim_abstract/RoomsGrid-v0", side=side, room_size=side // 10, noise=0.0)
-    begin = time.perf_counter()
     grid = extract_mdp(rooms, checks=0)
-    build = time.perf_counter() - begin
     backgrounds = 20 if options.quick else 2000
     name = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
     taxi = extract_mdp(Distractor(gym.make(name), n_background=backgrounds), checks=0)
@@ -260,97 +239,107 @@ def bench_classes(options: Options) -> None:
         rewards=(np.arange(n) == n - 1).astype(float)[:, None],
     )
     chain = one_action(grid)
-    repeats = min(options.repeats, 3)
-    rows = []
-    for title, mdp, digits in (
-        (f"RoomsGrid without noise (built in {build:.1f} s)", grid, 12),
+    figures = []
+    for row, mdp, digits in (
+        ("RoomsGrid without noise", grid, 12),
         (f"{name} x {backgrounds} backgrounds", taxi, None),
         ("a line whose states differ only at its end", line, None),
         ("RoomsGrid, one action", chain, 6),
     ):
         classes = bisimulation_classes(mdp, digits=digits)
-        ours = best(lambda: bisimulation_classes(mdp, digits=digits), repeats)  # noqa: B023
-        rows.append([title, f"{mdp.n_states:,}", f"{mdp.nnz:,}", f"{classes.n_classes:,}",
-                     f"{ours:.2f}", ""])  # fmt: skip
-    storm = peer("stormpy")
-    if storm is not None:
-        from stormpy.transformations import perform_bisimulation
+        ours = timed(lambda: bisimulation_classes(mdp, digits=digits), options.repeats)  # noqa: B023
+        remark = f"{mdp.n_states:,} states, {mdp.nnz:,} transitions, {classes.n_classes:,} classes"
+        others: tuple[Peer, ...] = ()
+        if mdp is chain and peer("stormpy") is not None:
+            from stormpy.transformations import perform_bisimulation
 
-        model = storm_chain(chain)
-        seconds = best(lambda: perform_bisimulation(model, []), repeats)
-        found = perform_bisimulation(model, []).nr_states
-        rows.append(["  the same through Storm", f"{n:,}", f"{chain.nnz:,}", f"{found:,}",
-                     f"{seconds:.2f}", f"{seconds / ours:.1f}x ours"])  # fmt: skip
-    show(
-        "Bisimulation classes",
-        ["model", "states", "transitions", "classes", "seconds", ""],
-        rows,
-    )
+            model = storm_chain(chain)
+            seconds = timed(lambda: perform_bisimulation(model, []), options.repeats)  # noqa: B023
+            found = perform_bisimulation(model, []).nr_states
+            others = (Peer("Storm", seconds, f"{found:,} classes"),)
+        figures.append(Figure("classes", "Bisimulation classes", row, "s", ours, others, remark))
+    return figures
 
 
-def bench_arms(options: Options) -> None:
+def bench_arms(options: Options) -> list[Figure]:
     """Sweeps of the two arms over retrieved pairs, as in the paper's gridworld run."""
     side, neighbours = (20, 8) if options.quick else (50, 20)
     rooms = gym.make("bisim_abstract/RoomsGrid-v0", side=side, room_size=side // 5)
     mdp = extract_mdp(rooms, checks=0)
-    rows = []
-    for threads in (1, 2):
-        arms = Arms(mdp, 0.9, upper_start="constant", resources=Resources(threads=threads))
-        states = np.repeat(np.arange(mdp.n_states), neighbours)
-        others = np.random.default_rng(0).integers(mdp.n_states, size=states.size)
-        arms.cover(states, others)
-        begin = time.perf_counter()
-        for _ in range(8):
-            arms.sweep(lower=False)
-        eight = time.perf_counter() - begin
-        both = best(arms.sweep, options.repeats)
-        rows.append([f"{threads} thread(s)", f"{arms.n_covered:,}", f"{eight:.2f}",
-                     f"{1200 / eight:,.0f}x", f"{both:.3f}",
-                     f"{2 * arms.n_covered / both:,.0f}"])  # fmt: skip
-    show(
+    title = (
         f"The two arms on {mdp.n_states:,} states, {neighbours} pairs per state, support 5, "
-        "4 actions",
-        ["", "pairs", "8 upper sweeps, s", "paper's 1,200 s", "sweep of both, s", "backups/s"],
-        rows,
+        "4 actions"
     )
+    figures = []
+    for threads in (1, 2):
+        spent = []
+        for _ in range(options.repeats + 1):  # anew each time: later sweeps do less
+            resources = Resources(threads=threads)
+            arms = Arms(mdp, 0.9, upper_start="constant", resources=resources)
+            states = np.repeat(np.arange(mdp.n_states), neighbours)
+            others = np.random.default_rng(0).integers(mdp.n_states, size=states.size)
+            arms.cover(states, others)
+            begin = time.perf_counter()
+            for _ in range(8):
+                arms.sweep(lower=False)
+            spent.append(time.perf_counter() - begin)
+        upper = Times(tuple(spent[1:]))  # the first one loads what was compiled
+        pairs = f"{arms.n_covered:,} pairs"
+        row = f"8 upper sweeps, {threads} thread(s)"
+        paper = f"{pairs}; {1200 / upper.best:,.0f} times the paper's speed (about 1,200 s)"
+        figures.append(
+            Figure("arms", title, row, "s", upper, remark="" if options.quick else paper)
+        )
+        both = timed(arms.sweep, options.repeats)
+        rate = f"{pairs}, {2 * arms.n_covered / both.best:,.0f} backups per second"
+        row = f"a sweep of both, {threads} thread(s)"
+        figures.append(Figure("arms", title, row, "s", both, remark=rate))
+    return figures
 
 
-def bench_scaling(options: Options) -> None:
+def bench_scaling(options: Options) -> list[Figure]:
     """One sweep over 8 neighbours per state against one over all pairs."""
     sizes = (50, 100) if options.quick else (50, 100, 200, 400, 800, 1600)
-    rows, times = [], []
+    figures, times = [], []
     for n in sizes:
         mdp = sparse_mdp(n, 3, support=4, seed=0)
         few = Arms(mdp, 0.9, resources=Resources(threads=1))
         states = np.repeat(np.arange(n), 8)
         few.cover(states, np.random.default_rng(0).integers(n, size=states.size))
-        few.sweep()
-        sparse = best(few.sweep, options.repeats)
+        sparse = timed(few.sweep, options.repeats)
         solver = StochasticPairs(mdp, 0.9, Matching.by_name(mdp, None), Resources(threads=1), None)
-        repeats = options.repeats if n <= 400 else 1
-        full = 2.0 * best(solver.residual, repeats)  # both arms, like the other
-        times.append((n, full, sparse))
-        rows.append([f"{n:,}", f"{full:.4f}", f"{sparse:.4f}", f"{full / sparse:.1f}x"])
+        few_states = n <= 400
+        # Twice: both arms, like the other.
+        repeats = options.repeats if few_states else 1
+        full = timed(solver.residual, repeats, scale=2.0, warm=few_states)
+        times.append((n, full.best, sparse.best))
+        figures.append(
+            Figure(
+                "scaling",
+                "One certified sweep of both arms, one thread",
+                f"{n:,} states, 8 pairs per state",
+                "s",
+                sparse,
+                (Peer("all pairs, ours too", full),),
+            )
+        )
     logs = np.log(np.array(times))
     slopes = [np.polyfit(logs[:, 0], logs[:, k], 1)[0] for k in (1, 2)]
-    show(
-        "One certified sweep of both arms, one thread, seconds",
-        ["states", "all pairs", "8 per state", "ratio"],
-        rows,
-    )
-    console.print(f"  log-log slopes: {slopes[0]:.2f} and {slopes[1]:.2f}\n")
+    console.print(f"log-log slopes: {slopes[1]:.2f}, and {slopes[0]:.2f} of all pairs")
+    return figures
 
 
-def bench_reseeding(options: Options) -> None:
+def bench_reseeding(options: Options) -> list[Figure]:
     """The paper's re-seeding study: 18 states, 3 neighbours, 6 hyperplanes, gamma 0.7."""
     seeds = range(3 if options.quick else 10)
-    rows = []
-    for title, partners, frozen in (
+    figures = []
+    for row, partners, frozen in (
         ("one uniform partner per state", 1, False),
         ("retrieval only, evolving embedding", 0, False),
         ("retrieval only, frozen embedding", 0, True),
     ):
         coverage, equal = [], 0
+        begin = time.perf_counter()
         for seed in seeds:
             mdp = random_mdp(18, 3, seed=seed)
             rewards = mdp.rewards
@@ -372,91 +361,99 @@ def bench_reseeding(options: Options) -> None:
             coverage.append(made.coverage)
             middle = 0.5 * float(made.upper.max())
             equal += np.array_equal(*made.partitions(middle))
-        rows.append([title, f"{min(coverage):.1%}", f"{np.mean(coverage):.1%}",
-                     f"{equal} of {len(coverage)}"])  # fmt: skip
-    show(
-        "Re-seeding for 60 rounds, random MDPs of 18 states",
-        ["", "least coverage", "mean", "equal partitions at half the diameter"],
-        rows,
-    )
+        figures.append(
+            Figure(
+                "reseeding",
+                f"Re-seeding for 60 rounds, {len(seeds)} random MDPs of 18 states, all together",
+                row,
+                "s",
+                Times((time.perf_counter() - begin,)),
+                remark=f"coverage {min(coverage):.1%} at least, {np.mean(coverage):.1%} on "
+                f"average; partitions at half the diameter equal in {equal} of {len(coverage)}",
+            )
+        )
+    return figures
 
 
-def peers_storm(options: Options) -> None:
+def peers_storm(options: Options) -> list[Figure]:
     """Storm's quotient with a tolerance, where states are nearly alike."""
     env = RoomsGridEnv(side=20, room_size=5) if options.quick else RoomsGridEnv()
     mdp = env.to_mdp()
     made = certify(mdp, 0.9)
-    seconds = best_cpu(lambda: certify(mdp, 0.9), min(options.repeats, 3))
+    ours = timed_cpu(lambda: certify(mdp, 0.9), options.repeats)
     loss = made.value.loss if made.value is not None else float("nan")
-    rows = [["ours, noisy rewards and rows", "", f"{made.n_clusters:,}", f"{seconds:.2f}",
-             f"at most {loss:.3g} lost, proven"]]  # fmt: skip
+    others = []
     if peer("stormpy") is not None:
         quiet = RoomsGridEnv(side=env.side, room_size=env.room_size, noise=0.0).to_mdp().rewards
-        for title, rewards, tolerances in (
-            ("Storm, the same", mdp.rewards, (None, "0.02", "0.5", "1", "1.05")),
+        for who, rewards, tolerances in (
+            ("Storm", mdp.rewards, (None, "0.02", "0.5", "1", "1.05")),
             ("Storm, rewards rounded to 0.1", mdp.rewards.round(1), ("0.02", "0.5", "1.05")),
             ("Storm, rewards without noise", quiet, (None, "0.01", "0.02", "0.5")),
         ):
             model = storm_mdp(mdp, rewards)
             for tolerance in tolerances:
                 count = storm_states(model, tolerance)
-                seconds = best_cpu(lambda: storm_states(model, tolerance), options.repeats)  # noqa: B023
-                rows.append([title, tolerance or "default", f"{count:,}", f"{seconds:.3f}", ""])
-    show(
-        f"States nearly alike: RoomsGrid, {mdp.n_states:,} states in {env.rooms.max() + 1} rooms, "
-        "noise 0.02",
-        ["", "tolerance", "states left", "CPU s", "what is known of them"],
-        rows,
-    )
+                times = timed_cpu(lambda: storm_states(model, tolerance), options.repeats)  # noqa: B023
+                name = f"{who}, tolerance {tolerance or 'default'}"
+                others.append(Peer(name, times, f"{count:,} states"))
+    rooms = env.rooms.max() + 1
+    title = f"States nearly alike: RoomsGrid, {mdp.n_states:,} states in {rooms} rooms, noise 0.02"
+    remark = f"{made.n_clusters:,} clusters, at most {loss:.3g} lost, proven"
+    return [Figure("peers", title, "certify, gamma 0.9", "CPU s", ours, tuple(others), remark)]
 
 
-def peers_batch(options: Options) -> None:
+def peers_batch(options: Options) -> list[Figure]:
     """POT's batched solvers against exact transport."""
     batch = peer("ot.batch")
     rng = np.random.default_rng(0)
-    rows = []
+    figures = []
     for m, count in ((4, 50),) if options.quick else ((4, 200), (18, 50)):
         cost, a, b = problems(count, m, rng)
         solve = partial(solve_transport, cost, a, b, resources=Resources(threads=1))
         exact = solve()
-        ours = best_cpu(solve, options.repeats) / count * 1e6
-        rows.append([f"{m} x {m}", "ours", f"{ours:.1f}", "",
-                     f"{np.max(exact.upper - exact.lower):.0e}"])  # fmt: skip
-        if batch is None:
-            continue
-        for title, asked in (
-            ("POT proximal, as by default", {}),
-            ("POT proximal, inner_reg 0.03", {"inner_reg": 0.03, "inner_iter": 3}),
-            ("POT Sinkhorn, reg 0.01", {"reg": 0.01, "method": "log_sinkhorn"}),
-        ):
-            work = partial(batch.solve_batch, cost, a=a, b=b, **asked)
-            off = np.abs(np.asarray(work().value_linear) - exact.value).max()
-            theirs = best_cpu(work, min(options.repeats, 2)) / count * 1e6
-            rows.append([f"{m} x {m}", title, f"{theirs:,.0f}", f"{theirs / ours:,.0f}x",
-                         f"{off:.1e}"])  # fmt: skip
-    show(
-        "Batches of transport problems, costs up to 1.7 (ours on one core)",
-        ["supports", "", "CPU µs per problem", "ratio", "largest error"],
-        rows,
-    )
+        scale = 1e6 / count
+        ours = timed_cpu(solve, options.repeats, scale=scale)
+        others = []
+        if batch is not None:
+            for who, asked in (
+                ("POT proximal, as by default", {}),
+                ("POT proximal, inner_reg 0.03", {"inner_reg": 0.03, "inner_iter": 3}),
+                ("POT Sinkhorn, reg 0.01", {"reg": 0.01, "method": "log_sinkhorn"}),
+            ):
+                work = partial(batch.solve_batch, cost, a=a, b=b, **asked)
+                off = np.abs(np.asarray(work().value_linear) - exact.value).max()
+                theirs = timed_cpu(work, min(options.repeats, 2), scale=scale)
+                others.append(Peer(who, theirs, f"off by {off:.1e}"))
+        figures.append(
+            Figure(
+                "peers",
+                "Batches of transport problems, costs up to 1.7, per problem (ours on one core)",
+                f"{count} of {m} x {m}",
+                "CPU µs",
+                ours,
+                tuple(others),
+                f"bounds {np.max(exact.upper - exact.lower):.0e} apart",
+            )
+        )
+    return figures
 
 
-def peers_sinkhorn(options: Options) -> None:
+def peers_sinkhorn(options: Options) -> list[Figure]:
     """Sinkhorn value iteration and plain iteration against the exact metric of chains."""
     gamma = 0.9
     emd = peer("ot.lp.emd_wrap")
-    rows = []
+    figures = []
     chains = [("10 states, rows of 10", random_mdp(10, 1, seed=0))]
     if not options.quick:
         chains += [
             ("20 states, rows of 20", random_mdp(20, 1, seed=0)),
             ("50 states, rows of 4", sparse_mdp(50, 1, support=4, seed=0)),
         ]
-    for title, mdp in chains:
+    for row, mdp in chains:
         metric = bisimulation_metric(mdp, gamma)
-        ours = best_cpu(lambda: bisimulation_metric(mdp, gamma), options.repeats)  # noqa: B023
-        rows.append([title, "ours", f"{ours:.4f}", "", f"{metric.gap:.0e}"])
+        ours = timed_cpu(lambda: bisimulation_metric(mdp, gamma), options.repeats)  # noqa: B023
         chain, truth = Chain.of(mdp), metric.upper
+        others = []
         for rounds in (100,) if options.quick else (100, 1000):
             found = []  # the best of three rates: which one that is depends on the rounds
             for eta in (0.03, 0.1, 0.3):
@@ -467,66 +464,67 @@ def peers_sinkhorn(options: Options) -> None:
                 seconds = time.process_time() - begin
                 found.append((float(np.abs(table - truth).max()), seconds, eta))
             off, seconds, eta = min(found)
-            rows.append([title, f"Sinkhorn value iteration, {rounds:,} rounds, rate {eta:g}",
-                         f"{seconds:.2f}", f"{seconds / ours:,.0f}x", f"{off:.1e}"])  # fmt: skip
+            who = f"Sinkhorn value iteration, {rounds:,} rounds"
+            others.append(Peer(who, Times((seconds,)), f"off by {off:.1e}, rate {eta:g}"))
         if emd is not None:
             begin = time.process_time()
             table, sweeps = plain_stochastic(mdp, gamma, 1e-6, emd)
-            seconds = time.process_time() - begin
+            times = Times((time.process_time() - begin,))
             off = float(np.abs(table - truth).max())
-            rows.append([title, f"value iteration, POT inside, {sweeps} sweeps",
-                         f"{seconds:.2f}", f"{seconds / ours:,.0f}x", f"{off:.1e}"])  # fmt: skip
-    show(
-        f"The metric of chains, gamma {gamma:g}, distances up to 2.5",
-        ["chain", "", "CPU s", "ratio", "largest error"],
-        rows,
-    )
+            remark = f"off by {off:.1e}, {sweeps} sweeps"
+            others.append(Peer("value iteration, POT inside", times, remark))
+        figures.append(
+            Figure(
+                "peers",
+                f"The metric of chains, gamma {gamma:g}, distances up to 2.5",
+                row,
+                "CPU s",
+                ours,
+                tuple(others),
+                f"gap {metric.gap:.0e}",
+            )
+        )
+    return figures
 
 
-def peers_mico(options: Options) -> None:
+def peers_mico(options: Options) -> list[Figure]:
     """MICo's distance by plain iteration: another distance, cheaper than the metric."""
-    rows = []
+    title = "MICo's distance, to the same accuracy, gamma 0.9"
+    figures = []
     for n in (50,) if options.quick else (50, 400):
         mdp = sparse_mdp(n, 1, support=4, seed=0)
         P, paid = mdp.kernel().toarray(), mdp.rewards[:, 0]
+        policy = np.zeros(n, np.int64)
         metric = bisimulation_metric(mdp, 0.9)
-        ours = best_cpu(lambda: bisimulation_metric(mdp, 0.9), min(options.repeats, 3))  # noqa: B023
-        theirs = best_cpu(lambda: plain_mico(P, paid, 0.9, metric.tol), min(options.repeats, 3))  # noqa: B023
+        ours = timed_cpu(lambda: bisimulation_metric(mdp, 0.9), options.repeats)  # noqa: B023
+        theirs = timed_cpu(lambda: plain_mico(P, paid, 0.9, metric.tol), options.repeats)  # noqa: B023
         table, sweeps = plain_mico(P, paid, 0.9, metric.tol)
-        proven = mico_distance(mdp, 0.9, np.zeros(n, np.int64), tol=metric.tol)
-        own = best_cpu(
-            lambda: mico_distance(mdp, 0.9, np.zeros(n, np.int64), tol=metric.tol),  # noqa: B023
-            min(options.repeats, 3),
+        proven = mico_distance(mdp, 0.9, policy, tol=metric.tol)
+        own = timed_cpu(
+            lambda: mico_distance(mdp, 0.9, policy, tol=metric.tol),  # noqa: B023
+            options.repeats,
         )
         assert (np.abs(table - proven.upper) <= 2.0 * metric.tol + proven.gap).all()
         # Independent successors are one coupling of many: no pair is nearer than by the metric.
         assert (table >= metric.lower - 2.0 * metric.tol).all()
         off = np.triu(table - metric.upper, 1).max()
-        rows.append([f"{n:,} states, rows of 4", f"{ours:.3f}", f"{theirs:.3f}",
-                     f"{own:.3f}", f"{sweeps}",
-                     f"{off:.2f} of {metric.upper.max():.2f}",
-                     f"{np.diag(table).max():.2f}"])  # fmt: skip
-    show(
-        "MICo's distance by plain iteration in NumPy, to the same accuracy, gamma 0.9",
-        [
-            "chain",
-            "metric, ours, CPU s",
-            "MICo, CPU s",
-            "MICo, proven, ours",
-            "sweeps",
-            "above the metric by",
-            "from itself",
-        ],
-        rows,
-    )
+        remark = (
+            f"{sweeps} sweeps; up to {off:.2f} above metrics of at most "
+            f"{metric.upper.max():.2f}, up to {np.diag(table).max():.2f} from itself"
+        )
+        chain = f"{n:,} states, rows of 4"
+        numpy = Peer("MICo by plain iteration in NumPy", theirs, remark)
+        figures.append(Figure("peers", title, f"the metric, {chain}", "CPU s", ours, (numpy,)))
+        figures.append(
+            Figure("peers", title, f"MICo, proven, {chain}", "CPU s", own, remark="between bounds")
+        )
+    return figures
 
 
-def bench_peers(options: Options) -> None:
+def bench_peers(options: Options) -> list[Figure]:
     """Others on their own ground, in one run."""
-    peers_storm(options)
-    peers_batch(options)
-    peers_sinkhorn(options)
-    peers_mico(options)
+    parts = (peers_storm, peers_batch, peers_sinkhorn, peers_mico)
+    return [figure for part in parts for figure in part(options)]
 
 
 BENCHMARKS = {
@@ -546,17 +544,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--repeats", type=int, default=5, help="best of this many (5)")
+    parser.add_argument("--repeats", type=int, default=5, help="how often each is done (5)")
+    parser.add_argument("--out", type=Path, help="a JSON file, or a directory to name it in")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"no benchmark {sorted(unknown)}; there are {', '.join(BENCHMARKS)}")
     options = Options(arguments.quick, 1 if arguments.quick else arguments.repeats)
-    cores = len(os.sched_getaffinity(0))
-    console.print(f"{cores} cores; best of {options.repeats} repeats\n")
+    run = describe_run(quick=options.quick)
+    machine = run.machine
+    console.print(f"{machine['cpu']}, {machine['cores']} cores; {options.repeats} repeats\n")
+    figures: list[Figure] = []
     for name, bench in BENCHMARKS.items():
         if not arguments.names or name in arguments.names:
-            bench(options)
+            found = bench(options)
+            show(tuple(found))
+            figures += found
+    if arguments.out is not None:
+        path = write_run(replace(run, figures=tuple(figures)), arguments.out)
+        console.print(f"written to {path}", soft_wrap=True)
 
 
 if __name__ == "__main__":
