@@ -1,4 +1,4 @@
-"""What the site does beyond the pages: formulas, the README, and names that are links.
+"""What the site does beyond the pages: formulas, and names and pictures that are links.
 
 Read by `mkdocs` (see `mkdocs.yml`); no page depends on it to be read as it is.
 """
@@ -13,10 +13,12 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 DOCS = Path(__file__).parent
-README = DOCS.parent / "README.md"
+GUIDE = "CONTRIBUTING.md"
 DIRECTIVE = re.compile(r"^::: (bisim_abstract\.(?:\w+\.)*(\w+))$", flags=re.MULTILINE)
 # Code in a line that is neither part of a heading nor a link already.
 CODE = re.compile(r"(<(a|h[1-6]|pre)\b.*?</\2>)|<code>(\w+)</code>", flags=re.DOTALL)
+# A picture by itself; on a telephone one wants to see it larger.
+PICTURE = re.compile(r'<p>(<img [^>]*src="([^"]+\.png)"[^>]*>)</p>')
 # Where GitHub wants a bar in code escaped.
 CELL = re.compile(r"<td\b.*?</td>", flags=re.DOTALL)
 
@@ -28,24 +30,26 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def _formula(source: str, *_: Any, **__: Any) -> str:
-    return f'<div class="formula">{convert(source.strip(), display="block")}</div>'
-
-
 def on_files(files: Any, config: Any) -> Any:
-    """The README is a page of the site too."""
-    text = README.read_text(encoding="utf-8").replace("](docs/", "](")
-    files.append(File.generated(config, "readme.md", content=text))
+    """CONTRIBUTING.md, which lies where people look for it, is a page too."""
+    text = (DOCS.parent / GUIDE).read_text(encoding="utf-8").replace("](docs/", "](")
+    # What else lies there has no page.
+    text = re.sub(r"\[([^\]]+)\]\(([A-Z_]+\.md)\)", r"\1 (`\2`)", text)
+    files.append(File.generated(config, "contributing.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to the README lead to that page."""
-    return markdown.replace("](../README.md", "](readme.md")
+    """Links to it lead to its page."""
+    return re.sub(rf"\]\(((?:\.\./)*)\.\./{GUIDE}\)", r"](\1contributing.md)", markdown)
+
+
+def _formula(source: str, *_: Any, **__: Any) -> str:
+    return f'<div class="formula">{convert(source.strip(), display="block")}</div>'
 
 
 def on_page_content(html: str, *, page: Any, **_: Any) -> str:
-    """Public names, written as code, lead to where they are described."""
+    """Public names, written as code, lead to where they are described; pictures to themselves."""
     up = "../" * page.file.src_uri.count("/")
 
     def link(match: re.Match[str]) -> str:
@@ -55,7 +59,8 @@ def on_page_content(html: str, *, page: Any, **_: Any) -> str:
         where, anchor = HOMES[name]
         return f'<a class="name" href="{up}{where}#{anchor}"><code>{name}</code></a>'
 
-    return CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), CODE.sub(link, html))
+    html = PICTURE.sub(r'<p><a href="\2">\1</a></p>', CODE.sub(link, html))
+    return CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
 
 
 def _homes() -> dict[str, tuple[str, str]]:

@@ -1,7 +1,8 @@
-"""The pictures of README and docs, made anew from a run: `python scripts/pictures.py RUN`.
+"""The pictures of a run in the documentation, made anew: `python scripts/pictures.py RUN`.
 
 RUN is a run directory, for instance that of `make demo`. Screenshots of its report need
-Chromium; without it only the plots are drawn.
+Chromium; without it only the plots are drawn. Drawings that need no run are made by
+`scripts/drawings.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 # Name, width and height in pixels, and whether dark.
 SHOTS = (
     ("report", 1280, 900, False),
-    ("report-page", 1280, 3750, False),
+    ("report-page", 1280, 6230, False),
     ("report-phone", 390, 844, False),
     ("report-dark", 1280, 900, True),
 )
@@ -80,7 +81,7 @@ def screenshots(run: Path) -> None:
 
 def main() -> None:
     """Draw everything into docs/images."""
-    parser = argparse.ArgumentParser(description="The pictures of README and docs.")
+    parser = argparse.ArgumentParser(description="The pictures of a run in the documentation.")
     parser.add_argument("run", type=Path, help="a run directory, for instance runs/demo")
     options = parser.parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import dedent
+from xml.etree import ElementTree
 
 import gymnasium as gym
 import pytest
@@ -22,14 +23,19 @@ from tests.support import ROOT, house
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 EXPECTED = {
+    "benchmarks.md",
     "certificate-format.md",
-    "cli.md",
-    "extending.md",
+    "guarantee.md",
     "house.md",
+    "how-to/cli.md",
+    "how-to/environment.md",
+    "how-to/index.md",
     "index.md",
     "mathematics.md",
+    "paper.md",
     "reference/index.md",
-    "tutorial.md",
+    "tutorials/index.md",
+    "words.md",
 }
 HOSTS = {"arxiv.org", "doi.org", "github.com", "gymnasium.farama.org"}
 REFERENCE = {
@@ -224,6 +230,31 @@ def test_pictures_exist(name: str) -> None:
         assert ((DOCS / name).parent / target).is_file(), f"{name} shows {target}"
 
 
+def test_drawings_are_made_by_a_script_and_follow_the_ground(tmp_path: Path) -> None:
+    """Those of `scripts/drawings.py`: all are shown, and no colour is for one ground only."""
+    done = subprocess.run(
+        [sys.executable, "scripts/drawings.py", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert len(made) > 5
+    shown = {Path(target).name for name in PAGES for target in pictures(read(name))}
+    assert shown >= set(made)
+    kept = {path.name for path in (DOCS / "images").glob("*.svg")}
+    assert kept == {*made, "house.svg"}
+    for name in made:
+        for text in ((tmp_path / name).read_text(), (DOCS / "images" / name).read_text()):
+            root = ElementTree.fromstring(text)
+            assert root.find("{http://www.w3.org/2000/svg}title") is not None
+            assert "prefers-color-scheme: dark" in text
+            assert not re.search(r"(?:fill|stroke): #(?!ffffff)", text)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_no_unknown_hosts(name: str) -> None:
     hosts = set(re.findall(r"https?://([\w.-]+)", read(name)))
@@ -234,8 +265,11 @@ def test_no_unknown_hosts(name: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_index_names_every_page_and_lines_are_short(name: str) -> None:
     path = Path(name)
-    index = "reference/index.md" if path.parent.name == "reference" else "index.md"
-    assert name in ("index.md", index) or f"({path.name}" in read(index)
+    if path.name != "index.md":
+        index = path.parent / "index.md"
+        assert f"({path.name}" in read(index.as_posix())
+    elif path.parent != Path():
+        assert f"({name}" in read("index.md")
     # Tables and formulas have no lines to break, and output is what it is.
     text = re.sub(r"^```(text|math)$.*?^```$", "", read(name), flags=re.DOTALL | re.MULTILINE)
     long = [line for line in text.splitlines() if len(line) > 100]
@@ -270,8 +304,10 @@ def test_reference_draws_the_tree_of_errors() -> None:
 
 def test_site_has_every_page() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1].split("\ntheme:")[0]
-    listed = re.findall(r"([\w/-]+\.md)\b", nav.replace("README.md", ""))
-    assert sorted(listed) == sorted([*PAGES, "readme.md"])
+    notebooks = [f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")]
+    assert sorted(re.findall(r"([\w/-]+\.md)\b", nav)) == sorted(
+        [*PAGES, *notebooks, "contributing.md"]
+    )
 
 
 # -- the house ---------------------------------------------------------------------------------
