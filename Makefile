@@ -21,17 +21,23 @@ PIP_INSTALL := -m pip install --quiet --progress-bar off -c constraints.txt
 # Tests run in as many processes as there are cores; each of them uses one thread.
 WORKERS ?= auto
 
-.PHONY: help setup demo newcomer test test-slow test-pythons check bench docs house clean
+.PHONY: help setup demo newcomer test test-slow test-pythons test-oldest check check-forge release-check licences bench bench-compare bench-table docs house notebooks clean
 
 help:
 	@echo "make demo       set up, and the whole chain on a gridworld: train, certify, verify, learn, report"
 	@echo "make test       set up, check lint and types, run the tests"
 	@echo "make test-slow  agents, browser, Ray, wheel, other-version tests and the site (needs Chromium)"
 	@echo "make test-pythons  the core on the other versions of Python that are installed"
+	@echo "make test-oldest   the core with the oldest versions that pyproject.toml allows"
+	@echo "make release-check build, install elsewhere, run the README there"
 	@echo "make newcomer   what a newcomer waits for, in a fresh clone with nothing compiled"
-	@echo "make bench      benchmarks against POT, SciPy and stormpy"
+	@echo "make bench      benchmarks against POT, SciPy and stormpy, kept in benchmarks/"
+	@echo "make bench-compare  two kept runs side by side, and what moved (A=... B=...)"
+	@echo "make bench-table    the site's tables from benchmarks/baseline.json"
 	@echo "make docs       the documentation as a site, in site/"
 	@echo "make house      draw the rooms of the package anew, in docs/images"
+	@echo "make licences   list the licences of all dependencies anew, in docs"
+	@echo "make notebooks  execute the notebooks anew, in place"
 	@echo "make clean      remove everything that was built"
 
 setup: $(VENV)/.core
@@ -81,10 +87,22 @@ $(VENV)/.compiled: $(VENV)/.core $(KERNELS)
 demo: $(VENV)/.compiled
 	@$(BIN)/python scripts/demo.py
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev check-forge
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What GitHub and others read, against schemas that check-jsonschema brings along.
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema
+FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+check-forge: $(VENV)/.dev
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) custom.github-workflows-require-timeout .github/workflows/*.yml
+	$(SCHEMA) vendor.github-issue-forms $(FORMS)
+	$(SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA) vendor.dependabot .github/dependabot.yml
+	$(SCHEMA) vendor.citation-file-format CITATION.cff
+	$(BIN)/pre-commit validate-config
 
 test: check $(VENV)/.compiled
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
@@ -119,18 +137,54 @@ test-python-%: .venv-%/.dev
 no-python-%:
 	@echo "Python $* is not installed here: nothing was tested with it"
 
+# The oldest versions of what does not need PyTorch. They warn of one another, not of us.
+OLDEST := .venv-oldest
+OLDEST_PYTHON := $(call find_python,3.11)
+$(OLDEST)/.dev: pyproject.toml scripts/oldest.py
+	@echo "setting up $(OLDEST) for Python 3.11, once"
+	@test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
+	@$(OLDEST)/bin/python scripts/oldest.py > $(OLDEST)/constraints.txt
+	@$(OLDEST)/bin/python -m pip install --quiet --progress-bar off -c $(OLDEST)/constraints.txt \
+		faiss-cpu gymnasium minigrid numba numpy scipy rich matplotlib networkx pandas \
+		hypothesis pytest pytest-xdist
+	@$(OLDEST)/bin/python -m pip install --quiet --progress-bar off --no-deps -e .
+	@touch $@
+
+test-oldest: $(OLDEST)/.dev
+	$(OLDEST)/bin/pytest -n $(WORKERS) -m "not slow" -W ignore::DeprecationWarning \
+		$(CORE_TESTS) tests/model/test_frames.py tests/model/test_graphs.py
+
+# Builds what is committed; what it built is left in dist/. A release gives its TAG.
+release-check: $(VENV)/.dev
+	@$(BIN)/python scripts/release_check.py --keep dist $(if $(TAG),--tag $(TAG))
+
+licences: $(VENV)/.slow $(VENV)/.docs
+	$(BIN)/python scripts/licences.py --write
+
 newcomer: $(VENV)/.core
 	@$(BIN)/python scripts/newcomer.py --clone --demo
 
 # Strict: a link, an anchor or a docstring that does not resolve is an error.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 house: $(VENV)/.core
 	$(BIN)/python scripts/house.py
 
-bench: $(VENV)/.bench
-	$(BIN)/python scripts/bench.py
+notebooks: $(VENV)/.dev $(VENV)/.compiled
+	$(BIN)/python scripts/notebooks.py
+
+# Kept by date and commit, in benchmarks/; `mv` one to benchmarks/baseline.json to commit it.
+bench: $(VENV)/.bench $(VENV)/.compiled
+	$(BIN)/python scripts/bench.py --out benchmarks
+
+# Two kept runs: make bench-compare A=benchmarks/baseline.json B=benchmarks/...json
+bench-compare: $(VENV)/.core
+	@$(BIN)/python scripts/bench_compare.py $(A) $(B)
+
+# The site's tables, from the kept baseline.
+bench-table: $(VENV)/.core
+	$(BIN)/python scripts/bench_table.py
 
 clean:
 	rm -rf .venv* .cache build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """A newcomer's first five minutes, with nothing compiled yet: what they wait for, and what not.
 
-    python scripts/newcomer.py             the README's lines and commands, cold and warm
+    python scripts/newcomer.py             the first tutorial's lines and commands, cold and warm
     python scripts/newcomer.py --clone     the same in a fresh clone with an environment of its own
     python scripts/newcomer.py --demo      `scripts/demo.py` too
     python scripts/newcomer.py --quick     only what takes no compiling
@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADING = "## Step by step"  # of the lines in the README that are run here
-# Wraps the README's lines: times and what of them was compiling, in one line of JSON.
+PAGE = ROOT / "docs" / "tutorials" / "gridworld.md"
+HEADING = "## Ten lines"  # of the lines on that page that are run here
+# Wraps these lines: times and what of them was compiling, in one line of JSON.
 AROUND = """
 import json, sys, time
 import bisim_abstract as ba
@@ -142,15 +143,15 @@ def measure(
 
 
 def spent(binary: Path, environment: dict[str, str]) -> list[dict[str, Any]]:
-    """Seconds of the README's lines in a new process, and once more in the same."""
-    lines = readme_lines(ROOT / "README.md")
+    """Seconds of the tutorial's lines in a new process, and once more in the same."""
+    lines = first_lines(PAGE)
     # Names are looked up in the package, where the clocks are.
     told = run([str(binary), "-c", AROUND.format(lines=lines)], environment)
     found: list[dict[str, Any]] = json.loads(told.split("SPENT ")[-1])
     return found
 
 
-def readme_lines(path: Path) -> str:
+def first_lines(path: Path) -> str:
     """The Python under the heading."""
     after = path.read_text(encoding="utf-8").split(HEADING)[1]
     found = re.search(r"```python\n(.*?)```", after, flags=re.DOTALL)
