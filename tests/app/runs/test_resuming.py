@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from bisim_abstract import (
+    Certificate,
     InvalidArgumentError,
     certify,
 )
 from bisim_abstract._app.cli import main
 from bisim_abstract._app.config import Training
 from bisim_abstract._app.runs import Begun, Done, Run, RunResult, train_encoder
+from bisim_abstract._prove.driver import Budget
 from bisim_abstract.encoders import load_encoder
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.wrappers import RoomsGridEnv
@@ -88,8 +90,6 @@ def test_a_finished_run_is_only_checked_again(folder: Path) -> None:
     [
         ("mdp.npz", {"extract"}),
         ("encoder.npz", {"train"}),
-        # It holds times, so it is another one, and what follows from it is made from that.
-        ("certificate.npz", {"certify", "compare", "learn"}),
         ("verification.json", {"verify"}),
         ("comparison.json", {"compare"}),
         ("curves.json", {"learn"}),
@@ -113,6 +113,36 @@ def test_what_is_missing_is_made_anew(
         encoders = [load_encoder(path / name) for path in (folder, finished.folder)]
         one, other = (encoder.encode(np.arange(16)) for encoder in encoders)
         np.testing.assert_array_equal(one, other)
+
+
+def took(seconds: float, patch: pytest.MonkeyPatch) -> None:
+    """Let every proof say that it took so long: certificates hold that."""
+    patch.setattr(Budget, "elapsed", lambda self: seconds)
+
+
+def made_again(folder: Path) -> set[str]:
+    """Stages that are done after the certificate of a run was deleted."""
+    (folder / "certificate.npz").unlink()
+    return {done.stage for done in Run.resume(folder)().stages if done.is_new}
+
+
+def test_all_that_follows_from_another_certificate_is_made_anew(
+    folder: Path, finished: RunResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took(finished.certificate.run["seconds"] + 1.0, monkeypatch)
+    assert made_again(folder) == {"certify", "verify", "compare", "learn", "report"}
+    same_certificate(Certificate.load(folder / "certificate.npz"), finished.certificate)
+    assert {path.name for path in folder.iterdir()} == FILES
+
+
+def test_the_same_certificate_made_anew_changes_nothing_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took(1.0, monkeypatch)
+    made_again(folder)
+    before = (folder / "certificate.npz").read_bytes()
+    assert made_again(folder) == {"certify", "verify", "report"}
+    assert (folder / "certificate.npz").read_bytes() == before
 
 
 def test_certificates_of_other_models_are_refused(folder: Path) -> None:
