@@ -653,7 +653,7 @@ def _size(data: Any) -> int:
         if id(item) in found:
             continue
         found.add(id(item))
-        if isinstance(item, np.ndarray):
+        if hasattr(item, "nbytes"):  # an array, or what knows what is sent of it
             total += int(item.nbytes)
         elif isinstance(item, dict):
             left.extend(item.values())

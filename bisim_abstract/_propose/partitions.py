@@ -26,6 +26,7 @@ from bisim_abstract._exact.classes import bisimulation_classes, reward_span
 from bisim_abstract._linkage.forests import Forest, spanning_forest
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._propose.embedding import Embedding, as_points, scaled_points
+from bisim_abstract._propose.faiss_index import Points
 from bisim_abstract._propose.retrieval import nearest_points, retrieve_pairs
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -71,6 +72,7 @@ def propose_components(
     neighbours: int = 8,
     most: int | None = None,
     seed: SeedLike = 0,
+    resources: Resources = HERE,
 ) -> IntArray | None:
     """States that hang together in an embedding.
 
@@ -88,6 +90,7 @@ def propose_components(
         neighbours: Neighbours per state.
         most: States that the sample may grow to; by default, all.
         seed: Seed or generator of sample and index.
+        resources: Who searches for neighbours.
 
     Returns:
         (n_states) labels; None if there are fewer gaps than asked for, or no clear one in the
@@ -102,7 +105,7 @@ def propose_components(
     order = rng.permutation(n_states)
     while True:
         chosen = np.sort(order[:size])
-        forest = _neighbour_forest(points[chosen], neighbours, rng)
+        forest = _neighbour_forest(points[chosen], neighbours, rng, resources)
         cuts = _gaps(forest.weights, size) if n_blocks is None else [(np.inf, n_blocks)]
         is_clear = bool(cuts) and cuts[0][0] >= np.log(CLEAR_GAP)
         if is_clear or size == n_states:
@@ -117,11 +120,12 @@ def propose_components(
     labels = forest.labels(float(tau))
     if size == n_states:
         return labels
-    out, away = _extended(points, chosen, labels)
+    out, away = _extended(points, chosen, labels, resources)
     if n_blocks is None and used:
         # Between what was linked and what was not: a length that tells groups apart.
         scale = float(np.sqrt(max(tau, 1e-3 * forest.weights[used]) * forest.weights[used]))
-        _add_missed(points, out, np.flatnonzero(away > scale), scale, neighbours, rng)
+        missed = np.flatnonzero(away > scale)
+        _add_missed(points, out, missed, scale, neighbours, rng, resources)
     return numbered(out)
 
 
@@ -151,7 +155,7 @@ def split_labels(
         if members.size < 2 * SPLIT_SIZE:
             continue
         inner = as_points(rows[members], members.size)
-        forest = _neighbour_forest(inner, SPLIT_SIZE, rng)
+        forest = _neighbour_forest(inner, SPLIT_SIZE, rng, HERE)
         for gap, parts in _gaps(forest.weights, members.size)[:1]:
             found = forest.labels(float(forest.weights[members.size - parts - 1]))
             if gap >= np.log(ratio) and np.bincount(found).min() >= SPLIT_SIZE:
@@ -190,14 +194,16 @@ def repair_labels(
     return block
 
 
-def _neighbour_forest(points: npt.NDArray[np.float32], k: int, rng: np.random.Generator) -> Forest:
+def _neighbour_forest(
+    points: Points, k: int, rng: np.random.Generator, resources: Resources
+) -> Forest:
     """The spanning forest of neighbour links; components are joined through their means."""
     n = points.shape[0]
     index = "Flat"
     if n > FLAT_LIMIT:
         # Graphs lose their way where points come in groups, and cut groups to pieces.
         index = f"IVF{n // CELL_SIZE},Flat" if n <= CELL_LIMIT else "HNSW16"
-    s, t = retrieve_pairs(points, k=k, index=index, seed=rng)
+    s, t = retrieve_pairs(points, k=k, index=index, seed=rng, resources=resources)
     forest = spanning_forest(n, s, t, _lengths(points, s, t))
     labels = forest.labels(np.inf)
     count = int(labels.max()) + 1
@@ -207,7 +213,7 @@ def _neighbour_forest(points: npt.NDArray[np.float32], k: int, rng: np.random.Ge
     if count <= DENSE_LIMIT:
         a, b = np.triu_indices(count, 1)
     else:
-        a, b = retrieve_pairs(means, k=k, index="Flat", seed=rng)
+        a, b = retrieve_pairs(means, k=k, index="Flat", seed=rng, resources=resources)
     some = np.unique(labels, return_index=True)[1].astype(np.int64)
     # Means of different components are farther apart than what hangs together within one.
     between = np.maximum(_lengths(means, a, b), forest.weights.max(initial=0.0))
@@ -232,12 +238,13 @@ def _gaps(weights: FloatArray, n: int) -> list[tuple[float, int]]:
 
 
 def _add_missed(
-    points: npt.NDArray[np.float32],
+    points: Points,
     labels: IntArray,
     missed: IntArray,
     scale: float,
     neighbours: int,
     rng: np.random.Generator,
+    resources: Resources,
 ) -> None:
     """Give states that are far from their component, `missed`, components of their own.
 
@@ -249,18 +256,19 @@ def _add_missed(
         chosen = missed if missed.size <= SAMPLE else np.sort(rng.permutation(missed)[:SAMPLE])
         parts = np.zeros(1, np.int64)
         if chosen.size > 1:
-            parts = _neighbour_forest(points[chosen], neighbours, rng).labels(scale)
+            parts = _neighbour_forest(points[chosen], neighbours, rng, resources).labels(scale)
         left -= missed.size * (int(parts.max()) + 1)
         if left < 0:
             return
         first = int(labels.max()) + 1
-        again, away = _extended(points[missed], np.searchsorted(missed, chosen), parts)
+        sample = np.searchsorted(missed, chosen)
+        again, away = _extended(points[missed], sample, parts, resources)
         labels[missed] = first + again
         missed = missed[away > scale]
 
 
 def _extended(
-    points: npt.NDArray[np.float32], chosen: IntArray, labels: IntArray
+    points: Points, chosen: IntArray, labels: IntArray, resources: Resources
 ) -> tuple[IntArray, FloatArray]:
     """Labels of all states from those of a sample: the component with the nearest mean.
 
@@ -268,7 +276,7 @@ def _extended(
         The labels, and how much farther each state is from that mean than all of its sample.
     """
     means = _means(points[chosen], labels)
-    out = nearest_points(means, points)
+    out = nearest_points(means, points, resources=resources)
     out[chosen] = labels
     away = np.zeros(points.shape[0])
     for column, middle in zip(points.T.astype(np.float64), means.T, strict=True):
@@ -279,13 +287,13 @@ def _extended(
     return out, away - radius[out]
 
 
-def _means(points: npt.NDArray[np.float32], labels: IntArray) -> npt.NDArray[np.float32]:
+def _means(points: Points, labels: IntArray) -> Points:
     counts = np.bincount(labels)
     sums = [np.bincount(labels, weights=column) for column in points.T]
     return np.ascontiguousarray((np.array(sums) / counts).T, dtype=np.float32)
 
 
-def _lengths(points: npt.NDArray[np.float32], s: IntArray, t: IntArray) -> FloatArray:
+def _lengths(points: Points, s: IntArray, t: IntArray) -> FloatArray:
     total = np.zeros(s.size)
     for column in points.T.astype(np.float64):
         total += (column[s] - column[t]) ** 2

@@ -5,46 +5,26 @@ Retrieval only proposes what to look at, so an index may miss neighbours; `recal
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import os
-import re
-import sys
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.checks import (
-    as_generator,
-    check_choice,
-    check_int,
-)
-from bisim_abstract._base.deadline import look
-from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.parallel import spans
+from bisim_abstract._base.checks import as_generator, check_choice, check_int
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._propose.embedding import as_points, checked_points
-from bisim_abstract.errors import InvalidArgumentError, MissingDependency
+from bisim_abstract._propose.faiss_index import Index, Points, faiss_ready
+from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["recall_miss", "retrieve_neighbours", "retrieve_pairs", "uniform_pairs"]
 
-QUERIES = 4_096  # that an index answers between two looks at the time
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
 FLAT_POINTS = 1_000  # points up to which the nearest one is found by looking at all
 CHUNK_CELLS = 2**21  # distances that it holds at once
 K_MEANS_RUNS = 5  # of which the best counts
 K_MEANS_POINTS = 256  # per centre, of more a sample is looked at
 SMALLEST = 1e-300  # in place of a spread of 0
-LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
-# Bits that such an index takes: per hyperplane, links and neighbours of a point, and per cell.
-INDEX_BITS = {"LSH": 1, "IVF": 384, "HNSW": 64, "NSG": 32}
-Points: TypeAlias = npt.NDArray[np.float32]
 Returned: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike] | npt.NDArray[np.integer[Any]]
 
 
@@ -72,7 +52,7 @@ def retrieve_pairs(
             "IVF64,Flat". An index with more cells than different points becomes "Flat".
         seed: Seed or generator.
         nprobe: Cells that an "IVF" index visits per query, 8 by default.
-        resources: Memory that may be used; what is available by default.
+        resources: Who searches, and memory that may be used.
 
     Returns:
         The states of the unordered pairs, (s, t) with s < t, each pair once, sorted.
@@ -105,7 +85,7 @@ def retrieve_neighbours(
         index: FAISS factory string, as for `retrieve_pairs`.
         seed: Seed or generator.
         nprobe: Cells that an "IVF" index visits per query, 8 by default.
-        resources: Memory that may be used; what is available by default.
+        resources: Who searches, and memory that may be used.
 
     Returns:
         (n_states, k) neighbours, nearest first; -1 where fewer were found.
@@ -143,9 +123,8 @@ def _proposed(
     unique, members, sizes = _grouped(as_points(points, n), rng)
     hits = np.full((sizes.size, min(k + 1, sizes.size)), -1)  # one more: a point may hit itself
     is_open = sizes <= k  # the others have k partners at their own point
-    with _faiss_ready() as faiss:
-        built = _built(faiss, unique, str(index), nprobe, int(rng.integers(2**31)))
-        hits[is_open] = _searched(built, unique[is_open], hits.shape[1])
+    built = Index(unique, str(index), nprobe=nprobe, seed=int(rng.integers(2**31)))
+    hits[is_open] = built.search(unique[is_open], hits.shape[1], resources=resources)
     return _expanded(hits, members, sizes, k)
 
 
@@ -174,16 +153,16 @@ def uniform_pairs(
     return s, (s + as_generator(seed).integers(1, max(n, 2), size=s.size)) % n
 
 
-def nearest_points(points: npt.ArrayLike, queries: npt.ArrayLike) -> IntArray:
+def nearest_points(
+    points: npt.ArrayLike, queries: npt.ArrayLike, *, resources: Resources = HERE
+) -> IntArray:
     """The nearest of some points (n, d) to each query (m, d), as far as an index finds it."""
     own = np.ascontiguousarray(points, dtype=np.float32)
     asked = np.ascontiguousarray(queries, dtype=np.float32)
-    with _faiss_ready() as faiss:
-        # Means of groups are far from each other and near their members: cells lose none of them,
-        # as graphs do.
-        text = "Flat" if own.shape[0] <= FLAT_POINTS else f"IVF{round(own.shape[0] ** 0.5)},Flat"
-        built = _built(faiss, own, text, None, 0)
-        return _searched(built, asked, 1)[:, 0]
+    # Means of groups are far from each other and near their members: cells lose none of them, as
+    # graphs do.
+    text = "Flat" if own.shape[0] <= FLAT_POINTS else f"IVF{round(own.shape[0] ** 0.5)},Flat"
+    return Index(own, text).search(asked, 1, resources=resources)[:, 0]
 
 
 def k_means(points: npt.ArrayLike, k: int, seed: int) -> IntArray:
@@ -202,7 +181,7 @@ def k_means(points: npt.ArrayLike, k: int, seed: int) -> IntArray:
     if sample.size > K_MEANS_POINTS * k:  # enough to place k centres
         sample = np.sort(rng.choice(sample, K_MEANS_POINTS * k, replace=False))
     points = np.ascontiguousarray(distinct[sample])
-    with _faiss_ready() as faiss:
+    with faiss_ready() as faiss:
         for _ in range(K_MEANS_RUNS):
             model = faiss.Kmeans(
                 own.shape[1],
@@ -306,157 +285,6 @@ def _expanded(hits: IntArray, members: IntArray, sizes: IntArray, k: int) -> lis
     step = np.arange(hit.size) - np.repeat(np.cumsum(count) - count, count)
     partner = starts[hit] + (place[proposer] + 1 + step) % sizes[hit]
     return [members[proposer], members[partner]]
-
-
-def _searched(index: Any, queries: Points, k: int) -> IntArray:
-    """(queries, k) what an index finds nearest, some queries at a time."""
-    found = np.empty((queries.shape[0], k), np.int64)
-    for begin, end in spans(queries.shape[0], QUERIES):
-        look()
-        found[begin:end] = index.search(queries[begin:end], k)[1]
-    return found
-
-
-def _built(faiss: Any, points: Points, text: str, nprobe: int | None, seed: int) -> Any:
-    """An index that holds the points."""
-    n, d = points.shape
-    _check_factory(text, n)
-    try:
-        if text.startswith("LSH"):
-            index = faiss.IndexLSH(d, int(text[3:]))
-            index.rrot.init(seed)  # FAISS seeds every rotation alike
-        else:
-            index = faiss.index_factory(d, text)
-        ivf = faiss.try_extract_index_ivf(index)
-        if ivf is None and nprobe is not None:
-            raise InvalidArgumentError(f"nprobe is for 'IVF' only, got {nprobe!r} with {text!r}")
-        if ivf:
-            ivf.nprobe = min(check_int("nprobe", 8 if nprobe is None else nprobe, low=1), ivf.nlist)
-            ivf.cp.min_points_per_centroid = 1  # FAISS prints a warning below 39
-        if n == 1 or (ivf and ivf.nlist > n):  # too few to train with
-            index = faiss.IndexFlatL2(d)
-        index.train(points)
-        index.add(points)
-    except RuntimeError as error:
-        reason = str(error).rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1].strip()
-        raise InvalidArgumentError(
-            f"index must be a FAISS factory string that suits {n} different points in {d} "
-            f"dimensions, got {text!r} (FAISS: {reason[:120]}); try 'Flat', 'LSH8' or 'HNSW16'"
-        ) from error
-    return index
-
-
-def _check_factory(text: str, n: int) -> None:
-    """Refuse what would end the process inside FAISS, and LSH that could not be re-seeded."""
-    for kind, size in re.findall(r"(LSH|IVF|HNSW|NSG)(\d+)", text):
-        count = check_int(f"the number after {kind} in index", int(size), low=LEAST_SIZES[kind])
-        check_memory(
-            INDEX_BITS[kind] * count * (1 if kind == "IVF" else n) // 8,
-            what=f"an index {text!r} of {n:,} points",
-            instead=f"choose a smaller number after {kind}",
-        )
-    if "LSH" in text and not re.fullmatch(r"LSH\d{1,4}", text):
-        raise InvalidArgumentError(f"index must be 'LSH<bits>', got {text!r}; try 'LSH8'")
-
-
-class _Inside:
-    """The threads that are inside FAISS, and its switch to expanded squares, off meanwhile.
-
-    The switch is one variable for the whole process: the first thread in turns it off, the last
-    one out restores it. FAISS has locks of its own that a child of a fork would inherit as taken,
-    by a thread that it does not have: a fork waits until no other thread is inside, and threads
-    that want in wait for the fork.
-    """
-
-    def __init__(self) -> None:
-        # Taken itself, not through its condition, whose methods Ctrl-C may end with it taken.
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._depths: dict[int, int] = {}  # how often each thread is inside
-        self._before: int | None = None  # what the switch was
-        self._is_forking = False
-        os.register_at_fork(
-            before=self._wait_for_others,
-            after_in_parent=self._go_on,
-            after_in_child=self._forget_others,
-        )
-
-    @property
-    def depth(self) -> int:
-        """How often this thread is inside."""
-        return self._depths.get(threading.get_ident(), 0)
-
-    def enter(self) -> Any:
-        """FAISS, with plain differences."""
-        with self._lock:
-            while self._is_forking and not self.depth:
-                self._changed.wait()
-            faiss = _import_faiss()
-            if self._before is None:
-                self._before = faiss.cvar.distance_compute_blas_threshold
-            # The expanded |x - y|² cancels: in clusters 1e-4 wide, nine in ten neighbours were
-            # wrong.
-            faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
-            self._depths[threading.get_ident()] = self.depth + 1
-            return faiss
-
-    def leave(self, depth: int) -> None:
-        """Be inside `depth` times only, however far an interrupted `enter` came."""
-        with self._lock:
-            if depth:
-                self._depths[threading.get_ident()] = depth
-            else:
-                self._depths.pop(threading.get_ident(), None)
-            if not self._depths and self._before is not None:
-                _import_faiss().cvar.distance_compute_blas_threshold = self._before
-                self._before = None
-            self._changed.notify_all()
-
-    def _wait_for_others(self) -> None:
-        self._lock.acquire()
-        self._is_forking = True
-        while self._depths.keys() - {threading.get_ident()}:
-            self._changed.wait()
-
-    def _go_on(self) -> None:
-        self._is_forking = False
-        self._changed.notify_all()
-        self._lock.release()
-
-    def _forget_others(self) -> None:
-        """In a child: threads that waited are not there to be notified."""
-        self._lock, self._is_forking = threading.Lock(), False
-        self._changed = threading.Condition(self._lock)
-
-
-_inside = _Inside()
-
-
-def _import_faiss() -> Any:
-    with contextlib.ExitStack() as stack:
-        if "faiss" not in sys.modules:  # filters are those of all threads: touched once
-            stack.enter_context(warnings.catch_warnings())
-            # Types made by SWIG lack a module name, which newer Pythons remark on.
-            warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
-        try:
-            return importlib.import_module("faiss")
-        except ImportError as error:
-            raise MissingDependency(f"{error}; try: pip install faiss-cpu") from error
-
-
-@contextmanager
-def _faiss_ready() -> Iterator[Any]:
-    """FAISS on one thread and with plain differences; both settings are restored."""
-    depth, restore = _inside.depth, contextlib.ExitStack()
-    try:
-        faiss = _inside.enter()
-        # Of this Python thread alone.
-        restore.callback(faiss.omp_set_num_threads, faiss.omp_get_max_threads())
-        faiss.omp_set_num_threads(1)
-        yield faiss
-    finally:
-        restore.close()
-        _inside.leave(depth)
 
 
 def _returned(found: Returned, n: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -59,6 +60,7 @@ MANY_BLOCKS = 2_000  # beyond, looking at the goal takes as long as a few sweeps
 LIMIT = 1.01 * USEFUL  # times the diameters of blocks: how far these should be apart
 ONE_OF_MANY = 0.5  # of what is left: what the sweeps of one proposal may take
 WIDE = 0.25  # of the largest distance: blocks as wide as this lead nowhere
+SEARCH_BYTES = 1_000  # per state whose neighbours are looked for
 SAMPLES = (8_000, 64_000)  # states in which blocks are looked for before all of them
 AHEAD = "rewards ahead"
 VALUE_CHECKS = frozenset(5 * 2**k for k in range(12))  # sweeps after which values are looked at
@@ -213,9 +215,16 @@ class Levels:
             sources = {name: source for name, source in sources.items() if name not in done}
 
     def _components(self, points: FloatArray, most: int | None, rank: int) -> IntArray | None:
-        count = self._target.n_clusters
+        # Memory is kept to by what is looked at; a sample of the smallest size takes little.
+        fits = self._resources.room // SEARCH_BYTES
         return propose_components(
-            points, self._table.n, n_blocks=count, rank=rank, most=most, seed=self._seed
+            points,
+            self._table.n,
+            n_blocks=self._target.n_clusters,
+            rank=rank,
+            most=fits if most is None else min(most, fits),
+            seed=self._seed,
+            resources=replace(self._resources, memory_limit=None),
         )
 
     def _variants(self, name: str, found: IntArray) -> Iterator[tuple[str, IntArray]]:

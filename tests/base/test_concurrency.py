@@ -21,8 +21,8 @@ import pytest
 
 from bisim_abstract import Resources
 from bisim_abstract._base.atomic import write_json
-from bisim_abstract._propose import retrieval
-from bisim_abstract._propose.retrieval import _faiss_ready
+from bisim_abstract._propose import faiss_index
+from bisim_abstract._propose.faiss_index import faiss_ready
 from bisim_abstract._prove.certify import certify
 from bisim_abstract.parts import grouped_mdp, retrieve_pairs
 from tests.support import ROOT
@@ -148,7 +148,7 @@ def test_faiss_settings_while_two_threads_search(first_out: str) -> None:
     seen = {}
 
     def other() -> None:
-        with _faiss_ready():
+        with faiss_ready():
             inside.set()
             assert leave.wait(timeout=LIMIT)
             seen["other"] = faiss.cvar.distance_compute_blas_threshold
@@ -157,12 +157,12 @@ def test_faiss_settings_while_two_threads_search(first_out: str) -> None:
     if first_out == "first":
         thread.start()
         assert inside.wait(timeout=LIMIT)
-        with _faiss_ready():
+        with faiss_ready():
             leave.set()
             thread.join(timeout=LIMIT)
             seen["main"] = faiss.cvar.distance_compute_blas_threshold
     else:
-        with _faiss_ready():
+        with faiss_ready():
             thread.start()
             assert inside.wait(timeout=LIMIT)
             seen["main"] = faiss.cvar.distance_compute_blas_threshold
@@ -175,7 +175,7 @@ def test_faiss_settings_while_two_threads_search(first_out: str) -> None:
 
 def test_interrupts_on_the_way_into_faiss() -> None:
     """Wherever Ctrl-C comes, nobody is inside afterwards: a fork would wait for them for ever."""
-    with _faiss_ready():  # imported
+    with faiss_ready():  # imported
         pass
     before = faiss_settings()
 
@@ -185,7 +185,7 @@ def test_interrupts_on_the_way_into_faiss() -> None:
 
         def trace(frame: FrameType, event: str, arg: object) -> Any:
             nonlocal left
-            if frame.f_code.co_name not in ("enter", "_faiss_ready"):
+            if frame.f_code.co_name not in ("enter", "faiss_ready"):
                 return None
             # No signal is heard between the end of a block and the release of its lock.
             text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
@@ -199,7 +199,7 @@ def test_interrupts_on_the_way_into_faiss() -> None:
         try:
             with contextlib.ExitStack() as stack:
                 sys.settrace(trace)
-                stack.enter_context(_faiss_ready())
+                stack.enter_context(faiss_ready())
                 sys.settrace(outer)
                 return False
         except KeyboardInterrupt:
@@ -209,16 +209,16 @@ def test_interrupts_on_the_way_into_faiss() -> None:
 
     n_lines = 1
     while enter(n_lines):
-        assert not retrieval._inside._depths
+        assert not faiss_index._inside._depths
         assert faiss_settings() == before
         n_lines += 1
     assert n_lines > 10
-    assert not retrieval._inside._depths
+    assert not faiss_index._inside._depths
 
 
 def test_faiss_settings_after_an_error() -> None:
     before = faiss_settings()
-    with pytest.raises(KeyError), _faiss_ready():
+    with pytest.raises(KeyError), faiss_ready():
         raise KeyError
     with pytest.raises(ValueError, match="index"):
         retrieve_pairs([[0.0], [1.0]], k=1, index="nonsense")
@@ -359,10 +359,12 @@ def test_fork_while_other_threads_work() -> None:
 
 
 INDEXING = """
-import json, os, threading
+import json, os, sys, threading
 import numpy as np
+from bisim_abstract._propose import faiss_index
 from bisim_abstract.parts import retrieve_pairs
 
+faiss_index.COMPARED = int(sys.argv[1])
 points = np.random.default_rng(0).normal(size=(2000, 4))
 retrieve_pairs(points[:100], k=5, index="HNSW16", seed=0)  # everything is imported
 begun, leave = threading.Event(), threading.Event()
@@ -391,9 +393,13 @@ print(json.dumps(codes))
 
 
 @pytest.mark.slow
-def test_fork_while_other_threads_are_inside_faiss() -> None:
-    """FAISS's own locks, held by threads that the child does not have, would stop the child."""
-    assert run(INDEXING) == [7] * 60
+@pytest.mark.parametrize("compared", [2**26, 2**20])
+def test_fork_while_other_threads_are_inside_faiss(compared: int) -> None:
+    """FAISS's own locks, held by threads that the child does not have, would stop the child.
+
+    Searches in several chunks have threads of their own, for which those that ask wait.
+    """
+    assert run(INDEXING, compared) == [7] * 60
 
 
 KEPT = """

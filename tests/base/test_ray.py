@@ -36,10 +36,17 @@ from bisim_abstract import (
 from bisim_abstract._base import ray as ray_backend
 from bisim_abstract._base.parallel import Array, ChunkWork, Data, Job, LocalBackend, Sweep
 from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._propose import faiss_index
 from bisim_abstract._verify import floats
 from bisim_abstract.encoders import sample_transitions
 from bisim_abstract.errors import MemoryLimitError, MissingDependency
-from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp, value_features
+from bisim_abstract.parts import (
+    grouped_mdp,
+    random_mdp,
+    retrieve_neighbours,
+    sparse_mdp,
+    value_features,
+)
 from bisim_abstract.wrappers import RoomsGridEnv
 from tests.support import ROOT
 from tests.support.asking import certify_named
@@ -259,6 +266,23 @@ def test_verdicts_are_the_same(
     cluster.listener = None
     assert seen
     assert divided.divided >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", ["Flat", "IVF64,Flat", "HNSW16", "LSH12"])
+def test_neighbours_are_the_same(
+    index: str, cluster: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(cluster, "listener", lambda *counts: told.append(counts))
+    monkeypatch.setattr(faiss_index, "COMPARED", 2**20)  # so that there are many chunks
+    points = np.random.default_rng(0).normal(size=(3_000, 6))
+    ours, theirs = (
+        retrieve_neighbours(points, k=7, index=index, seed=1, resources=resources)
+        for resources in (Resources(threads=1), Resources(backend=cluster))
+    )
+    np.testing.assert_array_equal(ours, theirs)
+    assert told[-1][1] > 1
 
 
 @pytest.mark.slow

@@ -121,9 +121,11 @@ def test_a_sample_stands_for_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     looked_at: list[int] = []
     forest = proposals._neighbour_forest
 
-    def counted(some: npt.NDArray[np.float32], k: int, rng: np.random.Generator) -> object:
+    def counted(
+        some: npt.NDArray[np.float32], k: int, rng: np.random.Generator, resources: Resources
+    ) -> object:
         looked_at.append(some.shape[0])
-        return forest(some, k, rng)
+        return forest(some, k, rng, resources)
 
     monkeypatch.setattr(proposals, "_neighbour_forest", counted)
     assert same(propose_components(points, 400, seed=seed), labels)
@@ -151,9 +153,11 @@ def test_a_cloud_that_no_sample_exhausts_ends_soon(monkeypatch: pytest.MonkeyPat
     compared: list[int] = []
     extend = proposals._extended
 
-    def counted(some: npt.NDArray[np.float32], chosen: Ints, labels: Ints) -> object:
+    def counted(
+        some: npt.NDArray[np.float32], chosen: Ints, labels: Ints, resources: Resources
+    ) -> object:
         compared.append(some.shape[0] * (int(labels.max()) + 1))
-        return extend(some, chosen, labels)
+        return extend(some, chosen, labels, resources)
 
     monkeypatch.setattr(proposals, "_extended", counted)
     everyone = np.concatenate([points] * 6 + [cloud])
