@@ -625,10 +625,12 @@ class _Search:
             # What counts has more values than what only moves about.
             most_values = max(len(values[name]) for name in always)
             always = {name for name in always if 2 * len(values[name]) > most_values}
+            flags = " ".join(f"--freeze {name}" for name in sorted(always))
             message += (
                 f"; {listed(sorted(always))} changed in every step that found a new state, as "
                 "a counter does: if it is not part of the state, name it in freeze "
-                f"(extract_mdp(env, freeze={sorted(always)!r})), or else raise max_states"
+                f"(extract_mdp(env, freeze={sorted(always)!r}); at the command line, {flags}), or "
+                "else raise max_states"
             )
         else:
             most = sorted(values, key=lambda name: (-len(values[name]), name))[:3]

@@ -54,6 +54,7 @@ STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33"}  # as termina
 # Options that say how a source is read.
 READING = (
     *("env_arg", "backgrounds", "terminal", "reachable_only", "action_masks", "max_states"),
+    "freeze",
     *("const", "reward", "goal", "actions"),
 )
 OR_RUN = "a certificate's file; none if SOURCE is the directory of a run, which has its own"
@@ -918,6 +919,7 @@ def _source(
         reachable_only=options.reachable_only,
         action_masks=options.action_masks,
         max_states=options.max_states,
+        freeze=None if options.freeze is None else tuple(options.freeze),
         seed=options.seed,
         constants=_constants(options.const),
         reward=tuple(options.reward),
@@ -1309,6 +1311,13 @@ def _add_environment(command: Any) -> Any:
     )
     group.add_argument(
         "--max-states", metavar="N", type=int, default=100_000, help="limit for enumeration"
+    )
+    group.add_argument(
+        "--freeze",
+        metavar="NAME",
+        action="append",
+        help="attribute that is not part of the state, such as a counter of steps; instead of "
+        "step_count (repeatable)",
     )
     group.add_argument(
         "--import",

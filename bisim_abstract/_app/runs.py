@@ -269,9 +269,8 @@ def learning_curves(
 
     curves = []
     asked: dict[str, Any] = {"seeds": seeds, "measure": MEASURE}
-    common: dict[str, Any] = {"seed": source.seed, "max_states": source.max_states}
     for dynamics, name in (("aggregated", "aggregated steps"), ("ground", "real steps")):
-        env = AbstractedEnv(source.env(mdp), certificate, dynamics=dynamics, **common)
+        env = AbstractedEnv(source.env(mdp), certificate, dynamics=dynamics, **source.enumerating)
         small = env.aggregation
 
         def lifted(policy: Any, small: Any = small) -> float:
@@ -287,7 +286,7 @@ def learning_curves(
             terminal=source.terminal,
             reachable_only=source.reachable_only,
             action_masks=source.action_masks,
-            **common,
+            **source.enumerating,
         )
         label = counted(certificate.n_live, "raw state")
         curves.append(learning_curve(label, agent(raw, mdp.n_states), score, points, **asked))

@@ -39,6 +39,8 @@ class Source:
         reachable_only: Keep only states that can be reached.
         action_masks: Whether states have the actions alone that the environment's masks allow.
         max_states: Limit for enumeration.
+        freeze: Attributes of an enumerated environment that are not part of its state; None for
+            those of `extract_mdp`.
         seed: Of enumeration and of checking steps.
         constants: Values of constants that a model file leaves open.
         reward: Names of rewards of a model file, a minus before those that are costs; none for
@@ -54,6 +56,7 @@ class Source:
     reachable_only: bool = False
     action_masks: bool = False
     max_states: int = 100_000
+    freeze: tuple[str, ...] | None = None
     seed: int = 0
     constants: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     reward: tuple[str, ...] = ()
@@ -78,15 +81,19 @@ class Source:
         check_int("seed", self.seed, low=0)
         if self.backgrounds is not None:
             check_int("backgrounds", self.backgrounds, low=1)
-        if self.is_file and (self.env_args or self.backgrounds is not None or self.action_masks):
+        if self.freeze is not None:
+            object.__setattr__(self, "freeze", _names("freeze", self.freeze))
+        is_asked = self.env_args or self.action_masks
+        if self.is_file and (is_asked or self.backgrounds is not None or self.freeze is not None):
             raise InvalidArgumentError(
-                f"{self.name} is a file: arguments, backgrounds and masks go with environments"
+                f"{self.name} is a file: arguments, backgrounds, masks and what to freeze go with "
+                "environments"
             )
         self._check_reading()
 
     def _check_reading(self) -> None:
         """Refuse what no file can be read with, and what is none of an environment's business."""
-        constants, reward = self.constants, self.reward
+        constants = self.constants
         if not isinstance(constants, Mapping) or not all(isinstance(x, str) for x in constants):
             raise InvalidArgumentError(f"constants must have names and values, got {constants!r}")
         for name, value in constants.items():
@@ -97,11 +104,7 @@ class Source:
             if value != value:
                 raise InvalidArgumentError(f"constant {name} must be a number, got NaN")
         object.__setattr__(self, "constants", dict(constants))
-        if not isinstance(reward, list | tuple) or not all(
-            x and isinstance(x, str) for x in reward
-        ):
-            raise InvalidArgumentError(f"reward must be a list of names, got {reward!r}")
-        object.__setattr__(self, "reward", tuple(reward))
+        object.__setattr__(self, "reward", _names("reward", self.reward))
         if self.goal is not None and (not isinstance(self.goal, str) or not self.goal):
             raise InvalidArgumentError(f"goal must be a label, got {self.goal!r}")
         check_choice("actions", self.actions, ("names", "positions"))
@@ -123,6 +126,12 @@ class Source:
         if self.actions != "names":
             given["actions"] = self.actions
         return given
+
+    @property
+    def enumerating(self) -> dict[str, Any]:
+        """How an environment without a table is enumerated."""
+        given: dict[str, Any] = {"seed": self.seed, "max_states": self.max_states}
+        return given if self.freeze is None else {**given, "freeze": self.freeze}
 
     @property
     def can_be_abstracted(self) -> bool:
@@ -152,9 +161,8 @@ class Source:
                 terminal=self.terminal,
                 reachable_only=self.reachable_only,
                 action_masks=self.action_masks,
-                seed=self.seed,
-                max_states=self.max_states,
                 callback=callback,
+                **self.enumerating,
             )
         finally:
             env.close()
@@ -197,6 +205,13 @@ class Source:
         if self.backgrounds is None:
             return env
         return Distractor(env, n_background=self.backgrounds, seed=self.seed)
+
+
+def _names(field: str, given: Any) -> tuple[str, ...]:
+    """Some names, as JSON holds them."""
+    if not isinstance(given, list | tuple) or not all(x and isinstance(x, str) for x in given):
+        raise InvalidArgumentError(f"{field} must be a list of names, got {given!r}")
+    return tuple(given)
 
 
 def _as_json(env_args: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -456,3 +457,39 @@ def test_export_at_another_threshold(call: Any, world: World) -> None:
     document = json.loads(Path("c.json").read_bytes())
     assert len(document["clusters"]) == coarsest.n_clusters
     assert document["tau"] == coarsest.low
+
+
+# -- environments that count their steps ---------------------------------------------------------
+
+
+@pytest.fixture
+def door() -> Iterator[str]:
+    gym.register("tests/Door-v0", entry_point="tests.support.counting:Door")
+    yield "tests/Door-v0"
+    del gym.registry["tests/Door-v0"]
+
+
+def test_what_counts_steps_is_named(call: Any, door: str) -> None:
+    ended = call("extract", door, "-o", "door.npz", "--max-states", 200)
+    assert ended.code == 2
+    assert "--freeze steps" in ended.err
+    ended = call("run", door, "-o", "run", "--freeze", "steps", "--learn", 40)
+    assert (ended.code, ended.err) == (0, "")
+    config = json.loads(Path("run/config.json").read_bytes())["config"]
+    assert config["source"]["freeze"] == ["steps"]
+    words = ["--model", "run/mdp.npz"]
+    assert call("verify", "run").code == 0
+    assert call("verify", door, "run/certificate.npz", "--freeze", "steps").code == 0
+    assert call("export", "run/certificate.npz", *words, "-o", "small.npz").code == 0
+    ended = call("verify", "run", "--freeze", "steps")
+    assert ended.code == 2
+    assert "drop --freeze" in ended.err
+
+
+def test_what_has_a_table_or_is_a_file_has_nothing_to_freeze(call: Any, world: World) -> None:
+    ended = call("extract", "FrozenLake-v1", "-o", "lake.npz", "--freeze", "steps")
+    assert ended.code == 2
+    assert "freeze goes with environments that are enumerated" in ended.err
+    ended = call("certify", world.lake, "-o", "c.npz", "--freeze", "steps")
+    assert ended.code == 2
+    assert "what to freeze go with environments" in ended.err

@@ -58,9 +58,19 @@ def test_how_a_model_file_is_read_is_kept(tmp_path: Path) -> None:
     assert "--reward time --reward=-cost --goal done --actions positions" in text
 
 
-def test_runs_of_earlier_versions_say_nothing_about_model_files(tmp_path: Path) -> None:
+def test_what_an_environment_counts_is_kept(tmp_path: Path) -> None:
+    each = small(source=Source(name="Door-v0", freeze=("steps", "seen")))
+    write_json(tmp_path / "config.json", each.header())
+    again = Config.load(tmp_path / "config.json")
+    assert again == each
+    assert again.source.enumerating["freeze"] == ("steps", "seen")
+    assert "--freeze steps --freeze seen" in " ".join(each.words())
+    assert "--freeze" not in small().words()
+
+
+def test_runs_of_earlier_versions_say_nothing_about_what_is_new(tmp_path: Path) -> None:
     document = small().header()
-    for name in ("constants", "reward", "goal", "actions"):
+    for name in ("constants", "reward", "goal", "actions", "freeze"):
         del document["config"]["source"][name]
     write_json(tmp_path / "config.json", document)
     assert Config.load(tmp_path / "config.json") == small()
