@@ -15,17 +15,17 @@ from bisim_abstract.errors import InvalidMDPError
 def rows_of_table(table: Mapping[int, Any] | Sequence[Any], *, absorb: bool) -> dict[str, Any]:
     """Compressed rows and expected rewards of a `P` table; see `TabularMDP.from_table`.
 
-    With `absorb`, outcomes marked done go to one more state, numbered last.
+    With `absorb`, outcomes marked done go to one more state, numbered last, if there are any.
     """
     n_table = len(table)
     if n_table == 0:
         raise InvalidMDPError("the table has no states")
-    n_states = n_table + 1 if absorb else n_table
     first = _entry(table, 0, "state 0")
     if not isinstance(first, Sized):
         raise InvalidMDPError(f"actions must be a table, got {first!r} at state 0")
     n_actions = len(first)
-    rewards = np.zeros((n_states, n_actions))
+    rewards = np.zeros((n_table + 1, n_actions))
+    has_end = False
     indptr, indices, probs = [0], [], []
     for state in range(n_table):
         actions = _entry(table, state, f"state {state}")
@@ -41,14 +41,16 @@ def rows_of_table(table: Mapping[int, Any] | Sequence[Any], *, absorb: bool) -> 
             outcomes = _outcomes(_entry(actions, action, where), n_table, where)
             merged: dict[int, list[float]] = {}
             for prob, successor, _, done in outcomes:
-                target = n_table if absorb and done else successor
+                is_end = absorb and done
+                has_end |= is_end
+                target = n_table if is_end else successor
                 merged.setdefault(target, []).append(prob)
             for target in sorted(merged):
                 indices.append(target)
                 probs.append(_sum(merged[target], where))
             indptr.append(len(indices))
             rewards[state, action] = _mean_reward(outcomes, where)
-    if absorb:
+    if has_end:
         for _ in range(n_actions):
             indices.append(n_table)
             probs.append(1.0)
@@ -57,7 +59,8 @@ def rows_of_table(table: Mapping[int, Any] | Sequence[Any], *, absorb: bool) -> 
         "indptr": np.array(indptr, dtype=np.int64),
         "indices": np.array(indices, dtype=np.int64),
         "probs": np.array(probs),
-        "rewards": rewards,
+        "rewards": rewards if has_end else rewards[:n_table],
+        "terminal_state": n_table if has_end else None,
     }
 
 

@@ -784,25 +784,24 @@ class TabularMDP(Rows):
         Args:
             table: The table, with states and actions numbered from 0.
             start: (n_states) start distribution over the table's states.
-            terminal: "absorb" sends every outcome marked done to one added absorbing state
-                that pays nothing; "table" follows the table literally and ignores the mark.
+            terminal: "absorb" sends every outcome marked done to one absorbing state that pays
+                nothing, added if there are any; "table" follows the table literally and ignores
+                the mark.
             metadata: See the class.
         """
         from bisim_abstract._model.gym_table import rows_of_table
 
         check_choice("terminal", terminal, ("absorb", "table"))
         rows = rows_of_table(table, absorb=terminal == "absorb")
-        absorbing = len(table) if terminal == "absorb" else None
         distribution = None
         if start is not None:
             distribution = frozen("start", start, np.float64)
             check_distribution("start", distribution, len(table))
-            if absorbing is not None:
+            if rows["terminal_state"] is not None:
                 distribution = np.append(distribution, 0.0)
         return cls(
             **rows,
             start=distribution,  # type: ignore[arg-type]
-            terminal_state=absorbing,
             metadata=metadata or {},
         )
 

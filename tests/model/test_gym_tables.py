@@ -155,6 +155,17 @@ def test_default_start_of_a_table_leaves_the_added_state_out() -> None:
     np.testing.assert_array_equal(TabularMDP.from_table(table).start, [0.5, 0.5, 0.0])
 
 
+@pytest.mark.parametrize("terminal", ["absorb", "table"])
+def test_no_state_is_added_where_nothing_ends(terminal: str) -> None:
+    impossible = (0.0, 0, 1.0, True)
+    table: Table = {0: {0: [(1.0, 1, 1.0, False), impossible]}, 1: {0: [(1.0, 0, 7.0, False)]}}
+    mdp = TabularMDP.from_table(table, start=[0.25, 0.75], terminal=terminal)
+    assert mdp.terminal_state is None
+    assert mdp.n_states == 2
+    np.testing.assert_array_equal(mdp.start, [0.25, 0.75])
+    np.testing.assert_array_equal(mdp.rewards, [[1.0], [7.0]])
+
+
 def test_tables_may_be_lists_and_have_impossible_outcomes() -> None:
     table = [[[(0.0, 1, 9.0, False), (1.0, 0, 2.0, False)]], [[(1.0, 1, 0.0, False)]]]
     mdp = TabularMDP.from_table(table, terminal="table", metadata={"env": "list"})

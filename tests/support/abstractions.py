@@ -52,11 +52,11 @@ class Counted:
 
 
 class Tilted(gym.Env[np.int64, np.int64]):
-    """Two states that stay, paid 0 and 1; three starts in four are in the first."""
+    """Two states that stay or end, paid 1 and 2; three starts in four are in the first."""
 
     observation_space = gym.spaces.Discrete(2)
     action_space = gym.spaces.Discrete(1)
-    P = {k: {0: [(1.0, k, float(k), False)]} for k in range(2)}  # noqa: RUF012
+    P = {k: {0: [(0.5, k, k + 1.0, x) for x in (False, True)]} for k in range(2)}  # noqa: RUF012
     initial_state_distrib = np.array([0.75, 0.25])
     s = 0
 
@@ -66,7 +66,7 @@ class Tilted(gym.Env[np.int64, np.int64]):
         return np.int64(self.s), {}
 
     def step(self, action: Any) -> Any:
-        return np.int64(self.s), float(self.s), False, False, {}
+        return np.int64(self.s), self.s + 1.0, bool(self.np_random.random() < 0.5), False, {}
 
 
 # -- steps -------------------------------------------------------------------------------------
