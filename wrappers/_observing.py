@@ -26,7 +26,14 @@ from bisim_abstract._model.observations import Layout, Observations, key_of, lay
 from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 from bisim_abstract.wrappers._snapshot import Codec
-from bisim_abstract.wrappers._source import Shown, find_source, frozen_in, has_table, state_reader
+from bisim_abstract.wrappers._source import (
+    Shown,
+    find_source,
+    frozen_in,
+    has_table,
+    state_reader,
+    unknown_state,
+)
 from bisim_abstract.wrappers.tabular import copied_env, env_name, extract_mdp
 
 STEPS = 256  # real steps in which observations must be the numbers of states
@@ -308,10 +315,7 @@ class _Walk:
         ident = self._read()
         state = self._place.get(ident)
         if state is None:
-            raise ExtractionError(
-                f"the environment is in state {ident}, which its model does not have; was it "
-                "changed, or reset to another layout, after the model was extracted?"
-            )
+            raise unknown_state(self._mdp, ident)
         if state not in self.keys:
             self.keys[state] = key
             if self._codec is not None:

@@ -93,6 +93,24 @@ def state_met(
     return place.get(ident)
 
 
+def state_text(mdp: TabularMDP, ident: int) -> str:
+    """How messages call a state: by its id; where ids are digests, by its number in the model."""
+    if mdp.metadata.get("method") != "enumeration":
+        return f"state {ident}"
+    found = np.flatnonzero(mdp.state_ids == ident)
+    return f"state {found[0]} of its model" if found.size else "a state that its model lacks"
+
+
+def unknown_state(mdp: TabularMDP, ident: int) -> ExtractionError:
+    """What to say where an environment is in a state that its model does not have."""
+    is_digest = mdp.metadata.get("method") == "enumeration"
+    what = "a state that" if is_digest else f"state {ident}, which"
+    return ExtractionError(
+        f"the environment is in {what} its model does not have; was it changed, or reset to "
+        "another layout, after the model was extracted?"
+    )
+
+
 def has_table(env: gym.Env[Any, Any]) -> bool:
     """Whether the environment has a `P` table (the present state is then its `s`)."""
     return hasattr(env.unwrapped, "P")

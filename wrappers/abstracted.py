@@ -44,6 +44,7 @@ from bisim_abstract.wrappers._source import (
     plain_action,
     state_met,
     state_reader,
+    unknown_state,
 )
 from bisim_abstract.wrappers.model_env import draw
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
@@ -536,10 +537,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             if state is None and self._read_state is not None:
                 raise _not_estimated(ident, seen, terminated)
             if state is None:
-                raise ExtractionError(
-                    f"the environment is in state {ident}, which its model does not have; was "
-                    "it changed, or reset to another layout, after the model was extracted?"
-                )
+                raise unknown_state(self.mdp, ident)
             self._cluster, self._state = int(self.labels[state]), state
             gained = {"state": state, "env_state": ident}
         assert self._cluster is not None

@@ -44,6 +44,8 @@ from bisim_abstract.wrappers._source import (
     plain_action,
     state_met,
     state_reader,
+    state_text,
+    unknown_state,
 )
 
 logger = logging.getLogger(__name__)
@@ -350,10 +352,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         is_end = terminated and self._absorbs
         state = state_met(self.mdp, self._place, ident, find_source(self.env), is_end=is_end)
         if state is None:
-            raise ExtractionError(
-                f"the environment is in state {ident}, which its model does not have; was "
-                "it changed, or reset to another layout, after the model was extracted?"
-            )
+            raise unknown_state(self.mdp, ident)
         self._state = state
         gained = {"state": state, "env_state": ident}
         if self.mdp.has_action_sets:
@@ -619,7 +618,7 @@ def compare_with_steps(
             before = read()
             if place.get(before) is None or mdp.start[place[before]] <= 0.0:
                 raise ExtractionError(
-                    f"reset() put {env_name(env)} into state {before}, which the start "
+                    f"reset() put {env_name(env)} into {state_text(mdp, before)}, which the start "
                     "distribution excludes; a wrapper may change how episodes start"
                 )
         before = read()
@@ -631,9 +630,9 @@ def compare_with_steps(
         if problem:
             stack = " > ".join(type(layer).__name__ for layer in layers(env))
             raise ExtractionError(
-                f"step() of {env_name(env)} contradicts its table at state {before}, action "
-                f"{action}: {problem}. A wrapper may change the dynamics ({stack}); extract the "
-                "model without it"
+                f"step() of {env_name(env)} contradicts its table at {state_text(mdp, before)}, "
+                f"action {action}: {problem}. A wrapper may change the dynamics ({stack}); extract "
+                "the model without it"
             )
         needs_reset = bool(terminated or truncated)
     return True
@@ -686,7 +685,8 @@ def _outcome_check(
         target = state_met(mdp, place, after, source, is_end=is_end)
         successors, _ = mdp.successors(state, action)
         if target is None or target not in successors:
-            return f"it led to state {after} (terminated {done}), to which the table gives no mass"
+            led = state_text(mdp, after)
+            return f"it led to {led} (terminated {done}), to which the table gives no mass"
         if can_pay is not None:
             listed = can_pay(before, action, is_end=done)
             is_listed = any(math.isclose(reward, r, abs_tol=1e-12) for r in listed)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from bisim_abstract import NotCertifiedError, TabularMDP, abstract_env, certify
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError, StateLimitError
 from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, extract_mdp
-from bisim_abstract.wrappers._source import FREEZE, frozen_in
+from bisim_abstract.wrappers._source import FREEZE, frozen_in, state_text
+from bisim_abstract.wrappers.tabular import compare_with_steps
 from tests.support.counting import Door
 
 FROZEN = ("steps",)
@@ -92,3 +94,33 @@ def test_another_choice_is_another_model() -> None:
 def test_what_a_file_says_was_frozen_is_not_trusted(frozen: object) -> None:
     mdp = TabularMDP.from_dense([[[1.0]]], [[0.0]]).with_metadata(frozen=frozen)
     assert frozen_in(mdp) == FREEZE
+
+
+def test_messages_show_no_digests() -> None:
+    """Ids of enumerated states say nothing to anybody."""
+    env = TabularEnv(Door(), freeze=FROZEN)
+    ident = int(env.mdp.state_ids[3])
+    assert state_text(env.mdp, ident) == "state 3 of its model"
+    env.reset(seed=0)
+    inner: Any = env.unwrapped
+    inner.key = 7
+    with pytest.raises(ExtractionError, match="is in a state that its model does not have; was"):
+        env.step(0)
+
+
+class Slippery(gym.Wrapper[Any, Any, Any, Any]):
+    """Stays where it is, once in a while."""
+
+    def step(self, action: Any) -> Any:
+        inner: Any = self.unwrapped
+        place = inner.place
+        found = self.env.step(action)
+        if inner.steps % 3 == 0:
+            inner.place = place
+        return found
+
+
+def test_contradictions_name_states_by_number() -> None:
+    mdp = extract_mdp(Door(), freeze=FROZEN)
+    with pytest.raises(ExtractionError, match=r"at state \d{1,2} of its model, action \d: it led"):
+        compare_with_steps(Slippery(Door()), mdp, terminal="absorb", seed=0, checks=100)
