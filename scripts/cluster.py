@@ -22,7 +22,7 @@ from rich.table import Table
 from bisim_abstract import Covering, RayBackend, Resources, bisimulation_metric, certify, verify
 from bisim_abstract._base.parallel import Backend, LocalBackend, thread_count
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract.parts import sparse_mdp, value_features
+from bisim_abstract.parts import retrieve_pairs, sparse_mdp, value_features
 from bisim_abstract.wrappers import RoomsGridEnv
 
 GAMMA = 0.9
@@ -90,6 +90,14 @@ def checked(n: int, neighbours: int) -> Task:
     return task
 
 
+def searched(n: int) -> Task:
+    """Twenty neighbours of every point, in an exact index."""
+    points = np.random.default_rng(0).normal(size=(n, 8))
+    return lambda backend: retrieve_pairs(
+        points, k=20, seed=0, resources=Resources(backend=backend)
+    )
+
+
 def tasks(*, quick: bool) -> dict[str, Callable[[], Task]]:
     """Names and makers of what is timed."""
     if quick:
@@ -100,6 +108,7 @@ def tasks(*, quick: bool) -> dict[str, Callable[[], Task]]:
             "exact metric, 100 states": lambda: measured(100),
             "exact metric, 200 states, in parts": lambda: measured(200, 1_400_000),
             "verify, 100 neighbours of 200 states": lambda: checked(200, 100),
+            "20 nearest of 4,000 points": lambda: searched(4_000),
         }
     return {
         "certify RoomsGrid, 2,500 states": lambda: certified(50, 10),
@@ -113,6 +122,7 @@ def tasks(*, quick: bool) -> dict[str, Callable[[], Task]]:
         "exact metric, 600 states": lambda: measured(600),
         "exact metric, 600 states, in parts": lambda: measured(600, 12_000_000),
         "verify, 400 neighbours of 1,000 states": lambda: checked(1_000, 400),
+        "20 nearest of 30,000 points": lambda: searched(30_000),
     }
 
 

@@ -24,9 +24,9 @@ class Resources:
 
     Attributes:
         threads: Number of threads; all cores by default.
-        backend: Who does the sweeps of pairs, blocks and features, the transport of exact metrics
-            and the backups of `verify`: "local" for the threads of this process, "ray" for a Ray
-            cluster, or a `RayBackend`.
+        backend: Who does the sweeps of pairs, blocks and features, the transport of exact metrics,
+            long searches for neighbours and the backups of `verify`: "local" for the threads of
+            this process, "ray" for a Ray cluster, or a `RayBackend`.
         address: Of a running Ray cluster; a local one is started by default.
         memory_limit: Bytes that tables may take, with what is copied of a large model; what is
             available by default. What would not fit ends in a `MemoryLimitError` before it is
