@@ -298,8 +298,9 @@ def test_reference_has_every_public_name_once_and_nothing_else() -> None:
 
 def test_reference_draws_the_tree_of_errors() -> None:
     text = importlib.import_module("bisim_abstract.errors").__doc__ or ""
-    drawn = text.partition("::\n\n")[2]
-    assert [block.text for block in blocks(read("reference/errors.md"))] == [dedent(drawn)]
+    drawn = dedent(text.partition("::\n\n")[2])
+    names = re.sub(r" {2,}\w.*$", "", drawn, flags=re.M)  # what they mean is said one by one
+    assert [block.text for block in blocks(read("reference/errors.md"))] == [names]
 
 
 def test_site_has_every_page() -> None:
