@@ -28,6 +28,7 @@ from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 from bisim_abstract.wrappers._snapshot import Codec
 from bisim_abstract.wrappers._source import (
     Shown,
+    StartSeeds,
     find_source,
     frozen_in,
     has_table,
@@ -259,7 +260,7 @@ class _Walk:
         self.keys: dict[int, Any] = {}
         self.ends: set[Any] = set()
         self._trial, self._mdp, self._layout, self._seed = trial, mdp, layout, seed
-        self._is_one_seed = mdp.metadata.get("method") == "enumeration"
+        self._seeds = StartSeeds(mdp, seed)
         self._read = state_reader(trial, mdp)
         # Where there is a table, its number is all there is to a state; elsewhere, everything is.
         self._codec: Codec | None = None
@@ -272,7 +273,8 @@ class _Walk:
 
     def run(self) -> None:
         wanted = set(self._mdp.reachable().tolist()) - {self._mdp.terminal_state}
-        for k in range(1 if self._is_one_seed else RESETS):
+        seeds = self._seeds.seeds
+        for k in range(RESETS if seeds is None else len(seeds)):
             observation, _ = self._trial.reset(seed=self._seed + k)
             if self._codec is not None:
                 self._codec.hold()

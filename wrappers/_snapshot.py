@@ -141,6 +141,7 @@ class Codec:
         self.home = home
         self.freeze = freeze
         self.held: dict[str, Callable[[], Any]] = {}  # makes the value of a frozen attribute
+        self._raw: dict[str, bytes] = {}  # what these are, as far as it can be told
         self.marks: list[tuple[object, object]] = []  # the environment's generators at first
         self._aside = NOT_STATE | freeze
         self._kept = _Kept(home)
@@ -174,7 +175,14 @@ class Codec:
     def hold(self) -> None:
         """Take the present values of the frozen attributes as those to hold."""
         attributes = vars(self.home)
-        self.held = {name: self._maker(attributes[name]) for name in self.freeze & set(attributes)}
+        names = self.freeze & set(attributes)
+        self.held = {name: self._maker(attributes[name]) for name in names}
+        self._raw = {
+            name: told
+            for name in names
+            if self._is_picklable(attributes[name])
+            and (told := self._told(attributes[name])) is not None
+        }
 
     def refreeze(self) -> None:
         """Set the frozen attributes back."""
@@ -184,6 +192,28 @@ class Codec:
                 attributes[name] = self.held[name]()
             else:
                 attributes.pop(name, None)
+
+    def changed(self) -> list[str]:
+        """Frozen attributes that are not what they are held at."""
+        attributes = vars(self.home)
+        return [
+            name
+            for name in self.freeze
+            if (name in attributes) != (name in self.held)
+            or (name in self._raw and self._told(attributes[name]) != self._raw[name])
+        ]
+
+    def frozen_digest(self, names: Iterable[str]) -> bytes:
+        """The canonical digest of some frozen attributes, as they are now."""
+        attributes = vars(self.home)
+        held = [(name, self._told(attributes[name])) for name in names if name in attributes]
+        return hashlib.sha256(repr(sorted(held)).encode()).digest()
+
+    def loosened(self, names: Iterable[str]) -> Codec:
+        """The same, but that some frozen attributes are state; those that can be pickled."""
+        found = Codec(self.home, self.freeze - {name for name in names if name in self._raw})
+        found.held = {name: make for name, make in self.held.items() if name in found.freeze}
+        return found
 
     def digest(self, snapshot: bytes) -> bytes:
         """The canonical digest of the present state, of which `snapshot` was taken."""
@@ -208,9 +238,7 @@ class Codec:
         found = {}
         for name, value in self._load(snapshot).items():
             if is_told(value):
-                encoder = Encoder(self.home, self._handlers)
-                encoder.add(value)
-                found[name] = encoder.result()
+                found[name] = self._encoded(value)
         return found
 
     def differing(self, one: bytes, other: bytes) -> list[str]:
@@ -226,6 +254,20 @@ class Codec:
 
     def _attributes(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self.home).items() if name not in self._aside}
+
+    def _told(self, value: object) -> bytes | None:
+        """The canonical encoding of a frozen attribute; None where there is none."""
+        if is_aside(type(value)):
+            return None
+        try:
+            return self._encoded(value)
+        except ExtractionError:  # which may be why it is frozen
+            return None
+
+    def _encoded(self, value: object) -> bytes:
+        encoder = Encoder(self.home, self._handlers)
+        encoder.add(value)
+        return encoder.result()
 
     def _dump(self, value: object) -> bytes:
         file = io.BytesIO()

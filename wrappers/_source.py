@@ -14,6 +14,7 @@ of their own ids, as Gymnasium's Taxi does.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -24,6 +25,7 @@ from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 
+RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
 FREEZE = ("step_count",)  # what enumerated states do not contain, if nothing else is said
 BLACKJACK = "gymnasium.envs.toy_text.blackjack.BlackjackEnv"
 
@@ -158,6 +160,90 @@ def frozen_in(mdp: TabularMDP | None) -> tuple[str, ...]:
     names = FREEZE if mdp is None else mdp.metadata.get("frozen", FREEZE)
     is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return tuple(names) if is_list else FREEZE
+
+
+def begun(env: gym.Env[Any, Any], seed: int | None) -> tuple[Any, dict[str, Any]]:
+    """`reset`, of an environment that somebody wrote.
+
+    Raises:
+        ExtractionError: If it does not do as Gymnasium says.
+    """
+    name = type(env).__name__
+    try:
+        inspect.signature(env.reset).bind(seed=seed)
+    except TypeError as error:
+        raise ExtractionError(
+            f"{name}.reset must take a seed: def reset(self, *, seed=None, options=None)"
+        ) from error
+    try:
+        found: Any = env.reset(seed=seed)
+    except Exception as error:
+        error.add_note(f"{RAISED} reset(seed={seed}) of {name}")
+        raise
+    if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], Mapping):
+        raise ExtractionError(
+            f"{name}.reset must return an observation and a dictionary, got {_values(found)}"
+        )
+    return found[0], dict(found[1])
+
+
+def stepped(
+    env: gym.Env[Any, Any], action: int, where: str
+) -> tuple[float, bool, bool, dict[str, Any]]:
+    """Reward, whether it terminated, whether it was truncated, and info of a `step`.
+
+    Raises:
+        ExtractionError: If it does not do as Gymnasium says.
+    """
+    name = type(env).__name__
+    try:
+        found: Any = env.step(action)
+    except Exception as error:
+        error.add_note(f"{RAISED} step of {name}, at {where}, action {action}")
+        raise
+    if not isinstance(found, tuple) or len(found) != 5 or not isinstance(found[4], Mapping):
+        raise ExtractionError(
+            f"{name}.step must return observation, reward, terminated, truncated and a dictionary, "
+            f"got {_values(found)} at {where}, action {action}"
+        )
+    try:
+        reward = float(found[1])
+    except (TypeError, ValueError) as error:
+        raise ExtractionError(
+            f"rewards must be numbers, got {found[1]!r} at {where}, action {action} of {name}"
+        ) from error
+    return reward, bool(found[2]), bool(found[3]), dict(found[4])
+
+
+def _values(found: Any) -> str:
+    """What was returned, in words."""
+    if not isinstance(found, tuple):
+        return f"{type(found).__name__} alone"
+    return f"{len(found)} values ({', '.join(type(value).__name__ for value in found)})"
+
+
+class StartSeeds:
+    """What an environment is reset with: where its model was enumerated, seeds of that, in turn.
+
+    Args:
+        mdp: The model.
+        seed: The first seed of an enumerated one.
+    """
+
+    def __init__(self, mdp: TabularMDP, seed: int) -> None:
+        self.seeds: range | None = None
+        if mdp.metadata.get("method") == "enumeration":
+            count = mdp.metadata.get("starts", 1)  # from a file, maybe
+            is_count = type(count) is int and count >= 1
+            self.seeds = range(seed, seed + (count if is_count else 1))
+        self._turn = -1
+
+    def draw(self, asked: int | None) -> int | None:
+        """The seed to reset with, if somebody asks for this one, or for any."""
+        if self.seeds is None:
+            return asked
+        self._turn = self._turn + 1 if asked is None else asked
+        return self.seeds[self._turn % len(self.seeds)]
 
 
 def state_reader(env: gym.Env[Any, Any], mdp: TabularMDP | None = None) -> Callable[[], int]:

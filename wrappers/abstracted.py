@@ -36,6 +36,7 @@ from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._observing import Views, observe_numbered, observe_states
 from bisim_abstract.wrappers._source import (
     FREEZE,
+    StartSeeds,
     check_freeze,
     ends_in_states,
     find_source,
@@ -106,9 +107,9 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     observations are numbered as `collect_transitions` does, or by `read_state`. What is numbered
     so and is no state of the estimate, or ends where no sample did, is an error.
 
-    Where the model was enumerated it is that of one seed: the wrapped environment is then
-    always reset with this seed, whatever seed `reset` is given. Aggregated steps follow the
-    seed given.
+    Where the model was enumerated it is that of one seed, or of as many as `starts` says: the
+    wrapped environment is then always reset with one of these, whatever seed `reset` is given.
+    Aggregated steps follow the seed given.
 
     Args:
         env: The environment, or its id, of which one is made as `make_env` does.
@@ -126,6 +127,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         max_states: Limit for enumeration.
         freeze: For enumeration: attributes that are not part of the state; see `extract_mdp`. Where
             `mdp` is given, it knows them.
+        starts: For enumeration: number of seeds whose first states episodes begin in. Where `mdp`
+            is given, it knows that.
         memory_limit: Bytes that verifying may take; what is available by default.
         mdp: The environment's model, if it is at hand: it must be the certificate's. Where an
             environment has no table and would have to be enumerated, the model is compared with
@@ -173,6 +176,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         seed: int = 0,
         max_states: int = 100_000,
         freeze: Sequence[str] = FREEZE,
+        starts: int = 1,
         memory_limit: int | None = None,
         mdp: TabularMDP | None = None,
         read_state: Callable[[Any], int] | None = None,
@@ -194,6 +198,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             seed=seed,
             max_states=max_states,
             freeze=list(check_freeze(freeze)),
+            starts=starts,
             memory_limit=memory_limit,
         )
         self._resources = Resources(memory_limit=memory_limit)
@@ -207,7 +212,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         made = make_env(env) if isinstance(env, str) else env
         try:
             gym.Wrapper.__init__(self, made)
-            self.mdp = _model_of(made, certificate, seed, max_states, freeze, mdp)
+            enumerating = {"seed": seed, "max_states": max_states, "freeze": freeze}
+            self.mdp = _model_of(made, certificate, mdp, {**enumerating, "starts": starts})
             self._has_reader = read_state is not None
             self._read_state = _number_reader(made, self.mdp, read_state)
             self.tau = _certified_threshold(certificate, tau)
@@ -233,7 +239,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._own_actions = _own_actions(self.aggregation)
         self._sums, self._start_sums = _row_sums(small), np.cumsum(small.start)
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
-        self._one_seed = seed if self.mdp.metadata.get("method") == "enumeration" else None
+        self._seeds = StartSeeds(self.mdp, seed)
         self._limit = _time_limit(made)
         # Looking for it takes longer than a step. Who reads observations needs none.
         self._source = None if self.mdp.is_sampled else find_source(made)
@@ -343,7 +349,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             >>> small.deploy(lambda cluster: cluster % 4).predict(14)
             (np.int64(1), None)
         """
-        small = self.abstract_mdp
+        small, seeds = self.abstract_mdp, self._seeds.seeds
         policy = policy_table(agent, small, deterministic=deterministic)
         names: dict[str, IntArray] = {}
         renaming = self.aggregation.renaming
@@ -361,7 +367,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             )
         elif self._views is None:
             self._views = observe_states(
-                self.env, self.mdp, self.labels, kinds=kinds, seed=self._one_seed or 0
+                self.env, self.mdp, self.labels, kinds=kinds, seed=seeds[0] if seeds else 0
             )
         of_kinds = names.get("kinds", np.arange(small.n_states))
         acts = lift_table(policy, of_kinds, names.get("renaming"))
@@ -372,8 +378,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             "tau": self.tau,
             "verdict": self.certificate.verdict.sentence,
         }
-        if self._one_seed is not None:
-            about["seed"] = self._one_seed
+        if seeds is not None:
+            about |= {"seed": seeds[0], "starts": len(seeds)}
         if self.certificate.holds_for:
             about["holds"] = self.certificate.holds_for
         return GroundAgent(
@@ -477,8 +483,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.int64, dict[str, Any]]:
         """Start an episode; seed and options are passed on to the environment too."""
-        inner = seed if self._one_seed is None else self._one_seed
-        seen, info = self.env.reset(seed=inner, options=options)
+        seen, info = self.env.reset(seed=self._seeds.draw(seed), options=options)
         self._steps = 0
         if self.dynamics == "ground":
             return self._seen(info, seen, terminated=False)
@@ -628,12 +633,11 @@ def _check_kinds(env: object, certificate: object, mdp: object) -> None:
 def _model_of(
     env: gym.Env[Any, Any],
     certificate: Certificate,
-    seed: int,
-    max_states: int,
-    freeze: Sequence[str],
     given: TabularMDP | None,
+    enumerating: Mapping[str, Any],
 ) -> TabularMDP:
     """The environment's model, all of it or its reachable part: whichever is certified."""
+    seed = enumerating["seed"]
     if given is None and certificate.alpha:
         raise NotCertifiedError(
             "the certificate is of a model that was estimated from samples, which cannot be read "
@@ -656,9 +660,7 @@ def _model_of(
     # A model whose states lack actions: the environment is asked for these too.
     is_masked = not bool(certificate.available.all())
     try:
-        mdp = extract_again(
-            env, seed=seed, max_states=max_states, action_masks=is_masked, freeze=freeze
-        )
+        mdp = extract_again(env, action_masks=is_masked, **enumerating)
     except ExtractionError as error:
         if not is_masked:
             raise
@@ -685,7 +687,7 @@ def _model_of(
         f"({part.n_states:,} reachable) and {mdp.n_actions} actions, fingerprint "
         f"{mdp.fingerprint[:12]} ({part.fingerprint[:12]}).{hint} Certify this one, "
         "certify(extract_mdp(env), gamma), or make the environment with the arguments (and, if "
-        "it was enumerated, the seed) that the certificate was made for"
+        "it was enumerated, the seed and starts) that the certificate was made for"
     )
 
 

@@ -10,6 +10,7 @@ import logging
 import math
 import random
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -40,7 +41,7 @@ from bisim_abstract.wrappers._snapshot import (
     reseed,
     rewind,
 )
-from bisim_abstract.wrappers._source import FREEZE, as_mask, check_freeze
+from bisim_abstract.wrappers._source import FREEZE, as_mask, begun, check_freeze, stepped
 
 __all__ = ["StateReader", "enumerate_mdp"]
 
@@ -50,6 +51,9 @@ RESEEDS = 8  # other seeds under which a step that drew random numbers is repeat
 REPORT_EVERY = 64  # states between two calls of the callback
 STEP_BYTES, STATE_BYTES = 120, 600  # what a step takes in the table, a state besides its snapshot
 LOOK_EVERY = 2**24  # bytes of snapshots after which memory is looked at
+CHANGES = 32  # steps remembered that changed a frozen attribute
+FROZEN_STEPS = 16  # times as many steps as in other checks look at what frozen attributes do
+OTHER_SEEDS = 8  # with which it is tried whether episodes begin elsewhere
 COMPARED = 500  # states looked at to explain a state limit; enough to clear innocent attributes
 
 
@@ -59,6 +63,7 @@ def enumerate_mdp(
     seed: int | None = 0,
     max_states: int = 100_000,
     freeze: Sequence[str] = FREEZE,
+    starts: int = 1,
     checks: int = 256,
     terminal: str = "absorb",
     action_masks: bool = False,
@@ -66,6 +71,9 @@ def enumerate_mdp(
     progress: bool = False,
 ) -> TabularMDP:
     """Every state that can be reached from `reset(seed=seed)`, by breadth-first search.
+
+    Where `reset` draws the state that an episode begins in, this is the model of episodes that
+    begin as with this seed, and a warning says so; `starts` takes several seeds together.
 
     For environments with deterministic transitions, a `Discrete` action space and no `P` table,
     such as MiniGrid with a fixed layout. The table is that of `env.unwrapped`: `TimeLimit` is
@@ -85,7 +93,8 @@ def enumerate_mdp(
     draws from a generator held by the environment or from the global ones is repeated under
     other seeds. At the end a sample of steps is repeated, from states as first met and from
     states that were reached in another form (an array in place of a tuple), and one random walk
-    is made without restoring anything.
+    is made without restoring anything. Where steps change a frozen attribute, and not all of them
+    do as for a counter, steps from there must lead where the table says.
 
     Args:
         env: The environment; it need not have been reset.
@@ -94,7 +103,11 @@ def enumerate_mdp(
         max_states: Limit on the states of the environment, an added one not counted.
         freeze: Attributes of `env.unwrapped` that are not part of the state. They are held at
             their value after reset; one that cannot be pickled stays the same object.
-        checks: Steps in each of the three checks at the end; 0 leaves them out.
+        starts: Number of seeds, `seed` and those that follow it, whose states after reset episodes
+            begin in, all alike. States of further seeds are not in the model unless steps lead
+            there.
+        checks: Steps in each of three checks at the end, and a sixteenth of those that look at
+            frozen attributes; 0 leaves them out.
         terminal: "absorb" sends every step that terminates to one absorbing state which pays
             nothing, has the id -1 and is numbered last (added if some step terminates);
             "table" ignores the mark and goes on from where such a step leads.
@@ -119,6 +132,9 @@ def enumerate_mdp(
         seed = check_int("seed", seed, low=0)
     max_states = check_int("max_states", max_states, low=1)
     checks = check_int("checks", checks, low=0)
+    starts = check_int("starts", starts, low=1)
+    if seed is None and starts > 1:
+        raise InvalidArgumentError(f"starts={starts} are those of seeds: give the first one")
     check_choice("terminal", terminal, ("absorb", "table"))
     codec = Codec(_home(env), frozenset(check_freeze(freeze)))
     n_actions = _action_count(env)
@@ -127,6 +143,7 @@ def enumerate_mdp(
             codec,
             n_actions,
             seed,
+            starts=starts,
             absorb=terminal == "absorb",
             limit=max_states,
             has_masks=action_masks,
@@ -139,6 +156,7 @@ def enumerate_mdp(
                 "env": type(codec.home).__name__ if spec is None else spec.id,
                 "method": "enumeration",
                 "seed": seed,
+                "starts": starts,
                 "frozen": sorted(codec.held),
                 "gymnasium": gym.__version__,
                 "terminal": terminal,
@@ -250,6 +268,7 @@ class _Search:
         n_actions: int,
         seed: int | None,
         *,
+        starts: int,
         absorb: bool,
         limit: int,
         has_masks: bool,
@@ -258,6 +277,7 @@ class _Search:
         self._has_masks = has_masks
         self._n_actions = n_actions
         self._seed = seed
+        self._starts = [0] * starts  # the state after reset, seed by seed
         self._absorb = absorb
         self._limit = limit
         self._rng = np.random.default_rng(CHECK_SEED)
@@ -272,6 +292,8 @@ class _Search:
         self._successors: list[int] = []  # -1 for the end of the episode
         self._rewards: list[float] = []
         self._ends: list[bool] = []
+        self._changes: dict[str, list[int]] = {}  # rows whose steps changed a frozen attribute
+        self._changed: dict[str, int] = {}  # how many did
         self._draws = 0
         self._held = self._looked = 0  # bytes of states, now and when memory was looked at
 
@@ -285,9 +307,13 @@ class _Search:
                 f"freeze names {listed(sorted(missing))}, but {type(codec.home).__name__} has "
                 f"no such attribute after reset; it has {listed(sorted(vars(codec.home)))}"
             )
-        snapshot = codec.snapshot()
-        mask = self._mask(info, "the state after reset")
-        self._number(snapshot, codec.digest(snapshot), mask, parent=0)
+        for k in range(len(self._starts)):
+            if k:
+                info = self._reset(k)
+                codec.refreeze()
+            snapshot = codec.snapshot()
+            mask = self._mask(info, "the state after reset")
+            self._starts[k] = self._number(snapshot, codec.digest(snapshot), mask, parent=0)
         state = 0
         while state < len(self._snapshots):
             self._expand(state)
@@ -318,6 +344,9 @@ class _Search:
             action = self._played(state, drawn)
             self._compare(state, action, self._variants[state], ExtractionError)
         self._walk(checks)
+        self._check_frozen(FROZEN_STEPS * checks)
+        if self._seed is not None:
+            self._try_other_starts()
 
     def table(self, metadata: Mapping[str, Any]) -> TabularMDP:
         n, n_actions = len(self._snapshots), self._n_actions
@@ -328,8 +357,7 @@ class _Search:
             successors = np.append(np.where(successors < 0, n, successors), [n] * n_actions)
             rewards = np.append(rewards, np.zeros(n_actions))
             ids.append(-1)
-        start = np.zeros(len(ids))
-        start[0] = 1.0
+        start = np.bincount(self._starts, minlength=len(ids)) / len(self._starts)
         available = np.ones((len(ids), n_actions), bool)
         if self._has_masks:
             told = np.frombuffer(b"".join(self._masks), np.uint8)
@@ -363,11 +391,14 @@ class _Search:
 
     # -- searching -------------------------------------------------------------------------
 
-    def _reset(self) -> dict[str, Any]:
+    def _reset(self, turn: int = 0) -> dict[str, Any]:
+        """Begin an episode, with the seed itself or one that follows it."""
         if self._seed is None:
             for stream, mark in self._codec.marks:
                 rewind(stream, mark)
-        return self._codec.home.reset(seed=self._seed)[1]
+        seed = None if self._seed is None else self._seed + turn
+        info: dict[str, Any] = begun(self._codec.home, seed)[1]
+        return info
 
     def _mask(self, info: Mapping[str, Any], where: str) -> bytes:
         if not self._has_masks:
@@ -400,6 +431,11 @@ class _Search:
             else:
                 codec.restore(snapshot)
             outcome = self._step(state, action)
+            for name in codec.changed():
+                self._changed[name] = self._changed.get(name, 0) + 1
+                rows = self._changes.setdefault(name, [])
+                if len(rows) < CHANGES:
+                    rows.append(state * self._n_actions + action)
             is_there = outcome.snapshot == snapshot
             after = self._marks()
             if after != before:
@@ -422,12 +458,7 @@ class _Search:
 
     def _step(self, state: int, action: int) -> _Outcome:
         codec = self._codec
-        try:
-            _, reward, terminated, truncated, info = codec.home.step(action)
-            reward = float(reward)
-        except Exception as error:
-            error.add_note(f"raised while enumerating, at state {state}, action {action}")
-            raise
+        reward, terminated, truncated, info = stepped(codec.home, action, f"state {state}")
         if truncated:
             self._refuse_truncation(state, action)
         if not math.isfinite(reward):
@@ -530,9 +561,9 @@ class _Search:
         """Compare the table with the environment stepping freely, nothing restored."""
         codec = self._codec
         state = -1
-        for _ in range(steps):
+        for k in range(steps):
             if state < 0:
-                state = self._return_to_start()
+                state = self._return_to_start(k % len(self._starts))
             codec.refreeze()
             action = self._played(state, int(self._rng.integers(self._n_actions)))
             expected, found = self._entry(state, action), self._step(state, action)
@@ -546,19 +577,88 @@ class _Search:
                 )
             state = -1 if found.is_end else self._numbers[found.digest]
 
-    def _return_to_start(self) -> int:
-        codec = self._codec
-        self._reset()
+    def _check_frozen(self, steps: int) -> None:
+        """Compare the table with steps after frozen attributes changed, counters held still.
+
+        What every step changes counts them, and is said not to matter. What some steps change may
+        be a part of the state after all, as a key in the hand is.
+        """
+        codec, total = self._codec, len(self._successors)
+        names = {name for name, count in self._changed.items() if count < total}
+        if not names:
+            return
+        loose = codec.loosened(names)
+        waiting: deque[tuple[int, bytes]] = deque()
+        seen: set[tuple[int, bytes]] = set()
+
+        def meet(state: int) -> None:
+            key = state, codec.frozen_digest(names)
+            if key not in seen:
+                seen.add(key)
+                waiting.append((state, zlib.compress(loose.snapshot(), 1)))
+
+        for row in sorted({row for name in names for row in self._changes[name]}):
+            state, action = divmod(row, self._n_actions)
+            codec.restore(zlib.decompress(self._snapshots[state]))
+            self._step(state, action)
+            if self._successors[row] >= 0:
+                meet(self._successors[row])
+        while waiting and steps > 0:
+            state, packed = waiting.popleft()
+            snapshot = zlib.decompress(packed)
+            for action in range(self._n_actions):
+                if self._played(state, action) != action:
+                    continue
+                loose.restore(snapshot)
+                steps -= 1
+                expected, found = self._entry(state, action), self._step(state, action)
+                difference = self._difference(expected, found)
+                if difference:
+                    raise ExtractionError(
+                        f"freeze names {listed(sorted(names))}, which is part of the state: at "
+                        f"state {state}, action {action}, {difference} once earlier steps had "
+                        "changed it; leave it out of freeze"
+                    )
+                if found.digest:
+                    meet(self._numbers[found.digest])
+
+    def _try_other_starts(self) -> None:
+        """Warn if episodes of other seeds begin elsewhere: the model knows nothing of them."""
+        codec, first = self._codec, len(self._starts)
+        elsewhere = unknown = 0
+        for k in range(first, first + OTHER_SEEDS):
+            self._reset(k)
+            codec.refreeze()
+            found = self._numbers.get(codec.digest(codec.snapshot()))
+            elsewhere += found not in self._starts
+            unknown += found is None
+        if unknown or (elsewhere and first == 1):
+            logger.warning(
+                "%s begins elsewhere with other seeds: %d of %d resets led to another start, %d "
+                "of them to a state that this model does not have. What is proven is about "
+                "episodes that begin as with %s; starts=100, for instance, takes 100 seeds "
+                "together (at the command line, --starts 100)",
+                type(codec.home).__name__,
+                elsewhere,
+                OTHER_SEEDS,
+                unknown,
+                f"seed {self._seed}" if first == 1 else f"these {first} seeds",
+            )
+
+    def _return_to_start(self, turn: int) -> int:
+        codec, start = self._codec, self._starts[turn]
+        self._reset(turn)
         codec.refreeze()
         snapshot = codec.snapshot()
-        if codec.digest(snapshot) != self._digests[0]:
-            names = codec.differing(zlib.decompress(self._snapshots[0]), snapshot)
+        if codec.digest(snapshot) != self._digests[start]:
+            names = codec.differing(zlib.decompress(self._snapshots[start]), snapshot)
+            seed = None if self._seed is None else self._seed + turn
             raise StochasticEnvError(
-                f"reset(seed={self._seed}) led to another state the second time "
+                f"reset(seed={seed}) led to another state the second time "
                 f"({_in_attributes(names)}); let the seed decide over everything random, and "
                 "name in freeze what counts episodes"
             )
-        return 0
+        return start
 
     def _entry(self, state: int, action: int) -> _Outcome:
         row = state * self._n_actions + action

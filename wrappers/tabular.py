@@ -34,6 +34,7 @@ from bisim_abstract.wrappers._naming import (
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     FREEZE,
+    StartSeeds,
     TableSource,
     as_mask,
     check_freeze,
@@ -65,6 +66,7 @@ def extract_mdp(
     checks: int = CHECKS,
     max_states: int = 100_000,
     freeze: Sequence[str] = FREEZE,
+    starts: int = 1,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> TabularMDP:
@@ -97,6 +99,7 @@ def extract_mdp(
         max_states: Limit for enumeration.
         freeze: For enumeration: attributes of `env.unwrapped` that are not part of the state, as
             what counts steps; see `enumerate_mdp`.
+        starts: For enumeration: number of seeds whose first states episodes begin in.
         callback: Told about progress of an enumeration. Without one, a progress line is
             shown if the program runs in a terminal.
         progress: Show a line also where there is no terminal, as in a notebook.
@@ -116,6 +119,7 @@ def extract_mdp(
     check_choice("terminal", terminal, ("absorb", "table"))
     checks = check_int("checks", checks, low=0)
     seed, freeze = check_int("seed", seed, low=0), check_freeze(freeze)
+    starts = check_int("starts", starts, low=1)
     if isinstance(env, str):
         made = make_env(env, **dict(env_args or {}))
         try:
@@ -129,6 +133,7 @@ def extract_mdp(
                 checks=checks,
                 max_states=max_states,
                 freeze=freeze,
+                starts=starts,
                 callback=callback,
                 progress=progress,
             )
@@ -142,9 +147,10 @@ def extract_mdp(
         raise ExtractionError(
             f"start goes with environments that have a P table; {env_name(env)} tells its own"
         )
-    if freeze != FREEZE and (source is not None or has_table(env)):
+    if (freeze != FREEZE or starts > 1) and (source is not None or has_table(env)):
+        name = "starts" if starts > 1 else "freeze"
         raise ExtractionError(
-            f"freeze goes with environments that are enumerated; {env_name(env)} has a table"
+            f"{name} goes with environments that are enumerated; {env_name(env)} has a table"
         )
     if source is not None:
         mdp = _described(env, source, terminal, action_masks)
@@ -153,7 +159,17 @@ def extract_mdp(
         mdp = _from_table(env, terminal, start, seed, action_masks)
     else:
         with shown(callback, progress) as report:
-            mdp = _enumerated(env, terminal, seed, max_states, checks, action_masks, freeze, report)
+            mdp = _enumerated(
+                env,
+                terminal=terminal,
+                seed=seed,
+                max_states=max_states,
+                checks=checks,
+                action_masks=action_masks,
+                freeze=freeze,
+                starts=starts,
+                callback=report,
+            )
         if terminal == "absorb" and checks >= CHECKS:
             _remember(env, seed, mdp, action_masks, freeze)
     if action_masks:
@@ -171,6 +187,7 @@ def extract_again(
     max_states: int,
     action_masks: bool = False,
     freeze: Sequence[str] = FREEZE,
+    starts: int = 1,
 ) -> TabularMDP:
     """`extract_mdp` by default, without enumerating what this very environment was found to be.
 
@@ -180,7 +197,7 @@ def extract_again(
     and a change to any of them shows at the first reset. (Globals of its module are not looked at.)
     Tables are not remembered: reading one is quick, and steps would follow a changed one.
     """
-    mdp = _remembered(env, seed, max_states, action_masks, freeze)
+    mdp = _remembered(env, seed, max_states, action_masks, freeze, starts)
     if mdp is not None:
         _refuse_unfaithful(env)
         try:
@@ -191,7 +208,12 @@ def extract_again(
         if is_true:
             return _named(mdp, env, terminal="absorb", reachable_only=False)
     return extract_mdp(
-        env, seed=seed, max_states=max_states, action_masks=action_masks, freeze=freeze
+        env,
+        seed=seed,
+        max_states=max_states,
+        action_masks=action_masks,
+        freeze=freeze,
+        starts=starts,
     )
 
 
@@ -242,6 +264,7 @@ def _remembered(
     max_states: int,
     action_masks: bool,
     freeze: Sequence[str],
+    starts: int,
 ) -> TabularMDP | None:
     if find_source(env) is not None:  # a wrapper around what was enumerated
         return None
@@ -254,6 +277,8 @@ def _remembered(
     if (known.action_masks, known.freeze) != (action_masks, frozenset(freeze)):
         return None
     mdp = known.mdp
+    if mdp.metadata["starts"] != starts:
+        return None
     is_allowed = mdp.n_states - (mdp.terminal_state is not None) <= max_states
     return mdp if is_allowed else None
 
@@ -301,6 +326,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         seed: int = 0,
         max_states: int = 100_000,
         freeze: Sequence[str] = FREEZE,
+        starts: int = 1,
     ) -> None:
         RecordConstructorArgs.__init__(
             self,
@@ -310,6 +336,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             seed=seed,
             max_states=max_states,
             freeze=list(check_freeze(freeze)),
+            starts=starts,
         )
         gym.Wrapper.__init__(self, env)
         self.mdp = extract_mdp(
@@ -320,10 +347,11 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             seed=seed,
             max_states=max_states,
             freeze=freeze,
+            starts=starts,
         )
         self._state: int | None = None
         self._absorbs = terminal == "absorb"
-        self._one_seed = seed if self.mdp.metadata["method"] == "enumeration" else None
+        self._seeds = StartSeeds(self.mdp, seed)
         ids = self.mdp.state_ids.tolist()
         self._place = {ident: index for index, ident in enumerate(ids) if ident >= 0}
 
@@ -331,9 +359,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; see the class for what `info` gains."""
-        if self._one_seed is not None:
-            seed = self._one_seed
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = self.env.reset(seed=self._seeds.draw(seed), options=options)
         return observation, self._with_state(info, terminated=False)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -372,9 +398,15 @@ def _refuse_unfaithful(env: gym.Env[Any, Any]) -> None:
         hint = ""
         if isinstance(env, gym.vector.VectorEnv):
             hint = "; it is a vector environment: pass one of its single environments"
-        raise ExtractionError(
-            f"env must be a gymnasium.Env or an id, got {type(env).__name__}{hint}"
-        )
+        what = type(env).__name__
+        if isinstance(env, type) and issubclass(env, gym.Env):
+            what, hint = f"the class {env.__name__}", f": make one, {env.__name__}()"
+        raise ExtractionError(f"env must be a gymnasium.Env or an id, got {what}{hint}")
+    for name in ("action_space", "observation_space"):
+        if not isinstance(getattr(env, name, None), spaces.Space):
+            raise ExtractionError(
+                f"{env_name(env)} has no {name}: give it one of gymnasium.spaces in __init__"
+            )
     for layer in layers(env):
         if isinstance(layer, gym.RewardWrapper | gym.ActionWrapper):
             what = "rewards" if isinstance(layer, gym.RewardWrapper) else "actions"
@@ -537,28 +569,10 @@ def _start_by_reset(env: gym.Env[Any, Any], n_states: int, seed: int) -> npt.NDA
     return distribution
 
 
-def _enumerated(
-    env: gym.Env[Any, Any],
-    terminal: str,
-    seed: int,
-    max_states: int,
-    checks: int,
-    action_masks: bool,
-    freeze: Sequence[str],
-    callback: ProgressCallback | None,
-) -> TabularMDP:
+def _enumerated(env: gym.Env[Any, Any], **options: Any) -> TabularMDP:
     from bisim_abstract.wrappers.enumerate import enumerate_mdp
 
-    mdp = enumerate_mdp(
-        env,
-        seed=seed,
-        max_states=max_states,
-        checks=checks,
-        terminal=terminal,
-        action_masks=action_masks,
-        freeze=freeze,
-        callback=callback,
-    )
+    mdp = enumerate_mdp(env, **options)
     return named_as_in_minigrid(mdp, env.unwrapped)
 
 
@@ -609,12 +623,11 @@ def compare_with_steps(
     place = {ident: k for k, ident in enumerate(mdp.state_ids.tolist()) if ident >= 0}
     rng = np.random.default_rng(seed)
     check = _outcome_check(trial, mdp, place, terminal, is_given=is_given)
-    # An enumerated model is that of one seed.
-    one_seed = mdp.metadata.get("method") == "enumeration"
+    seeds = StartSeeds(mdp, seed)
     needs_reset = True
     for k in range(checks):
         if needs_reset:
-            _, info = trial.reset(seed=seed if one_seed else seed + k)
+            _, info = trial.reset(seed=seeds.draw(seed + k))
             before = read()
             if place.get(before) is None or mdp.start[place[before]] <= 0.0:
                 raise ExtractionError(

@@ -39,6 +39,7 @@ def abstract_env(
     seed: int = 0,
     max_states: int = 100_000,
     freeze: Sequence[str] = ("step_count",),
+    starts: int = 1,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> AbstractedEnv:
@@ -67,6 +68,7 @@ def abstract_env(
         max_states: Limit for the enumeration of environments without a table.
         freeze: Attributes of such an environment that are not part of its state, as what counts
             steps; see `enumerate_mdp`.
+        starts: Seeds whose first states episodes begin in, where such an environment draws them.
         callback: Told about the progress. Without one, a progress line is shown if the program
             runs in a terminal and takes a while.
         progress: Show a line also where there is no terminal, as in a notebook.
@@ -96,6 +98,7 @@ def abstract_env(
                 seed=seed,
                 max_states=max_states,
                 freeze=freeze,
+                starts=starts,
                 callback=report,
             )
             certificate = certify(
@@ -125,6 +128,7 @@ def abstract_env(
             seed=seed,
             max_states=max_states,
             freeze=freeze,
+            starts=starts,
             mdp=mdp,
         )
     except BaseException:

@@ -54,7 +54,7 @@ STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33"}  # as termina
 # Options that say how a source is read.
 READING = (
     *("env_arg", "backgrounds", "terminal", "reachable_only", "action_masks", "max_states"),
-    "freeze",
+    *("freeze", "starts"),
     *("const", "reward", "goal", "actions"),
 )
 OR_RUN = "a certificate's file; none if SOURCE is the directory of a run, which has its own"
@@ -180,7 +180,12 @@ def _explained(error: Exception) -> tuple[int, str]:
     """Exit code and sentence of an error."""
     from bisim_abstract.errors import BisimError, NotCertifiedError, VerificationError
 
-    text = str(error)
+    text, kind = str(error), type(error).__name__
+    for note in getattr(error, "__notes__", ()):
+        from bisim_abstract.wrappers._source import RAISED
+
+        if note.startswith(RAISED):  # in code of somebody else
+            return BAD_INPUT, f"{kind}: {text or 'without a word'}, {note}; --debug shows where"
     if isinstance(error, NotCertifiedError):
         return NOT_CERTIFIED, text
     if isinstance(error, VerificationError):
@@ -194,7 +199,6 @@ def _explained(error: Exception) -> tuple[int, str]:
         return BAD_INPUT, f"the environment cannot be made: {text}"
     if isinstance(error, MemoryError):
         return BAD_INPUT, f"out of memory {text}".strip()
-    kind = type(error).__name__
     return FAULT, f"a fault of this program ({kind}: {text}); --debug shows where"
 
 
@@ -920,6 +924,7 @@ def _source(
         action_masks=options.action_masks,
         max_states=options.max_states,
         freeze=None if options.freeze is None else tuple(options.freeze),
+        starts=options.starts,
         seed=options.seed,
         constants=_constants(options.const),
         reward=tuple(options.reward),
@@ -1318,6 +1323,13 @@ def _add_environment(command: Any) -> Any:
         action="append",
         help="attribute that is not part of the state, such as a counter of steps; instead of "
         "step_count (repeatable)",
+    )
+    group.add_argument(
+        "--starts",
+        metavar="N",
+        type=int,
+        default=1,
+        help="seeds whose first states episodes begin in, for environments that draw them (1)",
     )
     group.add_argument(
         "--import",

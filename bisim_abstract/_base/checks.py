@@ -72,8 +72,10 @@ def check_fraction(name: str, value: float) -> float:
 
 
 def check_int(name: str, value: int, *, low: int, high: int | None = None) -> int:
-    """Return `value` as an int between `low` and `high` (both included)."""
+    """Return `value` as an int between `low` and `high` (both included); truth values are none."""
     try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}") from None

@@ -228,17 +228,18 @@ def test_a_certificate_of_masked_states_asks_for_masks() -> None:
         n_states=501,
         alpha=None,
     )
-    assert _model_of(env, claimed, 0, 1_000, FREEZE, None) == mdp
+    asked = {"seed": 0, "max_states": 1_000, "freeze": FREEZE, "starts": 1}
+    assert _model_of(env, claimed, None, asked) == mdp
     part = mdp.restrict(mdp.reachable())
     claimed.fingerprint, claimed.available = part.fingerprint, part.available
-    assert _model_of(env, claimed, 0, 1_000, FREEZE, None) == part
-    assert _model_of(TabularEnv(env, action_masks=True), claimed, 0, 1_000, FREEZE, None) == part
+    assert _model_of(env, claimed, None, asked) == part
+    assert _model_of(TabularEnv(env, action_masks=True), claimed, None, asked) == part
     claimed.fingerprint = "0" * 64
     with pytest.raises(NotCertifiedError, match="of another model"):
-        _model_of(env, claimed, 0, 1_000, FREEZE, None)
+        _model_of(env, claimed, None, asked)
     lake = gym.make("FrozenLake-v1")
     with pytest.raises(NotCertifiedError, match="states lack actions, but FrozenLake-v1 does not"):
-        _model_of(lake, claimed, 0, 1_000, FREEZE, None)
+        _model_of(lake, claimed, None, asked)
 
 
 # -- sb3-contrib -----------------------------------------------------------------------------------

@@ -206,6 +206,7 @@ def test_four_rooms_has_four_states_per_free_cell() -> None:
         "env": ROOMS,
         "method": "enumeration",
         "seed": 0,
+        "starts": 1,
         "frozen": ["step_count"],
         "gymnasium": gym.__version__,
         "terminal": "absorb",
@@ -701,7 +702,7 @@ def test_errors_of_the_env_say_where() -> None:
 
     with pytest.raises(RuntimeError, match="out of order") as caught:
         enumerate_mdp(Broken())
-    assert caught.value.__notes__ == ["raised while enumerating, at state 2, action 0"]
+    assert caught.value.__notes__ == ["raised by step of Broken, at state 2, action 0"]
 
 
 # -- action masks --------------------------------------------------------------------------------

@@ -1,0 +1,261 @@
+"""Environments that draw where episodes begin, or keep a part of their state out of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from bisim_abstract import TabularMDP, abstract_env, certify, value_iteration
+from bisim_abstract.errors import ExtractionError, InvalidArgumentError
+from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, enumerate_mdp, extract_mdp
+from bisim_abstract.wrappers._source import StartSeeds
+from tests.support.counting import Door
+
+FROZEN = ("steps",)
+
+
+class Scattered(Door):
+    """Begins anywhere but at the right end."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(5))
+        self.key = int(self.place == 0)
+        return self._seen(), {}
+
+
+class Apart(Scattered):
+    """Episodes of odd places never meet those of even ones."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        self.world = self.place % 2
+        return found
+
+
+def begun(seeds: range) -> np.ndarray[Any, Any]:
+    """How often episodes of these seeds begin in each place."""
+    env = Scattered()
+    places = [int(env.reset(seed=seed)[0][0]) for seed in seeds]
+    return np.bincount(places, minlength=5)
+
+
+# -- where episodes begin ------------------------------------------------------------------------
+
+
+def test_one_seed_of_many_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    extract_mdp(Scattered(), freeze=FROZEN)
+    (text,) = [record.message for record in caplog.records]
+    assert "Scattered begins elsewhere with other seeds" in text
+    assert "0 of them to a state that this model does not have" in text
+    assert "that begin as with seed 0; starts=100" in text
+    caplog.clear()
+    extract_mdp(Door(), freeze=FROZEN)
+    assert not caplog.records
+
+
+def test_several_seeds_are_taken_together(caplog: pytest.LogCaptureFixture) -> None:
+    mdp = extract_mdp(Scattered(), freeze=FROZEN, seed=3, starts=50)
+    assert not caplog.records
+    assert mdp.metadata["starts"] == 50
+    counts = begun(range(3, 53))
+    assert (counts > 0).all()
+    assert sorted(mdp.start[mdp.start > 0.0]) == pytest.approx(sorted(counts / 50.0))
+    # The states are those of one seed, which lead everywhere; only where episodes begin differs.
+    alone = extract_mdp(Scattered(), freeze=FROZEN, seed=3)
+    assert sorted(alone.state_ids) == sorted(mdp.state_ids)
+    assert (alone.start > 0.0).sum() == 1
+
+
+def test_worlds_of_other_seeds_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    one = extract_mdp(Apart(), freeze=FROZEN)
+    assert "of them to a state that this model does not have" in caplog.text
+    assert ", 0 of them" not in caplog.text
+    caplog.clear()
+    both = extract_mdp(Apart(), freeze=FROZEN, starts=20)
+    assert not caplog.records
+    assert both.n_states == 2 * one.n_states - 1
+
+
+@pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
+def test_what_is_proven_holds_wherever_episodes_begin(dynamics: str) -> None:
+    small = abstract_env(Scattered(), gamma=0.9, freeze=FROZEN, starts=50, dynamics=dynamics)
+    values = value_iteration(small.mdp, 0.9)
+    assert small.value.kept >= 0.95
+    starts = {small.reset(seed=seed)[1].get("state") for seed in range(50)}
+    if dynamics == "ground":
+        assert starts == set(np.flatnonzero(small.mdp.start).tolist())
+    agent, env = small.deploy(small.value), Scattered()
+    gained = []
+    for seed in range(50):
+        seen, _ = env.reset(seed=seed)
+        for t in range(60):
+            seen, reward, is_over, _, _ = env.step(int(agent.predict(seen)[0]))
+            if is_over:
+                gained.append(0.9**t * float(reward))
+                break
+    best = float(values.upper @ small.mdp.start)
+    assert sum(gained) / 50 >= 0.9 * best
+    assert small.deploy(small.value).metadata["starts"] == 50
+
+
+def test_tabular_steps_begin_with_each_seed_in_turn() -> None:
+    env = TabularEnv(Scattered(), freeze=FROZEN, starts=7)
+    expected = [int(Scattered().reset(seed=seed)[0][0]) for seed in range(7)]
+    assert [int(env.reset(seed=seed)[0][0]) for seed in range(14)] == expected * 2
+    env.reset(seed=6)
+    assert [int(env.reset()[0][0]) for _ in range(7)] == expected
+    spec = env.spec
+    assert spec is None or spec.to_json()
+
+
+def test_a_certificate_of_other_starts_is_of_another_model() -> None:
+    env = Scattered()
+    mdp = extract_mdp(env, freeze=FROZEN, starts=9)
+    certificate = certify(mdp, 0.9)
+    assert AbstractedEnv(env, certificate, freeze=FROZEN, starts=9).mdp == mdp
+    assert AbstractedEnv(Scattered(), certificate, mdp=mdp).mdp == mdp
+    with pytest.raises(ValueError, match="the seed and starts"):
+        AbstractedEnv(env, certificate, freeze=FROZEN)
+
+
+@pytest.mark.parametrize("starts", [0, -1, 1.5, "2", None, True])
+def test_bad_numbers_of_starts(starts: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="starts"):
+        extract_mdp(Door(), freeze=FROZEN, starts=starts)
+
+
+def test_starts_need_seeds_and_no_table() -> None:
+    with pytest.raises(InvalidArgumentError, match="starts=2 are those of seeds"):
+        enumerate_mdp(Door(), freeze=FROZEN, seed=None, starts=2)
+    with pytest.raises(ExtractionError, match="starts goes with environments that are enumerated"):
+        extract_mdp("FrozenLake-v1", starts=2)
+
+
+@pytest.mark.parametrize("told", ["2", 0, -3, 1.5, None, True, [4]])
+def test_what_a_file_says_of_starts_is_not_trusted(told: object) -> None:
+    plain = TabularMDP.from_dense([[[1.0]]], [[0.0]])
+    mdp = plain.with_metadata(method="enumeration", starts=told)
+    assert StartSeeds(mdp, 5).seeds == range(5, 6)
+    assert StartSeeds(mdp, 5).draw(77) == 5
+    assert StartSeeds(plain, 5).draw(77) == 77
+    assert StartSeeds(plain, 5).draw(None) is None
+
+
+# -- what is frozen and should not be ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("freeze", [("steps", "key"), ("key", "steps", "guard")])
+def test_a_key_is_part_of_the_state(freeze: tuple[str, ...]) -> None:
+    """Random steps hardly ever bring it to the door."""
+    with pytest.raises(ExtractionError, match=r"freeze names .*'key'.* part of the state") as told:
+        extract_mdp(Door(), freeze=freeze)
+    assert "terminated was False and then True" in str(told.value)
+
+
+class Bonus(Door):
+    """Pays at the left end, once."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        self.has_paid: Any = None  # as many write it
+        return found
+
+    def step(self, action: Any) -> Any:
+        seen, reward, is_over, cut, info = super().step(action)
+        if self.place == 0 and self.has_paid is None:
+            reward, self.has_paid = 0.5, "yes"
+        return seen, reward, is_over, cut, info
+
+
+def test_what_is_paid_once_is_part_of_the_state() -> None:
+    assert extract_mdp(Bonus(), freeze=FROZEN).n_states > 1
+    with pytest.raises(ExtractionError, match=r"the reward was 0\.5 and then 0\.0 once earlier"):
+        extract_mdp(Bonus(), freeze=("steps", "has_paid"))
+
+
+class Diary(Door):
+    """Notes where it was, which matters to nobody; in a list, and in what cannot be pickled."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        self.visited: list[int] = []
+        self.last: Any = None
+        self.look: Any = None
+        return found
+
+    def step(self, action: Any) -> Any:
+        found = super().step(action)
+        if self.place % 2:
+            self.visited.append(self.place)
+            self.last = self.place
+            self.look = lambda: self.place
+        return found
+
+
+def test_notes_that_do_not_matter_are_frozen() -> None:
+    mdp = extract_mdp(Diary(), freeze=("steps", "visited", "last", "look"))
+    np.testing.assert_array_equal(mdp.rewards, extract_mdp(Door(), freeze=FROZEN).rewards)
+
+
+def test_counters_may_change_rewards(caplog: pytest.LogCaptureFixture) -> None:
+    """As in MiniGrid, whose rewards are those of the first step."""
+    pytest.importorskip("minigrid")
+    with caplog.at_level(logging.WARNING):
+        mdp = extract_mdp("MiniGrid-Empty-5x5-v0")
+    assert mdp.metadata["frozen"] == ["step_count"]
+    assert not caplog.records
+
+
+# -- environments that are not as Gymnasium says -------------------------------------------------
+
+
+class FourValues(Door):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:4]
+
+
+class NoSeed(Door):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class NoInfo(Door):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0]
+
+
+class NoReward(Door):
+    def step(self, action: Any) -> Any:
+        seen, _, *rest = super().step(action)
+        return seen, None, *rest
+
+
+class NoActions(gym.Env[Any, Any]):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return 0, {}
+
+
+class NoBase:
+    action_space = Door.action_space
+
+
+@pytest.mark.parametrize(
+    ("env", "match"),
+    [
+        (FourValues(), r"FourValues\.step must return .* got 4 values \(ndarray, float, bool, bo"),
+        (NoSeed(), r"NoSeed\.reset must take a seed: def reset\(self, \*, seed=None"),
+        (NoInfo(), r"NoInfo\.reset must return .* got ndarray alone"),
+        (NoReward(), "rewards must be numbers, got None at state 0, action 0"),
+        (NoActions(), "NoActions has no action_space"),
+        (Door, r"env must be .*, got the class Door: make one, Door\(\)"),
+        (NoBase(), "env must be a gymnasium.Env or an id, got NoBase"),
+    ],
+)
+def test_interfaces_that_are_not_kept(env: Any, match: str) -> None:
+    with pytest.raises((ExtractionError, InvalidArgumentError), match=match):
+        abstract_env(env, gamma=0.9, freeze=FROZEN)
