@@ -275,7 +275,7 @@ class _Walk:
         wanted = set(self._mdp.reachable().tolist()) - {self._mdp.terminal_state}
         seeds = self._seeds.seeds
         for k in range(RESETS if seeds is None else len(seeds)):
-            observation, _ = self._trial.reset(seed=self._seed + k)
+            observation, _ = self._trial.reset(seed=self._seeds.nth(k))
             if self._codec is not None:
                 self._codec.hold()
             self._meet(observation, is_end=False)

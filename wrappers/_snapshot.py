@@ -261,7 +261,7 @@ class Codec:
             return None
         try:
             return self._encoded(value)
-        except ExtractionError:  # which may be why it is frozen
+        except Exception:  # of its own code, which may be why it is frozen
             return None
 
     def _encoded(self, value: object) -> bytes:

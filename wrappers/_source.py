@@ -24,6 +24,7 @@ import numpy as np
 from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
+from bisim_abstract.wrappers._snapshot import Codec, listed
 
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
 FREEZE = ("step_count",)  # what enumerated states do not contain, if nothing else is said
@@ -93,6 +94,58 @@ def state_met(
     if is_end and not (ends_in_states(source) and ident in place):
         return mdp.terminal_state
     return place.get(ident)
+
+
+class Holding:
+    """Holds still what a model does not count as state, in an environment that is compared with it.
+
+    Args:
+        env: The environment, which is changed.
+        mdp: Its model.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], mdp: TabularMDP) -> None:
+        self._name, self._codec = type(env.unwrapped).__name__, None
+        self._told: Mapping[str, Any] = {}
+        names = frozen_in(mdp) if mdp.metadata.get("method") == "enumeration" else ()
+        if names:
+            self._codec = Codec(env.unwrapped, frozenset(names))
+            told = mdp.metadata.get("held")
+            self._told = told if isinstance(told, Mapping) else {}
+
+    @property
+    def advice(self) -> str:
+        """What may be wrong, as a sentence with a space behind."""
+        if self._codec is None:
+            return ""
+        return f"What is frozen ({listed(sorted(self._codec.freeze))}) may be part of the state. "
+
+    def begin(self, *, is_first: bool) -> None:
+        """Hold the values after a reset; those of the very first are compared with the model's.
+
+        Raises:
+            ExtractionError: If one of them is not what it was when the model was made.
+        """
+        codec = self._codec
+        if codec is None:
+            return
+        codec.hold()
+        for name, told in self._told.items() if is_first else ():
+            if name in codec.held and codec.frozen_digest([name]).hex()[:16] != told:
+                raise ExtractionError(
+                    f"{name!r} of {self._name}, which its model holds still, is not what it was "
+                    "when the model was made; extract the model again"
+                )
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to hold."""
+        return self._codec is not None
+
+    def hold(self) -> None:
+        """Put everything back."""
+        if self._codec is not None:
+            self._codec.refreeze()
 
 
 def state_text(mdp: TabularMDP, ident: int) -> str:
@@ -236,7 +289,11 @@ class StartSeeds:
             count = mdp.metadata.get("starts", 1)  # from a file, maybe
             is_count = type(count) is int and count >= 1
             self.seeds = range(seed, seed + (count if is_count else 1))
-        self._turn = -1
+        self._first, self._turn = seed, -1
+
+    def nth(self, turn: int) -> int:
+        """The seed of one of many resets."""
+        return self._first + (turn if self.seeds is None else turn % len(self.seeds))
 
     def draw(self, asked: int | None) -> int | None:
         """The seed to reset with, if somebody asks for this one, or for any."""

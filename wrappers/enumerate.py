@@ -157,7 +157,8 @@ def enumerate_mdp(
                 "method": "enumeration",
                 "seed": seed,
                 "starts": starts,
-                "frozen": sorted(codec.held),
+                "frozen": search.frozen(),
+                "held": search.held(),
                 "gymnasium": gym.__version__,
                 "terminal": terminal,
             }
@@ -388,6 +389,22 @@ class _Search:
                 logger.debug("no names for states of %s: %s", type(self._codec.home), error)
                 return ()
         return states.variables(n_states)
+
+    def frozen(self) -> list[str]:
+        """Attributes that were held still; a step may have been the first to set one."""
+        return sorted(set(self._codec.held) | set(self._changed))
+
+    def held(self) -> dict[str, str]:
+        """What each of these is after a reset, as a digest; not of what counts resets."""
+        codec = self._codec
+        first: dict[str, bytes] = {}
+        again: dict[str, bytes] = {}
+        for found in (first, again):
+            self._reset()
+            found |= {name: codec.frozen_digest([name]) for name in codec.held}
+        return {
+            name: told.hex()[:16] for name, told in sorted(first.items()) if told == again[name]
+        }
 
     # -- searching -------------------------------------------------------------------------
 

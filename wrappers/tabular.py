@@ -34,6 +34,7 @@ from bisim_abstract.wrappers._naming import (
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     FREEZE,
+    Holding,
     StartSeeds,
     TableSource,
     as_mask,
@@ -624,10 +625,15 @@ def compare_with_steps(
     rng = np.random.default_rng(seed)
     check = _outcome_check(trial, mdp, place, terminal, is_given=is_given)
     seeds = StartSeeds(mdp, seed)
+    holding = Holding(trial, mdp)
     needs_reset = True
-    for k in range(checks):
-        if needs_reset:
-            _, info = trial.reset(seed=seeds.draw(seed + k))
+    # Rewards of the model are those with frozen attributes held still, which real steps change. So
+    # as many steps again are made with these held; all of them must lead where the model says.
+    for k in range(2 * checks if holding.is_needed else checks):
+        is_held = not holding.is_needed or k >= checks
+        if needs_reset or k == checks:
+            _, info = trial.reset(seed=seeds.nth(k))
+            holding.begin(is_first=k == 0)
             before = read()
             if place.get(before) is None or mdp.start[place[before]] <= 0.0:
                 raise ExtractionError(
@@ -638,14 +644,18 @@ def compare_with_steps(
         own = np.flatnonzero(mdp.available[place[before]])
         problem = _mask_problem(mdp, place[before], info)
         action = int(own[rng.integers(own.size)])
+        if is_held:
+            holding.hold()
         _, reward, terminated, truncated, info = trial.step(action)
-        problem = problem or check(before, action, read(), float(reward), bool(terminated))
+        problem = problem or check(
+            before, action, read(), float(reward) if is_held else None, bool(terminated)
+        )
         if problem:
             stack = " > ".join(type(layer).__name__ for layer in layers(env))
             raise ExtractionError(
                 f"step() of {env_name(env)} contradicts its table at {state_text(mdp, before)}, "
-                f"action {action}: {problem}. A wrapper may change the dynamics ({stack}); extract "
-                "the model without it"
+                f"action {action}: {problem}. {holding.advice}A wrapper may change the dynamics "
+                f"({stack}); extract the model without it"
             )
         needs_reset = bool(terminated or truncated)
     return True
@@ -668,19 +678,23 @@ def _outcome_check(
     terminal: str,
     *,
     is_given: bool,
-) -> Callable[[int, int, int, float, bool], str]:
-    """A function that says what is wrong with an observed outcome ("" if nothing is)."""
+) -> Callable[[int, int, int, float | None, bool], str]:
+    """A function that says what is wrong with an observed outcome ("" if nothing is).
+
+    It is given no reward where that may be another than the model's.
+    """
     inner: Any = env.unwrapped
     source: Any = find_source(env)
     # A source whose rewards are drawn tells which there can be.
     can_pay: Callable[..., tuple[float, ...]] | None = getattr(source, "can_pay", None)
     is_read = source is None and has_table(env) and not is_given
     table = inner.P if is_read else None
-    # Rewards of an enumerated model hold with its frozen attributes, which real steps change.
-    rewards_are_fixed = not mdp.metadata.get("frozen")
 
-    def against_table(before: int, action: int, after: int, reward: float, done: bool) -> str:
+    def against_table(
+        before: int, action: int, after: int, reward: float | None, done: bool
+    ) -> str:
         assert table is not None
+        assert reward is not None
         listed = [
             (int(successor), float(r), bool(end))
             for prob, successor, r, end in table[before][action]
@@ -691,7 +705,9 @@ def _outcome_check(
                 return ""
         return f"it gave (state {after}, reward {reward}, terminated {done}), listed are {listed}"
 
-    def against_model(before: int, action: int, after: int, reward: float, done: bool) -> str:
+    def against_model(
+        before: int, action: int, after: int, reward: float | None, done: bool
+    ) -> str:
         # The model knows expected rewards only: these settle it where they are certain.
         state = place[before]
         is_end = done and terminal == "absorb"
@@ -700,12 +716,13 @@ def _outcome_check(
         if target is None or target not in successors:
             led = state_text(mdp, after)
             return f"it led to {led} (terminated {done}), to which the table gives no mass"
+        if reward is None:
+            return ""
         if can_pay is not None:
             listed = can_pay(before, action, is_end=done)
             is_listed = any(math.isclose(reward, r, abs_tol=1e-12) for r in listed)
             return "" if is_listed else f"it paid {reward}, possible are {listed}"
-        is_certain = len(successors) == 1 and rewards_are_fixed
-        if is_certain and not math.isclose(
+        if len(successors) == 1 and not math.isclose(
             reward, mdp.rewards[state, action], rel_tol=1e-9, abs_tol=1e-12
         ):
             return f"it paid {reward}, the table says {mdp.rewards[state, action]}"

@@ -208,6 +208,7 @@ def test_four_rooms_has_four_states_per_free_cell() -> None:
         "seed": 0,
         "starts": 1,
         "frozen": ["step_count"],
+        "held": {"step_count": mdp.metadata["held"]["step_count"]},
         "gymnasium": gym.__version__,
         "terminal": "absorb",
     }

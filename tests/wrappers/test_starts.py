@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -259,3 +260,67 @@ class NoBase:
 def test_interfaces_that_are_not_kept(env: Any, match: str) -> None:
     with pytest.raises((ExtractionError, InvalidArgumentError), match=match):
         abstract_env(env, gamma=0.9, freeze=FROZEN)
+
+
+# -- models that are compared with environments ----------------------------------------------------
+
+
+class Paid(Door):
+    """What the door pays is set when it is made."""
+
+    def __init__(self, pay: float = 1.0) -> None:
+        self.pay = pay
+
+    def step(self, action: Any) -> Any:
+        seen, reward, *rest = super().step(action)
+        return seen, self.pay * reward, *rest
+
+
+def test_what_is_held_still_is_compared() -> None:
+    env = Paid()
+    mdp = extract_mdp(env, freeze=("steps", "pay"))
+    certificate = certify(mdp, 0.9)
+    assert AbstractedEnv(env, certificate, freeze=("steps", "pay")).mdp == mdp
+    env.pay = -5.0
+    with pytest.raises(ValueError, match="of another model"):
+        AbstractedEnv(env, certificate, freeze=("steps", "pay"))
+    with pytest.raises(ValueError, match="'pay' of Paid, which its model holds still, is not what"):
+        AbstractedEnv(Paid(-5.0), certificate, mdp=mdp)
+
+
+@pytest.mark.parametrize("frozen", [["steps"], ["steps", "x"], 3, []])
+def test_rewards_of_a_model_at_hand_are_compared(frozen: object) -> None:
+    """Whatever it says was frozen."""
+    true = extract_mdp(Door(), freeze=FROZEN)
+    rewards = np.where(true.absorbing[:, None], 0.0, np.full((1, 2), 7.0))
+    forged = dataclasses.replace(true, rewards=rewards).with_metadata(frozen=frozen)
+    with pytest.raises(ValueError, match="mdp is not the model of this environment"):
+        AbstractedEnv(Door(), certify(forged, 0.9, tau=1e-9), mdp=forged)
+
+
+class LazyCounter(gym.Env[Any, Any]):
+    """A ring that counts from its first step on."""
+
+    action_space = gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.__dict__.pop("step_count", None)
+        self.place = 0
+        return self.place, {}
+
+    def step(self, action: Any) -> Any:
+        self.step_count = getattr(self, "step_count", 0) + 1
+        self.place = (self.place + (1, 3)[action]) % 4
+        return self.place, float(self.place == 3), False, False, {}
+
+
+def test_a_counter_that_the_first_step_makes() -> None:
+    env = LazyCounter()
+    mdp = extract_mdp(env)
+    assert (mdp.n_states, mdp.metadata["frozen"]) == (4, ["step_count"])
+    small = abstract_env(LazyCounter(), gamma=0.9, dynamics="ground", keep=0.5)
+    small.reset(seed=0)
+    for action in (0, 1, 1, 0, 0):
+        small.step(action)
