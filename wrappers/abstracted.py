@@ -40,6 +40,7 @@ from bisim_abstract.wrappers._source import (
     check_freeze,
     ends_in_states,
     find_source,
+    frozen_in,
     has_table,
     layers,
     plain_action,
@@ -404,11 +405,23 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             f"  scope     {scope}: certified over {SCOPES[scope]}",
             f"  weights   {self.aggregation.weighting}",
         ]
-        if self.certificate.holds_for:
-            lines.append(f"  holds     {self.certificate.holds_for}")
+        lines += [f"  {name:<9} {text}" for name, text in self._reservations()]
         if self._limit is not None:
             lines.append(f"  episodes  end after {self._limit:,} steps")
         return "\n".join(lines)
+
+    def _reservations(self) -> list[tuple[str, str]]:
+        """What the proof is about, where that is not simply the environment."""
+        found, seeds = [], self._seeds.seeds
+        if self.certificate.holds_for:
+            found.append(("holds", self.certificate.holds_for))
+        frozen = [name for name in frozen_in(self.mdp) if name not in FREEZE]
+        if seeds is not None and frozen:
+            text = f"{', '.join(frozen)}: that it does not matter is your word"
+            found.append(("frozen", text))
+        if seeds is not None and len(seeds) > 1:
+            found.append(("starts", f"as with {len(seeds)} seeds, from {seeds[0]} on"))
+        return found
 
     def _repr_html_(self) -> str:
         scope = self.certificate.scope
@@ -422,8 +435,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             ("scope", f"{scope}: certified over {SCOPES[scope]}"),
             ("weights", self.aggregation.weighting),
         ]
-        if self.certificate.holds_for:
-            rows.append(("holds", self.certificate.holds_for))
+        rows += self._reservations()
         if self._limit is not None:
             rows.append(("episodes", f"end after {self._limit:,} steps"))
         has_end = self.mdp.terminal_state is not None

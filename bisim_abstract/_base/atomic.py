@@ -54,7 +54,10 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 def _sync_folder(folder: Path) -> None:
     """Let a name in a folder outlast a power cut too, where the file system can."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # one may write into a folder that one may not read
+        return
     try:
         os.fsync(number)
     except OSError as error:

@@ -6,6 +6,7 @@ forks of this process wait until nobody is inside it. What it finds is never tru
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import importlib
 import os
@@ -167,7 +168,7 @@ class _Inside:
         self._changed = threading.Condition(self._lock)
         self._depths: dict[int, int] = {}  # how often each thread is inside
         self._before: int | None = None  # what the switch was
-        self._is_forking = False
+        self._is_forking = self._is_interrupted = False
         os.register_at_fork(
             before=self._wait_for_others,
             after_in_parent=self._go_on,
@@ -207,14 +208,20 @@ class _Inside:
 
     def _wait_for_others(self) -> None:
         self._lock.acquire()
-        self._is_forking = True
+        self._is_forking, self._is_interrupted = True, False
         while self._depths.keys() - {threading.get_ident()}:
-            self._changed.wait()
+            # Python forks whatever is raised here.
+            try:
+                self._changed.wait()
+            except KeyboardInterrupt:
+                self._is_interrupted = True
 
     def _go_on(self) -> None:
         self._is_forking = False
         self._changed.notify_all()
         self._lock.release()
+        if self._is_interrupted:  # from outside: what is raised here is dropped as well
+            threading.Timer(0.01, _thread.interrupt_main).start()
 
     def _forget_others(self) -> None:
         """In a child: threads that waited are not there to be notified."""

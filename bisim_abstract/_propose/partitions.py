@@ -102,6 +102,8 @@ def propose_components(
     if n_states < 3:
         return None
     size = min(n_states, max(SAMPLE, MEMBERS * (n_blocks or 0)))
+    if most is not None and size > max(most, SAMPLE):
+        return None
     order = rng.permutation(n_states)
     while True:
         chosen = np.sort(order[:size])

@@ -402,6 +402,42 @@ def test_fork_while_other_threads_are_inside_faiss(compared: int) -> None:
     assert run(INDEXING, compared) == [7] * 60
 
 
+WAITING = """
+import json, os, signal, threading, time
+from bisim_abstract._propose.faiss_index import _inside, faiss_ready
+
+with faiss_ready():
+    pass
+entered, left, told = threading.Event(), [], []
+
+def stay():
+    with faiss_ready():
+        entered.set()
+        time.sleep(1.0)
+        left.append(True)
+
+thread = threading.Thread(target=stay)
+thread.start()
+entered.wait()
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if left and not _inside._depths else 8)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    time.sleep(1.0)
+except KeyboardInterrupt:
+    told.append("interrupted")
+print(json.dumps([code, told]))
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_a_fork_waits_comes_after_it() -> None:
+    """Python forks whatever a hook raises: the child would have somebody inside for ever."""
+    assert run(WAITING) == [7, ["interrupted"]]
+
+
 KEPT = """
 import json, os, pickle, threading
 from bisim_abstract._certificate import certificate as module

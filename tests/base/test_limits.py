@@ -239,6 +239,24 @@ def test_folders_that_cannot_be_synced(
     assert [each.name for each in tmp_path.iterdir()] == ["m.npz"]
 
 
+def test_a_folder_that_may_be_written_but_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is in place: that its name cannot be synced is no error."""
+    opened, refused = os.open, []
+
+    def failing(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if flags & os.O_DIRECTORY:
+            refused.append(path)
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", failing)
+    write_json(tmp_path / "x.json", [1])
+    assert refused == [tmp_path]
+    assert json.loads((tmp_path / "x.json").read_bytes()) == [1]
+
+
 @pytest.mark.parametrize(
     ("method", "number"),
     [("all", errno.ENOSPC), ("covered", errno.ENOSPC), ("covered", errno.EIO)],

@@ -133,6 +133,14 @@ def test_a_sample_stands_for_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert same(propose_components(points, 400, n_blocks=3, seed=seed), labels)
 
 
+def test_many_blocks_need_a_sample_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, labels = planted([20] * 30, 0)
+    monkeypatch.setattr(proposals, "SAMPLE", 60)
+    assert same(propose_components(points, 600, n_blocks=30, most=180), labels)
+    assert propose_components(points, 600, n_blocks=30, most=179) is None
+    assert propose_components(points, 600, n_blocks=3, most=1) is not None  # the smallest sample
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_groups_that_the_sample_missed_are_found(
     seed: int, monkeypatch: pytest.MonkeyPatch

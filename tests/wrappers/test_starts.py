@@ -324,3 +324,11 @@ def test_a_counter_that_the_first_step_makes() -> None:
     small.reset(seed=0)
     for action in (0, 1, 1, 0, 0):
         small.step(action)
+
+
+def test_the_summary_says_what_is_taken_by_your_word() -> None:
+    small = abstract_env(Scattered(), gamma=0.9, freeze=FROZEN, seed=2, starts=30)
+    assert "  frozen    steps: that it does not matter is your word" in small.summary()
+    assert "  starts    as with 30 seeds, from 2 on" in small.summary()
+    assert "your word" in small._repr_html_()
+    assert "frozen" not in abstract_env("FrozenLake-v1", gamma=0.9).summary()
