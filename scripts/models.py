@@ -216,7 +216,7 @@ def certificate_row(
     found = certify(mdp, gamma, relation=relation, max_seconds=seconds)
     row: dict[str, Any] = {
         "states": mdp.n_states,
-        "asked": ", ".join(filter(None, [reward or "1 on entry", setting.goal])),
+        "asked": (reward or "1 on entry") + (f", goal {setting.goal}" if setting.goal else ""),
         "relation": relation,
         "classes": bisimulation_classes(mdp, relation=relation).n_classes,
         "seconds": time.perf_counter() - begin,
