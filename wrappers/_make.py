@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.error import Error as GymnasiumError
+from gymnasium.error import NameNotFound, NamespaceNotFound
 
 from bisim_abstract._base.checks import require
 from bisim_abstract.errors import BisimError, ExtractionError
@@ -59,10 +61,28 @@ def _made(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
         return gym.make(env_id, **kwargs)
     except (GymnasiumError, ModuleNotFoundError) as error:
-        raise ExtractionError(f"no environment {env_id!r}: {error}") from error
+        raise ExtractionError(f"no environment {env_id!r}: {_reason(env_id, error)}") from error
     except BisimError:
         raise
     except Exception as error:  # whatever the environment's own code makes of its arguments
         raise ExtractionError(
             f"{env_id} does not take these arguments: {type(error).__name__}: {error}"
         ) from error
+
+
+def _reason(env_id: str, error: Exception) -> str:
+    """What is wrong with an id, and what to do."""
+    path = Path(env_id)
+    if path.is_dir():
+        return (
+            "it is a directory; those of runs are read by verify, report, export and run --resume"
+        )
+    if path.is_file():
+        return "it is a file; read_model(path) reads a model, and ModelEnv(mdp) steps it"
+    text = str(error).rstrip()
+    if isinstance(error, NameNotFound | NamespaceNotFound):
+        text += (
+            f"{'' if text.endswith(('.', '?')) else '.'} If a module of yours registers it, import "
+            "that first (at the command line, --import MODULE)"
+        )
+    return text

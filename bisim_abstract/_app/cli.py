@@ -1000,6 +1000,7 @@ def _config(options: argparse.Namespace) -> Config:
         learn_seeds=options.learn_seeds,
         seed=options.seed,
         title=options.title,
+        imports=tuple(options.imports),
     )
 
 

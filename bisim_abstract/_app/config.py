@@ -63,6 +63,10 @@ class Training:
             )
 
 
+def _is_module(name: object) -> bool:
+    return isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that decides what a run does.
@@ -76,6 +80,7 @@ class Config:
         learn_seeds: Number of agents of each kind.
         seed: Of everything.
         title: Of the report.
+        imports: Modules that were imported before; never by what reads this.
     """
 
     source: Source
@@ -86,12 +91,17 @@ class Config:
     learn_seeds: int = LEARN_SEEDS
     seed: int = 0
     title: str | None = None
+    imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", check_gamma(self.gamma))
         _ = self.options  # refuses what `certify` would refuse, before anything has been done
         if self.title is not None and not isinstance(self.title, str):
             raise InvalidArgumentError(f"title must be text, got {self.title!r}")
+        names = self.imports
+        if not isinstance(names, list | tuple) or not all(_is_module(name) for name in names):
+            raise InvalidArgumentError(f"imports must be a list of modules, got {names!r}")
+        object.__setattr__(self, "imports", tuple(names))
         check_int("learn", self.learn, low=0)
         check_int("learn_seeds", self.learn_seeds, low=1)
         check_int("seed", self.seed, low=0)
@@ -118,6 +128,7 @@ class Config:
         """The arguments of `bisim-abstract run` that ask for the same."""
         source, training = self.source, self.training
         given: dict[str, Any] = {
+            "--import": list(self.imports),
             "--env-arg": [f"{key}={json.dumps(value)}" for key, value in source.env_args.items()],
             "--backgrounds": source.backgrounds,
             "--terminal": source.terminal,

@@ -281,12 +281,22 @@ class Standing:
         if self.target.is_by_value and self.prospect.best is not None:
             return self._found(self.prospect.best)
         if self.table.n_covered == self.n_pairs:
-            return "all pairs are covered as tightly as this goes"
+            return "all pairs are covered as tightly as this goes" + self._other_numbers()
         if self.target.is_by_value and self.table.ground.levels:
             return self._unproven()
         blocks = ", ".join(f"{x.model.n_blocks:,}" for x in self.table.ground.levels)
         found = f"blocks tried ({blocks}) are too coarse" if blocks else "no block structure found"
         return f"nothing left to try: {found}, and {self.too_many() or 'no pair is open'}"
+
+    def _other_numbers(self) -> str:
+        """Which numbers of clusters next to that asked for there are."""
+        wanted = self.target.n_clusters
+        found = sorted({x.n_clusters for x in self.intervals})
+        if wanted is None or wanted in found or not found:
+            return ""
+        below, above = [x for x in found if x < wanted][-1:], [x for x in found if x > wanted][:1]
+        near = " or ".join(f"{x:,}" for x in below + above)
+        return f", and no certified threshold gives {wanted:,} clusters; ask for {near}"
 
     def _unproven(self) -> str:
         """What would be worth enough, and is not certified."""

@@ -973,3 +973,16 @@ def test_diameters_of_blocks_where_products_underflow() -> None:
     assert level.model.radius.max() > 0.0
     result = verify(mdp, found, mode="exact")
     assert result.is_valid, result.problem
+
+
+def test_numbers_of_clusters_that_there_are_not() -> None:
+    """Of two pairs of equal states, no threshold tells only one apart."""
+    rewards = [[0.0], [0.0], [1.0], [1.0], [5.0]]
+    mdp = TabularMDP.from_dense(np.eye(5)[:, None], rewards)
+    assert {x.n_clusters for x in certify(mdp, 0.9).certified_thresholds()} == {1, 2, 3}
+    found = certify(mdp, 0.9, n_clusters=4)
+    assert not found.is_certified
+    assert "no certified threshold gives 4 clusters; ask for 3" in found.stop
+    rewards = [[0.0], [1.0], [2.0], [9.0]]
+    mdp = TabularMDP.from_dense(np.eye(4)[:, None], rewards)
+    assert "gives 3 clusters; ask for 2 or 4" in certify(mdp, 0.9, n_clusters=3).stop

@@ -41,6 +41,7 @@ from tests.support.commands import (
     check_described,
     loaded,
 )
+from tests.support.counting import Door
 from tests.support.runs import small
 
 # -- good paths --------------------------------------------------------------------------------
@@ -473,10 +474,13 @@ def test_what_counts_steps_is_named(call: Any, door: str) -> None:
     ended = call("extract", door, "-o", "door.npz", "--max-states", 200)
     assert ended.code == 2
     assert "--freeze steps" in ended.err
-    ended = call("run", door, "-o", "run", "--freeze", "steps", "--learn", 40)
+    module = "tests.support.counting"
+    ended = call("run", door, "-o", "run", "--freeze", "steps", "--learn", 40, "--import", module)
     assert (ended.code, ended.err) == (0, "")
     config = json.loads(Path("run/config.json").read_bytes())["config"]
     assert config["source"]["freeze"] == ["steps"]
+    assert config["imports"] == [module]
+    assert f"--import {module}" in Path("run/report.html").read_text()
     words = ["--model", "run/mdp.npz"]
     assert call("verify", "run").code == 0
     assert call("verify", door, "run/certificate.npz", "--freeze", "steps").code == 0
@@ -493,3 +497,54 @@ def test_what_has_a_table_or_is_a_file_has_nothing_to_freeze(call: Any, world: W
     ended = call("certify", world.lake, "-o", "c.npz", "--freeze", "steps")
     assert ended.code == 2
     assert "what to freeze go with environments" in ended.err
+
+
+def test_what_draws_its_first_state_begins_in_many(
+    call: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    gym.register("tests/Scattered-v0", entry_point="tests.wrappers.test_starts:Scattered")
+    words = ["tests/Scattered-v0", "--freeze", "steps", "-o"]
+    try:
+        ended = call("extract", *words, "one.npz")
+        assert ended.code == 0
+        assert "begins elsewhere with other seeds" in caplog.text
+        caplog.clear()
+        ended = call("extract", *words, "many.npz", "--starts", 40)
+        assert (ended.code, ended.err) == (0, "")
+        assert not caplog.records
+        mdp = TabularMDP.load("many.npz")
+        assert (mdp.start > 0.0).sum() == 5
+        ended = call("run", *words, "run", "--starts", 40, "--learn", 40)
+        assert (ended.code, ended.err) == (0, "")
+        config = json.loads(Path("run/config.json").read_bytes())["config"]
+        assert config["source"]["starts"] == 40
+        assert "--starts 40" in Path("run/report.html").read_text()
+    finally:
+        del gym.registry["tests/Scattered-v0"]
+
+
+class FallsOver(Door):
+    def step(self, action: Any) -> Any:
+        raise ZeroDivisionError("nobody is here")
+
+
+def test_errors_of_an_environment_are_its_own(call: Any) -> None:
+    gym.register("tests/Falls-v0", entry_point=f"{__name__}:FallsOver")
+    try:
+        ended = call("extract", "tests/Falls-v0", "--freeze", "steps", "-o", "m.npz")
+    finally:
+        del gym.registry["tests/Falls-v0"]
+    assert ended.code == 2
+    text = "ZeroDivisionError: nobody is here, raised by step of FallsOver, at state 0, action 0"
+    assert text in ended.err
+    assert "fault of this program" not in ended.err
+
+
+def test_directories_and_files_are_no_environments(call: Any, tmp_path: Path) -> None:
+    Run(tmp_path / "run", small())()
+    ended = call("certify", "run", "-o", "c.npz")
+    assert ended.code == 2
+    assert "no environment 'run': it is a directory; those of runs are read by verify" in ended.err
+    ended = call("certify", "Nothing-v0", "-o", "c.npz")
+    assert ended.code == 2
+    assert "--import MODULE" in ended.err

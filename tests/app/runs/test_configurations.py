@@ -68,10 +68,21 @@ def test_what_an_environment_counts_is_kept(tmp_path: Path) -> None:
     assert "--freeze" not in small().words()
 
 
+def test_what_was_imported_is_told_and_not_imported(tmp_path: Path) -> None:
+    each = small(imports=("no_such_module", "neither.this"))
+    write_json(tmp_path / "config.json", each.header())
+    assert Config.load(tmp_path / "config.json") == each
+    assert "--import no_such_module --import neither.this" in " ".join(each.words())
+    for bad in ("os", ["a b"], ["; import os"], [""], [3]):
+        with pytest.raises(InvalidArgumentError, match="imports must be a list of modules"):
+            small(imports=bad)
+
+
 def test_runs_of_earlier_versions_say_nothing_about_what_is_new(tmp_path: Path) -> None:
     document = small().header()
-    for name in ("constants", "reward", "goal", "actions", "freeze"):
+    for name in ("constants", "reward", "goal", "actions", "freeze", "starts"):
         del document["config"]["source"][name]
+    del document["config"]["imports"]
     write_json(tmp_path / "config.json", document)
     assert Config.load(tmp_path / "config.json") == small()
 
