@@ -10,7 +10,7 @@ In the order in which one meets them:
   as a `Certificate` (with its `Verdict`, `Frontier` and `ProvenValue`), by the method `Blocks` or
   `Covering`, with the `Resources` it may use; `verify` checks one by code that did not make it.
 - `aggregate`, the model over clusters; `lift_policy`, its policies on the states; `value_loss`,
-  what these lose; `prove_value`, what planning on any partition keeps, proven.
+  what these lose; `prove_value`, what a policy over any partition keeps, proven.
   `bisim_abstract.wrappers.AbstractedEnv` is all of this as an environment for agents, and
   `GroundAgent` what they learned there, acting on the environment itself.
 - `compare_abstractions`, what planning on clusters loses, beside uncertified clusterings;

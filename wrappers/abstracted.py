@@ -141,7 +141,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             an observation, if the estimate's states were numbered in another way than by
             `collect_transitions`. No part of the specification either.
 
-    If planning on the clusters is proven to keep less than the certificate's `keep`, or they
+    If a policy over the clusters is proven to keep less than the certificate's `keep`, or they
     merge nothing, a warning that says so is logged.
 
     Attributes:

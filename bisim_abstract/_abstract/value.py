@@ -1,4 +1,4 @@
-"""`ProvenValue`: what planning on clusters keeps and can lose, with the bounds that prove it.
+"""`ProvenValue`: what a policy over clusters keeps and can lose, with the bounds that prove it.
 
 Every array here is a function v over states (or clusters) that satisfies one inequality of one
 backup, from which a bound on values follows, because backups T are monotone and T(v + c) =
@@ -177,7 +177,7 @@ class ProvenValue:
             ("optimal values", f"{optimal}, of {counted(self.labels.size, 'state')}"),
             ("policy", f"{counted(self.policy.size, 'choice')}, one per cluster"),
         ]
-        return table_html("What planning on clusters is proven to be worth", rows)
+        return table_html("What a policy over clusters is proven to be worth", rows)
 
     def __reduce__(self) -> tuple[Callable[..., ProvenValue], tuple[dict[str, Any]]]:
         return _rebuild, ({k: getattr(self, k) for k in self.__dataclass_fields__},)

@@ -54,7 +54,7 @@ def abstract_env(
         gamma: The discount, in [0, 1).
         relation: "plain" or "lax": whether states are alike action by action, or after renaming
             actions; see `certify`. Actions of the result are then those of clusters.
-        keep: Share of the optimal start value, above that of random actions, that planning on
+        keep: Share of the optimal start value, above that of random actions, that a policy over
             the clusters must keep.
         max_loss: Instead: what no state may lose.
         n_clusters: Instead: the number of clusters.

@@ -42,7 +42,7 @@ EXIT_CODES = """exit codes:
   2  bad input: an argument, an environment, a file
   3  not certified: no threshold, or the two clusterings differ there
   4  rejected: the certificate does not hold
-  5  certified, but planning on it keeps less than --keep, or nothing is merged
+  5  certified, but its policy keeps less than --keep, or nothing is merged
   130  interrupted
 """
 EXAMPLES = """examples:
@@ -1208,7 +1208,7 @@ def _parser() -> _Parser:
 
     command = add("solve", _solve, "plan: optimal values, or a policy by way of a certificate")
     _add_source(command)
-    _add_certificate(command, "plan on its clusters instead")
+    _add_certificate(command, "take the policy over its clusters instead")
     command.add_argument("--gamma", type=float, help="discount (0.9, or the certificate's)")
     command.add_argument("--tau", type=float, help="threshold (the certificate's own)")
     command.add_argument("-o", "--out", metavar="FILE", help="write policy and value bounds (.npz)")

@@ -128,7 +128,7 @@ def estimate_mdp(
         metadata: See `TabularMDP`.
         resources: Memory that may be used; what is available by default.
         gamma: With an environment: the discount that is planned with; needed.
-        goal: With an environment: "value" gathers until planning on blocks is proven to keep
+        goal: With an environment: "value" gathers until a policy over blocks is proven to keep
             `keep`; "certificate", the default, until `certify` finds clusters that do and are
             certified, which takes far more steps.
         keep: With an environment: share of the optimal start value, above that of random actions.
@@ -230,7 +230,7 @@ class _Found:
 
     Attributes:
         mdp: The estimate.
-        value: What planning on its blocks is proven to keep and lose.
+        value: What a policy over its blocks is proven to keep and lose.
         is_met: Whether that is the goal.
     """
 

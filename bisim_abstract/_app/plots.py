@@ -320,7 +320,7 @@ def plot_frontier(
     frontier: Frontier | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """What planning on clusters is proven to keep and to lose, against their number.
+    """What a policy over clusters is proven to keep and to lose, against their number.
 
     One point for every certified clustering that was evaluated; nothing is drawn in between.
     Clusterings that are proven to keep nothing stand at the bottom. The share of the start value

@@ -144,7 +144,7 @@ class Certificate:
             scope "all", no two states of different clusters are within tau.
         labels_upper: (n_states) clusters of the upper arm at tau (empty without tau). With
             scope "all", the states of a cluster are linked by steps of at most tau.
-        value: What planning on the certified clusters keeps and can lose, proven; None if
+        value: What a policy over the certified clusters keeps and can lose, proven; None if
             nothing is certified at tau, or nobody has asked.
         keep: Share of the start value that was asked to be kept, the bar that `verdict` holds
             the abstraction against.
@@ -757,7 +757,7 @@ class Certificate:
         return self._changed(**fields)
 
     def with_value(self, mdp: TabularMDP | None = None) -> Certificate:
-        """The same with a proof of what planning on its clusters keeps, where it is certified.
+        """The same with a proof of what a policy over its clusters keeps, where it is certified.
 
         Args:
             mdp: The model; needed if the certificate was read from a file.

@@ -52,7 +52,7 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A certified clustering, and what planning on it is proven to be worth.
+    """A certified clustering, and what a policy over it is proven to be worth.
 
     Attributes:
         low: Smallest threshold that gives it.

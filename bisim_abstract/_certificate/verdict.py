@@ -24,7 +24,7 @@ class Verdict:
     """What a certificate amounts to.
 
     Attributes:
-        level: "useful": certified and worth it. "poor": certified, but planning on it keeps
+        level: "useful": certified and worth it. "poor": certified, but its policy keeps
             less than was asked for, or nothing is merged. "open": not certified.
         sentence: The same for people.
         is_certified: Whether both arms give the same clusters.
@@ -118,12 +118,12 @@ def _words(certificate: Certificate) -> tuple[str, str]:
     what = f"{clusters_text(count, has_end=has_end)} of {states}"
     value = certificate.value
     if value is None:
-        return "poor", f"CERTIFIED{scope}: {what}; what planning on them is worth was not asked"
+        return "poor", f"CERTIFIED{scope}: {what}; what a policy over them is worth was not asked"
     kept, loss = share_text(value.kept), amount_text(value.loss)
     if value.kept < certificate.keep:
         only = kept_text(value.kept).replace("at least", "only")
         return "poor", (
-            f"CERTIFIED{scope}, BUT planning on it {only}: {what}, any state loses at most {loss}"
+            f"CERTIFIED{scope}, BUT its policy {only}: {what}, any state loses at most {loss}"
         )
     if count == n > 1:
         reason = certificate.stop
@@ -131,7 +131,9 @@ def _words(certificate: Certificate) -> tuple[str, str]:
             reason = f"{NOTHING_MERGES} at this threshold: all {states} stay apart"
         return "poor", f"CERTIFIED{scope}, BUT {reason}"
     keeps = "keeps" if count == 1 and not has_end else "keep"
+    # True, and often a sign that the reward was forgotten: then any policy is as good as another.
+    alone = "; a single cluster: is the reward the one you meant?" if count == 1 < n else ""
     return "useful", (
         f"CERTIFIED{scope}: {what} {keeps} {kept} of the start value, "
-        f"no state loses more than {loss}"
+        f"no state loses more than {loss}{alone}"
     )

@@ -63,7 +63,7 @@ def certify(
             that is most like it: states are alike if they are after renaming actions, as a
             corridor and its mirror image. The certificate's `value.renaming` then says what
             each action of a state is called in its cluster.
-        keep: Share of the optimal start value, above that of random actions, that planning on
+        keep: Share of the optimal start value, above that of random actions, that a policy over
             the clusters must keep. Decides about the threshold unless one of the next four is
             given or the method is `Covering`; `verdict` holds the result against it in any case.
         max_loss: Look for the fewest clusters on which no state is proven to lose more.

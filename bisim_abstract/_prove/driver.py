@@ -69,7 +69,7 @@ def prove(
             "with several rewards side by side no value can be kept: say how many clusters by "
             "n_clusters=, or how far states may differ by tau= (tau='auto' for what stands out "
             "most), and ask prove_value(mdp.for_reward(name), certificate.labels, gamma) what "
-            "planning on these keeps of each"
+            "a policy over these keeps of each"
         )
     n_live = mdp.n_states - (mdp.terminal_state is not None)
     if options.n_clusters is not None and options.n_clusters > max(n_live, 1):

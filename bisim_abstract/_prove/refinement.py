@@ -15,7 +15,7 @@ One step after another tightens the bounds, and none loosens them:
 
 After every step the clusterings of both arms are compared. What they still disagree about at the
 threshold decides where the next step looks. If the threshold is to be found, it is chosen by
-what planning on its clusters is proven to be worth: the coarsest certified one that is worth
+what a policy over its clusters is proven to be worth: the coarsest certified one that is worth
 enough; and while a clearly coarser one seems to be, though it is not certified yet, that is
 where the next step looks.
 """

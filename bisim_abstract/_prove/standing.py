@@ -1,6 +1,6 @@
 """Where a run over all pairs stands: what its bounds certify now, and what that is worth.
 
-If the threshold is to be found, it is chosen by what planning on its clusters is proven to be
+If the threshold is to be found, it is chosen by what a policy over its clusters is proven to be
 worth: the coarsest certified one that is worth enough; and while a clearly coarser one seems to
 be, though it is not certified yet, that is where the next step should look.
 """

@@ -188,7 +188,7 @@ def abstained() -> tuple[TabularMDP, Certificate]:
 
 @pytest.fixture(scope="module")
 def poor(taxi: tuple[TabularMDP, Certificate]) -> tuple[TabularMDP, Certificate]:
-    """Certified, and planning on it keeps too little."""
+    """Certified, and its policy keeps too little."""
     mdp, certificate = taxi
     found = certificate.at(85.0).with_value(mdp)
     assert found.value is not None
@@ -363,9 +363,9 @@ def test_the_banner_is_the_verdict_in_its_colour(
     unasked = rooms[0], rooms[1].at(rooms[1].tau or 0.0)
     for (mdp, certificate), level, begin in (
         (rooms, "useful", "CERTIFIED: 9 clusters of 144 states keep"),
-        (poor, "poor", "CERTIFIED, BUT planning on it keeps only"),
+        (poor, "poor", "CERTIFIED, BUT its policy keeps only"),
         (fine, "poor", "CERTIFIED, BUT nothing was found that can be merged"),
-        (unasked, "poor", "CERTIFIED: 9 clusters of 144 states; what planning on them is worth"),
+        (unasked, "poor", "CERTIFIED: 9 clusters of 144 states; what a policy over them is worth"),
         (abstained, "open", "NOT CERTIFIED at tau 0.2"),
     ):
         for check in (None, verify(mdp, certificate)):

@@ -236,7 +236,7 @@ def test_verdicts(finished: RunResult) -> None:
     assert (bare.level, bare.colour, bare.clusters, bare.kept) == ("open", "red", None, None)
     poor = judge(certificate.at(1e6).with_value())
     assert (poor.level, poor.colour) == ("poor", "yellow")
-    assert poor.sentence.startswith("CERTIFIED, BUT planning on it keeps ")
+    assert poor.sentence.startswith("CERTIFIED, BUT its policy keeps ")
 
 
 def test_plain() -> None:
