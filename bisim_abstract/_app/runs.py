@@ -870,5 +870,6 @@ def _curve(row: dict[str, Any]) -> Curve:
 
 
 def _curve_detail(curves: list[Curve]) -> str:
-    last = (f"{curve.name} {float(np.median(curve.scores[:, -1])):.0%}" for curve in curves)
-    return "; ".join(last)
+    # Adding 0 makes of a small loss "0%", not "-0%".
+    ends = [(curve.name, round(float(np.median(curve.scores[:, -1])), 2) + 0.0) for curve in curves]
+    return "; ".join(f"{name} {score:.0%}" for name, score in ends)
