@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bisim_abstract._app.page_parts import number_text
+from bisim_abstract._app.page_parts import between_text
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._certificate.nearest import NearPair, explain_pair
@@ -77,15 +77,23 @@ class Separation:
 class SeparationsFigure:
     """What keeps clusters of the certificate's own threshold apart."""
 
-    pairs: Sequence[Separation]
-    is_complete: bool  # whether that is told of all pairs of clusters
+    pairs: Sequence[Separation]  # all pairs of a few clusters, else links that join them
     tau: float  # the threshold
 
 
 def separations_figure(
     certificate: Certificate, mdp: TabularMDP, states: IntArray
 ) -> SeparationsFigure | None:
-    """The closest pairs of clusters, or all of a few; `states` are those that are drawn."""
+    """All pairs of a few clusters, else the shortest links of the tree that joins all of them.
+
+    Pairs that are no link may be closer than some links: three clusters that are close to each
+    other have two links, and a cluster far away has one as well.
+
+    Args:
+        certificate: The certificate.
+        mdp: Its model.
+        states: States that are drawn.
+    """
     tau = certificate.tau
     if tau is None or not certificate.is_certified or certificate.n_states > MAX_STATES:
         return None
@@ -99,12 +107,11 @@ def separations_figure(
         if one in drawn and two in drawn and (one, two) not in found:
             text = separation_text(pair, mdp, certificate)
             found[one, two] = Separation(drawn[one], drawn[two], text)
-    count = certificate.n_clusters
-    return SeparationsFigure(list(found.values()), len(found) == count * (count - 1) // 2, tau)
+    return SeparationsFigure(list(found.values()), tau)
 
 
 def _pairs(certificate: Certificate, mdp: TabularMDP, most: int) -> Iterator[NearPair]:
-    """The closest states of clusters that are linked, then first states of all others."""
+    """States of clusters that are linked, the closest first, then first states of all others."""
     labels, end = certificate.labels, certificate.terminal_state
     near = certificate.nearest(most, mdp)
     yield from near
@@ -122,9 +129,7 @@ def _pairs(certificate: Certificate, mdp: TabularMDP, most: int) -> Iterator[Nea
 def separation_text(pair: NearPair, mdp: TabularMDP, certificate: Certificate) -> str:
     """What keeps two states apart, in sentences."""
     one, two = (mdp.state_text(state, most=NAME) for state in (pair.first, pair.second))
-    low, high = number_text(pair.lower), number_text(pair.upper)
-    far = low if low == high else f"{low} to {high}"
-    text = f"States {one} and {two} are {far} apart."
+    text = f"States {one} and {two} are {between_text(pair.lower, pair.upper)} apart."
     if pair.action is None:
         return f"{text} They do not have the same actions."
     total = pair.reward + pair.future

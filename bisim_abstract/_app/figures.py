@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._app.page_parts import percent_text
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.text import clusters_text, counted, shortened
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
@@ -243,7 +244,7 @@ def widths_figure(
             groups.append(WidthGroup(name, sizes[name], sample_of.size, shares, *numbers))
     title = (
         f"Width of bounds, {counted(certificate.n_states, 'state')}; "
-        f"{100.0 * certificate.coverage:.3g}% of pairs covered"
+        f"{percent_text(certificate.coverage)} of pairs covered"
     )
     if sum(group.n_sampled for group in groups) < total:
         title += f"\nproven on all pairs: {certificate.global_width:.3g} at most"

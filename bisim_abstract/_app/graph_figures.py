@@ -24,6 +24,8 @@ from bisim_abstract._model.mdp import TabularMDP
 MAX_NODES = 60
 MAX_ARROWS = 3_000
 ROUNDS = 300  # of drawing
+DIGITS = 6  # of a probability
+ROUNDING = 1e-12  # of the mean of a cluster's rows
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def graph_figure(
             state=int(first[k]),
             drawn=None if k == end else drawn.get(k),
             name=shortened(mdp.names.state(int(first[k])), SHORT),
-            start=round(float(small.mdp.start[k]), 6),
+            start=_short(float(small.mdp.start[k])),
             plan=None if value is None or k == end else int(value.policy[k]),
             is_end=k == end,
         )
@@ -106,11 +108,18 @@ def _arrows(small: Aggregation) -> list[GraphArrow]:
         for action in np.flatnonzero(model.available[k]).tolist():
             targets, probs = model.successors(k, action)
             found += [
-                GraphArrow(k, int(t), action, round(float(p), 6))
+                GraphArrow(k, int(t), action, _short(float(p)))
                 for t, p in zip(targets.tolist(), probs.tolist(), strict=True)
                 if p > 0.0
             ]
     return found
+
+
+def _short(probability: float) -> float:
+    """A probability in few digits; 0 or 1 only where it is so, apart from rounding of means."""
+    if probability == 0.0 or probability >= 1.0 - ROUNDING:
+        return float(round(probability))
+    return min(max(round(probability, DIGITS), 10.0**-DIGITS), 1.0 - 10.0**-DIGITS)
 
 
 # -- places ------------------------------------------------------------------------------------

@@ -6,21 +6,28 @@ claimed of values is what the certificate proves, and in no larger words.
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import keyword
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
-from bisim_abstract._abstract.value import amount_text, share_text
-from bisim_abstract._base.text import clusters_text, counted, shortened
+from bisim_abstract._abstract.value import amount_text, share_text, start_means
+from bisim_abstract._abstract.value_proof import bounded
+from bisim_abstract._app.page_parts import surely_text
+from bisim_abstract._base.text import clusters_text, counted, plain_text, shortened
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.policies import uniform_policy
 
 MAX_VARIABLES = 40  # of which more is too much to read
 MAX_LISTED = 8  # names in one sentence
 SHORT = 40  # characters of one of them
+UNTOLD = ["step_count"]  # what is held still without anybody's word
 
 
 def meaning(certificate: Certificate, mdp: TabularMDP, *, is_rejected: bool) -> Iterator[str]:
@@ -39,13 +46,15 @@ def meaning(certificate: Certificate, mdp: TabularMDP, *, is_rejected: bool) -> 
             "Nothing is certified here: which states belong together is not decided by what is "
             "proven so far. Colours and numbers below show what is known on either side."
         )
+        yield from _model(mdp)
         return
-    yield from _worth(certificate)
+    yield from _worth(certificate, mdp)
     yield from _members(certificate, mdp)
     yield from _plan(certificate, mdp)
+    yield from _model(mdp)
 
 
-def _worth(certificate: Certificate) -> Iterator[str]:
+def _worth(certificate: Certificate, mdp: TabularMDP) -> Iterator[str]:
     """What an agent gets that is told of clusters alone."""
     value, n = certificate.value, certificate.n_live
     seen = f"which of {clusters_text(certificate.n_clusters, has_end=False)} it is in"
@@ -58,9 +67,18 @@ def _worth(certificate: Certificate) -> Iterator[str]:
         head += " whose actions are renamed in each state as the certificate says,"
     prefix = ""
     if certificate.alpha:
-        prefix = f"With probability at least {1.0 - certificate.alpha:.6g}: "
+        prefix = f"With probability at least {surely_text(certificate.alpha)}: "
         head = head[0].lower() + head[1:]
-    if value.kept > 0.0:
+    if is_all_the_same(certificate, mdp):
+        yield (
+            "From the start, every policy is worth the same here: there is nothing to lose, and "
+            "nothing to gain over acting at random."
+        )
+        got = "gets what all others get, from the start"
+    elif value.kept > 0.0 and not _has_gain(certificate, mdp):
+        got = "gets what the best plan gets, from the start, but that is not proven to be more "
+        got += f"than by acting at random{_at_most(certificate, mdp)}"
+    elif value.kept > 0.0:
         gains = f"gains {share_text(value.kept)} of what the best plan gains"
         got = f"{gains} over acting at random, from the start"
     else:
@@ -70,6 +88,61 @@ def _worth(certificate: Certificate) -> Iterator[str]:
         f"does it get less than the best plan does by more than {amount_text(value.loss)}, "
         f"rewards being discounted by {certificate.gamma:g} a step."
     )
+
+
+def is_all_the_same(certificate: Certificate, mdp: TabularMDP) -> bool:
+    """Whether it is sure that all policies are worth the same from the start.
+
+    That is so where, in all that can be reached, rewards are equal or actions do not differ. What
+    is kept is then all of nothing.
+
+    Args:
+        certificate: The certificate.
+        mdp: Its model.
+    """
+    if certificate.value is None or mdp.estimate is not None or _has_gain(certificate, mdp):
+        return False
+    states = mdp.reachable()
+    rewards = mdp.rewards[states]
+    return bool(rewards.min() == rewards.max()) or not mdp.restrict(states).has_choice
+
+
+def _has_gain(certificate: Certificate, mdp: TabularMDP) -> bool:
+    """Whether the best plan is proven to be worth more than acting at random, from the start."""
+    value = certificate.value
+    assert value is not None
+    best = start_means(mdp.start, value.optimal_lower)[0]
+    return best > start_means(mdp.start, value.random_upper)[1]
+
+
+def _at_most(certificate: Certificate, mdp: TabularMDP) -> str:
+    """What the best plan gains over acting at random, at most; empty for an estimate."""
+    value = certificate.value
+    if value is None or mdp.estimate is not None:
+        return ""
+    gamma = certificate.gamma
+    random = bounded(mdp, gamma, value.random_upper, -1.0, uniform_policy(mdp))
+    most = start_means(mdp.start, value.optimal_upper)[1] - start_means(mdp.start, random)[0]
+    return f" (by {amount_text(max(most, 0.0))} at most)"
+
+
+def _model(mdp: TabularMDP) -> Iterator[str]:
+    """What an enumerated model leaves out, and which episodes it speaks of."""
+    frozen, starts = mdp.metadata.get("frozen"), mdp.metadata.get("starts")
+    is_list = isinstance(frozen, list | tuple) and all(isinstance(x, str) for x in frozen)
+    if frozen and is_list and list(frozen) != UNTOLD:
+        names = [shortened(plain_text(name), SHORT) for name in frozen]
+        yield f"The model holds {_listed(names)} still; that this does not matter is your word."
+    count = starts if type(starts) is int and starts > 1 else 1
+    if count == 1 and mdp.metadata.get("method") != "enumeration":
+        return
+    seed = mdp.metadata.get("seed")
+    is_known = type(seed) is int
+    if count == 1:
+        which = f"seed {seed}" if is_known else "the one seed that was looked at"
+    else:
+        which = f"{count:,} seeds" + (f" from {seed} on" if is_known else "")
+    yield f"This speaks of episodes that begin as with {which}."
 
 
 def _members(certificate: Certificate, mdp: TabularMDP) -> Iterator[str]:
@@ -103,11 +176,11 @@ def _variables(mdp: TabularMDP, states: IntArray, labels: IntArray) -> Iterator[
     if not columns or len(mdp.names.variables) > MAX_VARIABLES:
         return
     held = [_decides(labels, column) for column in columns]
-    idle = []
-    for k in range(len(columns)):
-        others = _joined([c for j, c in enumerate(columns) if j != k], labels.size)
-        # Where no two states differ in that alone, there is nothing to claim.
-        idle.append(np.unique(others).size < labels.size and _decides(others, labels))
+    # Where no two states differ in one alone, there is nothing to claim.
+    idle = [
+        _distinct(others) < labels.size and _decides(others, labels)
+        for others in _all_but_one(columns)
+    ]
     shared = [name for name, is_held in zip(names, held, strict=True) if is_held]
     ignored = [name for name, is_idle in zip(names, idle, strict=True) if is_idle]
     if shared:
@@ -142,16 +215,34 @@ def _live(certificate: Certificate) -> IntArray:
 
 def _decides(one: IntArray, other: IntArray) -> bool:
     """Whether equal entries of one have equal entries of the other."""
-    pairs = np.unique(np.column_stack([one, other]), axis=0)
-    return bool(pairs.shape[0] == np.unique(one).size)
+    return _distinct(_together(one, other)) == _distinct(_together(one))
 
 
-def _joined(columns: Sequence[IntArray], count: int) -> IntArray:
-    """One code for each combination of entries."""
-    codes: IntArray = np.zeros(count, np.int64)
+def _all_but_one(columns: Sequence[IntArray]) -> Iterator[IntArray]:
+    """For each column, one code for each combination of entries of all others.
+
+    What comes before and what comes after it are joined once for all, so that work grows as the
+    number of columns does.
+    """
+    codes: IntArray = np.zeros(columns[0].size, np.int32)
+    after = [codes]
+    for column in reversed(columns[1:]):
+        after.append(_together(column, after[-1]))
     for column in columns:
-        codes = np.unique(codes * (int(column.max()) + 1) + column, return_inverse=True)[1]
-    return codes
+        yield _together(codes, after.pop())
+        codes = _together(codes, column)
+
+
+def _together(*columns: IntArray) -> IntArray:
+    """One code for each combination of entries, from 0 on without gaps."""
+    codes = columns[0].astype(np.int64)
+    for column in columns[1:]:
+        codes = codes * (int(column.max(initial=0)) + 1) + column
+    return np.unique(codes, return_inverse=True)[1].astype(np.int32)
+
+
+def _distinct(codes: IntArray) -> int:
+    return int(codes.max(initial=-1)) + 1
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:
@@ -174,16 +265,17 @@ def snippet(
         mdp: Its model.
         record: That of a run, which tells how its environment was made.
     """
-    env = _env_call(mdp, record or {})
+    call = _env_call(mdp, record or {})
     is_certified, value = certificate.is_certified, certificate.value
     is_plain = certificate.scope == "all" and not certificate.is_under_policy
-    with_env = env is not None and is_certified and is_plain
-    lines = ["import gymnasium as gym"] if with_env else []
+    with_env = call is not None and is_certified and is_plain
+    lines = []
+    if call is not None and with_env:
+        lines.append("import gymnasium as gym")
+        lines += [f"import {module}  # registers the environment" for module in call[0]]
     lines.append("from bisim_abstract import Certificate, TabularMDP, verify")
     if with_env:
         lines.append("from bisim_abstract.wrappers import AbstractedEnv")
-        if str(mdp.metadata["env"]).startswith("MiniGrid-"):
-            lines.insert(1, "import minigrid  # registers its environments")
     lines += [
         "",
         'mdp = TabularMDP.load("mdp.npz")  # as the run wrote them, or mdp.save and',
@@ -196,27 +288,79 @@ def snippet(
         lines.append(f"small = certificate.aggregate(mdp).mdp  # the model of {small}")
     if value is not None and is_certified:
         lines.append("plan = certificate.value.lifted_policy  # an action for each state, proven")
-    if with_env:
+    if call is not None and with_env:
         # Where there is no table to read, the model at hand saves enumerating it again.
         known = ", mdp=mdp" if mdp.metadata.get("method") == "enumeration" else ""
-        lines.append(f"env = AbstractedEnv({env}, certificate{known})  # for any agent")
+        lines.append(f"env = AbstractedEnv({call[1]}, certificate{known})  # for any agent")
     return "\n".join(lines)
 
 
-def _env_call(mdp: TabularMDP, record: Mapping[str, Any]) -> str | None:
-    """How the environment is made, as code; None where there is none, or nobody knows."""
+def _env_call(mdp: TabularMDP, record: Mapping[str, Any]) -> tuple[list[str], str] | None:
+    """Modules to import and how the environment is made then, as code; None where nobody knows.
+
+    Only the record of a run tells with which arguments that was. Whatever is printed must work for
+    whoever copies it.
+    """
     config, name = record.get("config"), mdp.metadata.get("env")
     is_other = mdp.is_sampled or "n_background" in mdp.metadata  # wrapped
-    if not isinstance(name, str) or not name or is_other:
+    if not isinstance(name, str) or is_other or not isinstance(config, Mapping):
         return None
-    source = config.get("source") if isinstance(config, Mapping) else None
-    asked: Mapping[str, Any] = source if isinstance(source, Mapping) else {}
-    arguments = asked.get("env_args") or {}
-    if asked.get("backgrounds") is not None or asked.get("action_masks"):
+    source = config.get("source")
+    if not isinstance(source, Mapping) or not _is_same_id(source.get("name"), name):
+        return None  # a file, maybe: with what arguments its model was extracted is not known
+    arguments = source.get("env_args") or {}
+    if source.get("backgrounds") is not None or source.get("action_masks"):
         return None
-    if mdp.metadata.get("terminal") == "table" or not isinstance(arguments, Mapping):
+    if mdp.metadata.get("terminal") == "table" or not _is_code(arguments):
         return None
-    if not all(str(key).isidentifier() for key in arguments):
+    modules = _modules(name, config.get("imports"))
+    if modules is None:
         return None
     given = "".join(f", {key}={entry!r}" for key, entry in arguments.items())
-    return f"gym.make({json.dumps(name)}{given})"
+    return modules, f"gym.make({json.dumps(name)}{given})"
+
+
+def _is_same_id(asked: Any, made: str) -> bool:
+    """Whether the environment that was asked for is the one that was made."""
+    from bisim_abstract.wrappers._make import SAME_DYNAMICS
+
+    return asked == made or any(asked in pair and made in pair for pair in SAME_DYNAMICS)
+
+
+def _is_code(arguments: Any) -> bool:
+    """Whether arguments can be written as those of a call."""
+    if not isinstance(arguments, Mapping) or not all(_is_name(key) for key in arguments):
+        return False
+    try:
+        text = json.dumps(arguments, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return "\N{REPLACEMENT CHARACTER}" not in text  # which stands for what was not for reading
+
+
+def _is_name(word: Any) -> bool:
+    return isinstance(word, str) and word.isidentifier() and not keyword.iskeyword(word)
+
+
+def _modules(name: str, imports: Any) -> list[str] | None:
+    """What registers an id, apart from Gymnasium and this package; None where nobody knows."""
+    import gymnasium as gym
+
+    from bisim_abstract.wrappers._make import MINIGRID
+
+    modules = ["minigrid"] if name.startswith(MINIGRID) else []
+    if modules and importlib.util.find_spec("minigrid") is None:
+        return None
+    if isinstance(imports, list | tuple) and imports:
+        is_code = all(isinstance(x, str) and all(map(_is_name, x.split("."))) for x in imports)
+        return list(dict.fromkeys([*modules, *imports])) if is_code else None
+    spec = gym.registry.get(name)
+    if modules or spec is None:
+        return modules or None
+    home = spec.entry_point
+    if not isinstance(home, str):
+        home = str(getattr(home, "__module__", ""))
+    # Others may be registered in this process alone.
+    plugins = {plugin.module for plugin in entry_points(group="gymnasium.envs")}
+    known = {module.partition(".")[0] for module in ("gymnasium", "bisim_abstract", *plugins)}
+    return [] if home.partition(":")[0].partition(".")[0] in known else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import html
 import json
 import math
@@ -10,6 +11,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeGuard
 
 MAX_TEXT = 2_000  # characters of one value of the record
+PLACES = (6, 12)  # decimals of a probability: as many as people read, and what is near 1 gets
 
 
 class Cell(NamedTuple):
@@ -95,10 +97,41 @@ def number_text(value: float) -> str:
         return "unbounded"
     if 0.0 < abs(value) < 1e-300:
         return "almost 0"
+    value += 0.0  # a zero has no sign
     if value != 0.0 and not 1e-3 <= abs(value) < 1e7:
         mantissa, _, exponent = f"{value:.2e}".partition("e")
         return f"{mantissa}e{int(exponent)}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def bound_text(value: float, *, is_upper: bool) -> str:
+    """The same of a proven bound of at least 0: a lower one is rounded down, an upper one up."""
+    if not is_upper and 0.0 < value < 1e-300:
+        return "0"
+    if not 0.0 < value < math.inf or value < 1e-300:
+        return number_text(value)
+    rounding = decimal.ROUND_CEILING if is_upper else decimal.ROUND_FLOOR
+    exact = decimal.Decimal(repr(float(value)))  # as it would be written in full
+    if 1000 <= value < 1e7:
+        return number_text(float(exact.to_integral_value(rounding)))
+    digits = 4 if 1e-3 <= value < 1000 else 3
+    return number_text(float(decimal.Context(prec=digits, rounding=rounding).plus(exact)))
+
+
+def between_text(low: float, high: float) -> str:
+    """Two proven bounds on one number, as far apart as their digits make them, or more."""
+    least, most = bound_text(low, is_upper=False), bound_text(high, is_upper=True)
+    return least if least == most else f"{least} to {most}"
+
+
+def surely_text(alpha: float) -> str:
+    """A probability of 1 - alpha at least, rounded down, so that it is never said to be 1."""
+    failing = decimal.Decimal(repr(float(alpha)))  # as it was given
+    places = min(max(PLACES[0], -failing.adjusted()), PLACES[1])
+    unit = decimal.Decimal(1).scaleb(-places)
+    with decimal.localcontext(prec=400):  # no float has more places
+        sure = (1 - failing).quantize(unit, decimal.ROUND_FLOOR)
+    return f"{sure:f}".rstrip("0").rstrip(".")
 
 
 def percent_text(share: float) -> str:
@@ -106,7 +139,7 @@ def percent_text(share: float) -> str:
     if math.isnan(share):
         return "not known"
     if share in (0.0, 1.0):
-        return f"{share:.0%}"
+        return "100%" if share else "0%"
     if 0.0 < share < 0.001:
         return "under 0.1%"
     return f"{math.floor(share * 1000.0 + 1e-9) / 1000.0:.1%}"

@@ -21,11 +21,13 @@ import numpy.typing as npt
 from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._app import cluster_figures, figures, state_figures
 from bisim_abstract._app.graph_figures import GraphFigure, graph_figure
-from bisim_abstract._app.meaning import meaning, snippet
+from bisim_abstract._app.meaning import is_all_the_same, meaning, snippet
 from bisim_abstract._app.page_parts import (
     Cell,
     Row,
     asset,
+    between_text,
+    bound_text,
     embed,
     escaped,
     flat_rows,
@@ -34,6 +36,7 @@ from bisim_abstract._app.page_parts import (
     percent_text,
     seconds_text,
     section,
+    surely_text,
     table_html,
     tiles_html,
     titled,
@@ -244,18 +247,18 @@ class _Page:
             style=style_sheet() + asset("report.css"),
             script="".join(asset(name) for name in SCRIPTS),
             data=embed(self.data()),
-            about=escaped(self.about(title)),
+            about=escaped(plain_text(self.about(title))),
             level=self.verdict.level,
             mark=MARKS[self.verdict.level],
-            verdict=escaped(self.verdict.sentence),
+            verdict=escaped(plain_text(self.verdict.sentence)),
             conditions=escaped(self.conditions()),
             check=check,
-            checked=escaped(checked),
+            checked=escaped(plain_text(checked)),
             times=self.times() + _bonds(bonds),
             leading=tiles_html(self.leading()),
             columns="4" if len(tiles) <= 8 else "5",  # two rows, both nearly full
             tiles=tiles_html(tiles),
-            caption=escaped(self.places.caption),
+            caption=escaped(plain_text(self.places.caption)),
             panels=self.panels(),
             clusters=escaped(self.values_note()),
             profile=escaped(self.profile_note()),
@@ -325,7 +328,7 @@ class _Page:
         if certificate.is_under_policy:
             parts.append("of the given policy")
         if certificate.alpha:
-            parts.append(f"with probability at least {1.0 - certificate.alpha:.6g}")
+            parts.append(f"with probability at least {surely_text(certificate.alpha)}")
         text = "; ".join(parts)
         return text[0].upper() + text[1:]
 
@@ -390,6 +393,8 @@ class _Page:
         kept, loss = unknown, unknown
         if value is not None:
             kept, loss = _kept(value.kept), f"≤\N{NO-BREAK SPACE}{amount_text(value.loss)}"
+            if is_all_the_same(certificate, self.mdp):
+                kept = "nothing to lose"  # all of nothing is no share
         yield "start value kept, proven", kept
         yield "loss in any state, proven", loss
         number, _, words = self.clusters(self.n_upper).partition(" ")
@@ -409,7 +414,7 @@ class _Page:
         yield "transitions", f"{mdp.nnz:,}"
         yield "pairs of states", _short(n * (n - 1) // 2)
         yield "pairs covered", percent_text(certificate.coverage)
-        yield "widest bound gap", number_text(certificate.global_width)
+        yield "widest bound gap", bound_text(certificate.global_width, is_upper=True)
         yield "discount γ", f"{certificate.gamma:g}"
         if certificate.tau is not None:
             yield "threshold tau", number_text(certificate.tau)
@@ -417,7 +422,7 @@ class _Page:
     def panels(self) -> str:
         """What the panels of the map are, as a list by their numbers."""
         titles = [shortened(panel[-1], state_figures.MAX_NAME) for panel in self.places.panels]
-        items = "".join(f"<li>{escaped(title)}</li>" for title in titles)
+        items = "".join(f"<li>{escaped(plain_text(title))}</li>" for title in titles)
         return f'<ol class="panels">{items}</ol>' if items else ""
 
     def values_note(self) -> str:
@@ -492,7 +497,7 @@ class _Page:
         if not found.is_renamed:
             text = (
                 "Actions of the states of a cluster correspond by their own names, and are proven "
-                f"to differ by at most {number_text(found.widest)}."
+                f"to differ by at most {bound_text(found.widest, is_upper=True)}."
             )
             return section("renamed", title, text)
         rows: list[Row] = []
@@ -501,7 +506,7 @@ class _Page:
             for state in members[members != model].tolist():
                 pairs = found.of(state)
                 if any(a != b for a, b in pairs.items()):
-                    most = number_text(float(found.difference[members].max()))
+                    most = bound_text(float(found.difference[members].max()), is_upper=True)
                     actions = self.mdp.names.actions
                     cells = [
                         self.cell("{}", model),
@@ -543,13 +548,12 @@ class _Page:
 
     def near_row(self, pair: NearPair) -> Row:
         """One row of that section."""
-        low, high = number_text(pair.lower), number_text(pair.upper)
         total = pair.reward + pair.future
         shares = (f"{v / total:.0%}" if total > 0.0 else "–" for v in (pair.reward, pair.future))
         met = [(s, t, f"{share:.0%}") for s, t, share in pair.successors if share >= 0.005]
         pattern = "; ".join(f"{{}} and {{}} ({share})" for _, _, share in met)
         successors = self.cell(pattern or "–", *(state for s, t, _ in met for state in (s, t)))
-        distance = low if low == high else f"{low} to {high}"
+        distance = between_text(pair.lower, pair.upper)
         cells = [Cell(text) for text in (distance, pair.action_text(), *shares)]
         head = titled(self.cell("{} and {}", pair.first, pair.second))
         return head, [*cells, successors], False
@@ -595,7 +599,8 @@ class _Page:
         )
         merging = [node for node in tree.nodes if node.children]
         if len(merging) == 1 and len(merging[0].children) == len(tree.leaves):
-            low, high = number_text(merging[0].start), number_text(merging[0].begin)
+            low = bound_text(merging[0].start, is_upper=False)
+            high = bound_text(merging[0].begin, is_upper=True)
             text += (
                 f" Here all of them merge in one band, between tau {low} and {high}: nothing is "
                 "certified in between, so that in what order they merge is not known."
@@ -652,7 +657,7 @@ class _Page:
         rows: list[Row] = []
         for title, found, mark in fits:
             cells = [
-                Cell(f"{found.rank_correlation:.2f}"),
+                Cell(f"{round(found.rank_correlation, 2) + 0.0:.2f}"),  # never a negative zero
                 Cell(number_text(found.mean_error)),
                 Cell(number_text(found.distortion)),
                 Cell(percent_text(found.outside)),
@@ -716,7 +721,7 @@ class _Page:
         elif certificate.alpha is not None:
             yield (
                 "The model was estimated from samples. With probability at least "
-                f"{1.0 - certificate.alpha:.6g} over the samples, all bounds hold for the "
+                f"{surely_text(certificate.alpha)} over the samples, all bounds hold for the "
                 "true model."
             )
         if certificate.relation == "lax":
@@ -768,7 +773,7 @@ class _Page:
         ]
         stop = f" This run ended because: {certificate.stop}." if certificate.stop else ""
         items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
-        return f"<h3>What to try</h3><p>{escaped(stop.strip())}</p><ul>{items}</ul>"
+        return f"<h3>What to try</h3><p>{escaped(plain_text(stop.strip()))}</p><ul>{items}</ul>"
 
     def record(self, record: Mapping[str, Any] | None) -> str:
         """Everything known about how this came about, as rows of a table."""
@@ -787,7 +792,8 @@ class _Page:
         if self.verification is not None:
             names = ("verdict", "mode", "widening")
             entries["verification"] = {k: getattr(self.verification, k) for k in names}
-        rows = list(flat_rows(entries))
+        # Metadata and runs come from files, too.
+        rows = list(flat_rows(plain_values(entries)))
         left = len(rows) - MAX_RECORD
         body = "".join(
             f'<tr><th scope="row">{escaped(name)}</th><td>{escaped(value)}</td></tr>'

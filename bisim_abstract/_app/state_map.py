@@ -118,7 +118,7 @@ def _checked(digits: Any) -> list[tuple[str, int]]:
         and entry[1] > 0
         for entry in digits
     ):
-        found = [(str(name), int(size)) for name, size in digits]
+        found = [(plain_text(name), int(size)) for name, size in digits]
         names = [name for name, _ in found]
         is_numbered = math.prod(size for _, size in found) < 2**63  # as ids are
         if is_numbered and names.count("row") == 1 and names.count("column") == 1:
@@ -200,7 +200,8 @@ def _printed(
     if not is_text or len(letters) != rows or any(len(row) != columns for row in letters):
         return ()
     cells = [(x, y, c) for y, row in enumerate(letters) for x, c in enumerate(row) if c.strip()]
-    if len(cells) * math.prod(panels) > MAX_LETTERS:
+    # A file may tell of any number of panels: without a letter, none of them is looked at.
+    if not cells or len(cells) * math.prod(panels) > MAX_LETTERS:
         return ()
     corners = [
         (i * (columns + GAP), k * (rows + GAP)) for k in range(panels[0]) for i in range(panels[1])

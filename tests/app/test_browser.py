@@ -24,7 +24,9 @@ from bisim_abstract import (
     write_report,
 )
 from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._app import cluster_figures
 from bisim_abstract._app.figures import widest_intervals
+from bisim_abstract._app.page_parts import asset
 from bisim_abstract.parts import random_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 
@@ -824,4 +826,59 @@ def test_the_small_model_is_a_graph(page: Page, lake: Report, rooms: Report) -> 
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     assert page.tau() == certificate.tau
     assert "100 states like 10" in page.text("cluster-title")
+    assert page.complaints() == []
+
+
+def test_bounds_on_the_page_are_rounded_to_their_own_side(page: Page, lake: Report) -> None:
+    page.open(lake[0])
+    source = asset("data.js")
+    numbers = source[source.index("const count =") : source.index("// How many entries")]
+    rng = np.random.default_rng(0)
+    values = [0.33335, 12_345.3455, 999.96, 9_999_999.5, *(10.0 ** rng.uniform(-20, 12, 500))]
+    code = f"{numbers} return arguments[0].map((v) => [roundedDown(v), roundedUp(v)]);"
+    for value, texts in zip(values, page.run(code, [float(v) for v in values]), strict=True):
+        low, high = (float(text.replace(",", "")) for text in texts)
+        assert low <= value <= high
+        assert high - low <= 0.011 * value
+    assert page.run(f"{numbers} return [roundedDown(0.25), roundedUp(0.25), roundedDown(0)]") == [
+        "0.25", "0.25", "0",
+    ]  # fmt: skip
+
+
+def test_pairs_that_are_no_links_are_not_called_far(
+    page: Page, lake: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    _, mdp, certificate = lake
+    for count, said in ((1, "explained for 1 pair of clusters"), (0, "not explained on this page")):
+        monkeypatch.setattr(cluster_figures, "MAX_PAIRS", count)
+        page.open(write_report(tmp_path / "report.html", mdp, certificate))
+        found = []
+        Select(page.driver.find_element(By.ID, "cluster-one")).select_by_index(1)
+        for k in range(2, certificate.n_clusters + 1):
+            Select(page.driver.find_element(By.ID, "cluster-two")).select_by_index(k)
+            found.append(page.text("separation"))
+        untold = [text for text in found if said in text]
+        assert len(untold) >= len(found) - count
+        assert all("closest" not in text for text in found)
+        assert all(" apart." in text for text in untold)  # what is known of it, all the same
+    assert page.complaints() == []
+
+
+def test_only_what_is_sure_has_all_percent(page: Page, tmp_path: Path) -> None:
+    rows = np.zeros((3, 1, 3))
+    rows[0, 0], rows[1, 0], rows[2, 0] = [0.9996, 0.0004, 0.0], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]
+    mdp = TabularMDP.from_dense(rows, np.arange(3.0)[:, None])
+    page.open(write_report(tmp_path / "report.html", mdp, certify(mdp, 0.9, tau=0.0)))
+    told = []
+    for k in range(3):
+        page.run("document.querySelectorAll('#graph .node')[arguments[0]].focus()", k)
+        told.append(page.text("graph-node"))
+    assert "over 99.9% back to itself" in told[0]
+    assert "under 0.1% to state 1" in told[0]
+    assert "100%" not in told[0]
+    assert "100% to state 2" in told[1]
+    assert "50% back to itself" in told[2]
     assert page.complaints() == []

@@ -74,3 +74,12 @@ def test_too_many_clusters_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (len(thinned.arrows), thinned.n_arrows) == (5, figure.n_arrows)
     monkeypatch.setattr(graph_figures, "MAX_NODES", 1)
     assert graph_figure(certificate, mdp, places_of(mdp)) is None
+
+
+def test_no_arrow_is_sure_that_is_not() -> None:
+    rows = np.array([[[1.0 - 1e-8, 1e-8]], [[0.5, 0.5]]])
+    mdp = TabularMDP.from_dense(rows, np.array([[0.0], [1.0]]))
+    figure = graph_figure(certify(mdp, 0.9, tau=0.0), mdp, places_of(mdp))
+    assert figure is not None
+    found = {(arrow.source, arrow.target): arrow.probability for arrow in figure.arrows}
+    assert found == {(0, 0): 1.0 - 1e-6, (0, 1): 1e-6, (1, 0): 0.5, (1, 1): 0.5}

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
+import bisim_abstract._app.meaning as module
 from bisim_abstract import Certificate, TabularMDP, certify
-from bisim_abstract._app.meaning import meaning, snippet
+from bisim_abstract._app.meaning import MAX_VARIABLES, _all_but_one, meaning, snippet
+from bisim_abstract._base.types import IntArray
 from bisim_abstract.parts import grouped_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
+
+
+def run_of(name: str, imports: list[str] | None = None, **env_args: Any) -> dict[str, Any]:
+    """What a page is told of a run."""
+    config: dict[str, Any] = {"source": {"name": name, "env_args": env_args}}
+    return {"config": config if imports is None else {**config, "imports": imports}}
 
 
 def told(mdp: TabularMDP, certificate: Certificate, *, is_rejected: bool = False) -> str:
@@ -62,7 +71,7 @@ def test_renamed_actions_are_said() -> None:
 
 @pytest.mark.parametrize("source", ["lake", "model"])
 def test_the_snippet_runs(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = {"config": {"source": {"env_args": {"map_name": "8x8", "is_slippery": False}}}}
+    record = run_of("FrozenLake-v1", map_name="8x8", is_slippery=False)
     if source == "lake":
         mdp = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8", "is_slippery": False})
     else:
@@ -84,8 +93,109 @@ def test_the_snippet_runs(source: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_names_in_the_snippet_stay_text() -> None:
     mdp, _ = grouped_mdp(6, 2, seed=0)
-    mdp = mdp.with_metadata(env='x"); import os  # ')
-    code = snippet(certify(mdp, 0.9), mdp, {"config": {"source": {"env_args": {"a b": 1}}}})
-    assert "AbstractedEnv(" not in code
-    code = snippet(certify(mdp, 0.9), mdp)
+    name = 'x"); import os  # '
+    certificate, mdp = certify(mdp, 0.9), mdp.with_metadata(env=name)
+    odd: dict[str, Any] = {"a b": 1}
+    assert "AbstractedEnv(" not in snippet(certificate, mdp, run_of(name, ["my.envs"], **odd))
+    assert "AbstractedEnv(" not in snippet(certificate, mdp, run_of(name, ["os; evil()"]))
+    assert "evil" not in snippet(certificate, mdp, run_of(name, ["os; evil()"]))
+    code = snippet(certificate, mdp, run_of(name, ["my.envs"]))
     assert 'gym.make("x\\"); import os  # ")' in code
+    assert "\nimport my.envs  # registers the environment\n" in code
+
+
+def test_an_environment_is_made_only_where_that_works(tmp_path: Path) -> None:
+    mdp = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
+    certificate = certify(mdp, 0.9)
+    good = run_of("FrozenLake-v1", map_name="8x8")
+    assert "gym.make(\"FrozenLake-v1\", map_name='8x8')" in snippet(certificate, mdp, good)
+    # Nothing tells with which arguments it was made.
+    assert "gym.make" not in snippet(certificate, mdp)
+    assert "gym.make" not in snippet(certificate, mdp, {"config": {"gamma": 0.9}})
+    assert "gym.make" not in snippet(certificate, mdp, run_of("mdp.npz"))
+    # What cannot be written as code.
+    for bad in (float("inf"), [float("nan")], {"a": -float("inf")}, object(), "a\ufffd"):
+        assert "gym.make" not in snippet(certificate, mdp, run_of("FrozenLake-v1", desc=bad))
+    word: dict[str, Any] = {"lambda": 1}
+    assert "gym.make" not in snippet(certificate, mdp, run_of("FrozenLake-v1", **word))
+    # An environment of no id goes by the name of its class.
+    rooms = extract_mdp(RoomsGridEnv(side=4, room_size=2))
+    assert rooms.metadata["env"] == "RoomsGridEnv"
+    code = snippet(certify(rooms, 0.9), rooms, run_of("RoomsGridEnv"))
+    assert "gym" not in code
+    # A name that was registered by this very process.
+    gym.register(id="Own-v0", entry_point=f"{__name__}:nothing")
+    try:
+        own = mdp.with_metadata(env="Own-v0")
+        assert "gym.make" not in snippet(certificate, own, run_of("Own-v0"))
+        assert "import own\n" not in snippet(certificate, own, run_of("Own-v0", ["own"]))
+        assert "import own  # reg" in snippet(certificate, own, run_of("Own-v0", ["own"]))
+    finally:
+        del gym.registry["Own-v0"]
+
+
+def test_retired_ids_are_the_same_environment() -> None:
+    mdp = extract_mdp("FrozenLake-v1")
+    certificate = certify(mdp, 0.9)
+    name = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gym.registry)
+    for asked in ("Taxi-v3", "Taxi-v4"):
+        code = snippet(certificate, mdp.with_metadata(env=name), run_of(asked))
+        assert f'gym.make("{name}")' in code
+
+
+def test_minigrid_is_imported_once() -> None:
+    pytest.importorskip("minigrid")
+    mdp = extract_mdp("FrozenLake-v1").with_metadata(env="MiniGrid-Empty-5x5-v0")
+    certificate = certify(mdp, 0.9)
+    for imports in (None, [], ["minigrid"]):
+        code = snippet(certificate, mdp, run_of("MiniGrid-Empty-5x5-v0", imports))
+        assert code.count("import minigrid") == 1
+
+
+def test_what_a_model_leaves_out_is_said() -> None:
+    mdp, _ = grouped_mdp(12, 3, seed=0)
+    certificate = certify(mdp, 0.9)
+    assert "your word" not in told(mdp, certificate)
+    assert "episodes that begin" not in told(mdp, certificate)
+    enumerated = mdp.with_metadata(method="enumeration", seed=3, starts=1, frozen=["step_count"])
+    text = told(enumerated, certificate)
+    assert "your word" not in text
+    assert text.endswith("This speaks of episodes that begin as with seed 3.")
+    several = enumerated.with_metadata(starts=5, frozen=["clock", "step_count\u202e"])
+    text = told(several, certificate)
+    assert (
+        "The model holds clock and step_count\ufffd still; that this does not matter is your word."
+    ) in text
+    assert text.endswith("as with 5 seeds from 3 on.")
+    assert "your word" not in told(several, certificate, is_rejected=True)
+    odd = mdp.with_metadata(method="enumeration", seed="x", starts=True, frozen=[[1]])
+    text = told(odd, certificate)
+    assert text.endswith("begin as with the one seed that was looked at.")
+    assert "your word" not in text
+
+
+def test_work_grows_as_the_number_of_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, plain = np.random.default_rng(0), module._together
+    calls: list[int] = []
+
+    def counting(*columns: IntArray) -> IntArray:
+        calls.append(len(columns))
+        return plain(*columns)
+
+    monkeypatch.setattr(module, "_together", counting)
+    for count in (1, 2, MAX_VARIABLES):
+        calls.clear()
+        found = list(_all_but_one([rng.integers(0, 3, 50) for _ in range(count)]))
+        assert len(found) == count
+        assert sum(calls) <= 6 * count  # columns that were read
+
+
+def test_all_but_one_are_joined() -> None:
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 3, 5):
+        columns = [rng.integers(0, 3, 40) for _ in range(count)]
+        for k, codes in enumerate(_all_but_one(columns)):
+            others = [c for j, c in enumerate(columns) if j != k] or [np.zeros(40, np.int64)]
+            expected = np.unique(np.column_stack(others), axis=0, return_inverse=True)[1]
+            pairs = set(zip(codes.tolist(), expected.reshape(-1).tolist(), strict=True))
+            assert len(pairs) == len(set(codes.tolist())) == len({b for _, b in pairs})

@@ -220,7 +220,7 @@ def test_widths_keep_covered_pairs_apart() -> None:
     assert np.isclose(heights_of(ax)["covered"], 1.0)
     assert np.isclose(heights_of(ax)["other"], 1.0)
     said = texts(ax)
-    assert "28.6% of pairs covered" in said
+    assert "28.5% of pairs covered" in said
     assert "covered pairs (all 6): 1 at most" in said
     assert "other pairs (all 15)" in said
 

@@ -40,7 +40,13 @@ from bisim_abstract import (
 )
 from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._app import figures
-from bisim_abstract._app.page_parts import embed, number_text, percent_text
+from bisim_abstract._app.page_parts import (
+    bound_text,
+    embed,
+    number_text,
+    percent_text,
+    surely_text,
+)
 from bisim_abstract._app.palette import LOWER, UPPER
 from bisim_abstract._app.report import _inside, _kept, _short
 from bisim_abstract._app.state_figures import places_figure, restrict
@@ -461,8 +467,7 @@ def test_covered_scope_claims_less(tmp_path: Path) -> None:
     check_exact(certificate, data_of(tmp_path / "page.html"))
 
 
-def test_an_estimate_says_its_probability(tmp_path: Path) -> None:
-    truth, _ = grouped_mdp(6, 2, seed=0)
+def estimated(truth: TabularMDP, alpha: float) -> TabularMDP:
     rng = np.random.default_rng(0)
     rows: list[tuple[int, int, float, int]] = []
     for s in range(truth.n_states):
@@ -471,11 +476,15 @@ def test_an_estimate_says_its_probability(tmp_path: Path) -> None:
             for t in rng.choice(after, size=50, p=probs / probs.sum()).tolist():
                 rows.append((s, a, float(truth.rewards[s, a]), t))
     columns = list(zip(*rows, strict=True))
-    mdp = estimate_mdp(
+    return estimate_mdp(
         np.array(columns[0]), np.array(columns[1]), np.array(columns[2]), np.array(columns[3]),
-        n_states=truth.n_states, n_actions=truth.n_actions, alpha=0.05,
+        n_states=truth.n_states, n_actions=truth.n_actions, alpha=alpha,
         reward_range=(float(truth.rewards.min()), float(truth.rewards.max())),
     )  # fmt: skip
+
+
+def test_an_estimate_says_its_probability(tmp_path: Path) -> None:
+    mdp = estimated(grouped_mdp(6, 2, seed=0)[0], 0.05)
     certificate = certify(mdp, 0.9, tau=1e5)
     page = page_of(tmp_path, certificate, mdp)
     assert "with probability at least 0.95" in page.text
@@ -778,8 +787,8 @@ def test_why_little_is_merged(
             )
             assert plain.startswith(f"{both}</th>")
             cells = re.findall(r"<td[^>]*>(.*?)</td>", plain)
-            bounds = dict.fromkeys([number_text(pair.lower), number_text(pair.upper)])
-            assert cells[0] == " to ".join(bounds)
+            low, _, high = cells[0].partition(" to ")
+            assert float(low) <= pair.lower <= pair.upper <= float(high or low)
             assert pair.action is not None
             assert cells[1] == mdp.action_text(pair.action)
             total = pair.reward + pair.future
@@ -1029,6 +1038,7 @@ def test_an_embedding_replaces_a_map_of_rewards(
     [
         (0.0, "0"), (1.5, "1.5"), (1234.5, "1,234"), (2e-5, "2.00e-5"), (1e-315, "almost 0"),
         (3e9, "3.00e9"), (math.inf, "unbounded"), (math.nan, "not known"), (-0.25, "-0.25"),
+        (-0.0, "0"),
     ],
 )  # fmt: skip
 def test_numbers_for_people(value: float, text: str) -> None:
@@ -1036,12 +1046,89 @@ def test_numbers_for_people(value: float, text: str) -> None:
 
 
 def test_shares_are_never_rounded_up() -> None:
-    shares = [0.0, 1e-9, 0.29, 0.95, 0.99999, 1.0, math.nan]
-    expected = ["0%", "under 0.1%", "29.0%", "95.0%", "99.9%", "100%", "not known"]
+    shares = [0.0, -0.0, 1e-9, 0.29, 0.95, 0.99999, 1.0, math.nan]
+    expected = ["0%", "0%", "under 0.1%", "29.0%", "95.0%", "99.9%", "100%", "not known"]
     assert [percent_text(share) for share in shares] == expected
     counts = [999_999, 3_123_750, 499_999_500_000, 5 * 10**15]
     expected = ["999,999", "3.12 million", "500 billion", "5.00e+15"]
     assert [_short(count) for count in counts] == expected
+
+
+def test_bounds_are_rounded_to_their_own_side() -> None:
+    rng = np.random.default_rng(0)
+    for value in (10.0 ** rng.uniform(-20.0, 12.0, 500)).tolist():
+        low, high = (
+            float(bound_text(value, is_upper=is_upper).replace(",", ""))
+            for is_upper in (False, True)
+        )
+        assert low <= value <= high
+        assert high - low <= 0.011 * value
+
+
+@pytest.mark.parametrize(
+    ("alpha", "text"),
+    [
+        (0.05, "0.95"), (1e-7, "0.9999999"), (1.0 / 30.0, "0.966666"), (1e-300, "0.999999999999"),
+        (5e-324, "0.999999999999"), (2.5e-7, "0.9999997"), (0.999999999, "0"),
+    ],
+)  # fmt: skip
+def test_probabilities_are_rounded_down(alpha: float, text: str) -> None:
+    assert surely_text(alpha) == text
+
+
+def test_nothing_is_said_to_be_sure_that_is_not(tmp_path: Path) -> None:
+    truth, _ = grouped_mdp(6, 2, seed=0)
+    certificate = certify(truth, 0.9)
+    page = page_of(tmp_path, certificate, truth)
+    assert "probability at least" not in page.text
+    mdp = estimated(truth, 1e-7)
+    page = page_of(tmp_path, certify(mdp, 0.9, tau=1e5), mdp)
+    said = re.findall(r"[Ww]ith probability at least ([0-9.]*[0-9])", page.text)
+    assert len(said) == 3
+    assert set(said) == {"0.9999999"}
+
+
+def test_where_there_is_nothing_to_lose(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.dirichlet(np.ones(4), (4, 2))
+    for rewards in (np.zeros((4, 2)), np.ones((4, 2))):
+        mdp = TabularMDP.from_dense(rows, rewards)
+        page = page_of(tmp_path, certify(mdp, 0.9), mdp)
+        assert "From the start, every policy is worth the same here: there is nothing" in page.text
+        assert "of what the best plan gains" not in page.text
+        assert dict(tiles_of(tmp_path))["start value kept, proven"] == "nothing to lose"
+    # Here something can be gained, but not from where episodes begin.
+    rows = np.zeros((3, 2, 3))
+    rows[0, :, 0] = rows[1, 0, 1] = rows[1, 1, 2] = rows[2, :, 2] = 1.0
+    rewards = np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
+    mdp = TabularMDP.from_dense(rows, rewards, start=np.array([1.0, 0.0, 0.0]))
+    page = page_of(tmp_path, certify(mdp, 0.9, tau=0.0), mdp)
+    assert "every policy is worth the same here" in page.text
+    mdp = TabularMDP.from_dense(rows, rewards, start=np.array([0.5, 0.5, 0.0]))
+    page = page_of(tmp_path, certify(mdp, 0.9, tau=0.0), mdp)
+    assert "every policy is worth the same here" not in page.text
+    assert "of what the best plan gains over acting at random" in page.text
+    # Both actions are worth the same though they differ: that is known up to rounding only.
+    rows = np.zeros((3, 2, 3))
+    rows[0, 0, 1] = rows[0, 1, 2] = rows[1, :, 0] = rows[2, :, 0] = 1.0
+    rewards = np.array([[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
+    mdp = TabularMDP.from_dense(rows, rewards)
+    page = page_of(tmp_path, certify(mdp, 0.9, tau=0.0), mdp)
+    assert "of what the best plan gains" not in page.text
+    assert "not proven to be more than by acting at random (by " in page.text
+
+
+def test_metadata_of_a_file_are_for_reading(
+    rooms: tuple[TabularMDP, Certificate], tmp_path: Path
+) -> None:
+    mdp, certificate = rooms
+    turned = "Rooms\u202egpj.exe\u2066"
+    mdp = mdp.with_metadata(env=turned, note={turned: [turned]}, frozen=[turned])
+    forged = dataclasses.replace(certificate, stop=turned, run={turned: turned})
+    places = dataclasses.replace(state_map(mdp), caption=turned)
+    page = page_of(tmp_path, forged, mdp, title="a title", places=places)
+    assert "Rooms\ufffdgpj.exe\ufffd · " in page.text  # the line about the model
+    assert not {"\u202e", "\u2066"} & set((tmp_path / "page.html").read_text("utf-8"))
 
 
 # -- refusals and files ------------------------------------------------------------------------

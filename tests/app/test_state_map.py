@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import gymnasium as gym
@@ -231,6 +232,26 @@ def test_digits_beyond_all_ids(digits: Any) -> None:
     mdp = random_mdp(4, seed=0).with_metadata(digits=digits)
     with pytest.raises(InvalidArgumentError, match=r"metadata\['digits'\]"):
         state_map(mdp)
+
+
+def test_blank_letters_on_any_number_of_panels() -> None:
+    digits = [["row", 1], ["column", 1], ["x", 3_000_000]]
+    mdp = random_mdp(4, seed=0).with_metadata(digits=digits, letters=[" "])
+    tracemalloc.start()
+    try:
+        assert state_map(mdp).letters == ()
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_names_of_digits_are_for_reading() -> None:
+    digits = [["row", 2], ["column", 2], ["a\u202eb", 2], ["c\x1b[31m", 2]]
+    mdp = random_mdp(16, seed=0).with_metadata(digits=digits)
+    places = state_map(mdp)
+    for text in (places.caption, *(head[-1] for head in (*places.heads, *places.sides))):
+        assert text.isprintable()
+    assert "differ by a\ufffdb from top" in places.caption
 
 
 # -- points ------------------------------------------------------------------------------------

@@ -123,15 +123,21 @@ const separation = (s, t) => {
   const scope = data.scope === "all" ? "" : ", as far as covered pairs tell";
   const low = linkedFrom("lower", s, t), high = linkedFrom("upper", s, t);
   const lines = [];
-  const below = low > 0 ? `Below tau ${short(low)} they are proven to be in different clusters` : "";
-  const from = high < Infinity ? `from tau ${short(high)} on in the same one` : "no threshold is proven to put them into one";
+  const below = low > 0 ? `Below tau ${roundedDown(low)} they are proven to be in different clusters` : "";
+  const from = high < Infinity ? `from tau ${roundedUp(high)} on in the same one` : "no threshold is proven to put them into one";
   lines.push(`${below ? `${below}, ${from}` : `${from[0].toUpperCase()}${from.slice(1)}`}${scope}.`);
   if (!own) return lines;
   const at = `At the certificate's threshold, tau ${short(data.separations.tau)}`;
   const text = reasons.get([own[s], own[t]].sort((a, b) => a - b).join());
   if (own[s] === own[t]) lines.push(`${at}, they are one cluster.`);
   else if (text) lines.push(text);
-  else lines.push(`What sets them apart is told of the ${plural(reasons.size, "pair")} of clusters that are closest ${at[0].toLowerCase()}${at.slice(1)}; this is none of them.`);
+  else {
+    // A pair that is no link of the tree may be closer than some that are.
+    const links = `${plural(reasons.size, "pair")} of clusters: the shortest links that join clusters to one another`;
+    lines.push(reasons.size ? `${at}, what sets clusters apart is explained for ${links}. This pair is not one of them.`
+      : `${at}, what sets clusters apart is not explained on this page: ask certificate.nearest(5, mdp).`);
+    if (low > 0 && !scope) lines.push(`State ${callState(s)} and state ${callState(t)} are at least ${roundedDown(low)} apart.`);
+  }
   return lines;
 };
 const tellPair = () => {

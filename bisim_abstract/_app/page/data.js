@@ -23,6 +23,20 @@ const short = (v) => {
   return size >= 1000 ? count(Math.round(v)) : String(Number(v.toPrecision(4)));
 };
 
+// A bound in as few digits: a lower one is rounded down, an upper one up, so that it holds as written.
+const inFew = (v, isUpper) => {
+  if (v <= 0) return v;
+  if (v < 1e-300) return isUpper ? v : 0;
+  if (v >= 1000 && v < 1e7) return isUpper ? Math.ceil(v) : Math.floor(v);
+  const digits = v >= 1e-3 && v < 1000 ? 3 : 2; // after the first
+  const text = v.toExponential(digits), near = Number(text);
+  if (isUpper ? near >= v : near <= v) return near;
+  const [mantissa, power] = text.split("e");
+  return Number(`${Number(mantissa.replace(".", "")) + (isUpper ? 1 : -1)}e${Number(power) - digits}`);
+};
+const roundedDown = (v) => short(inFew(v, false));
+const roundedUp = (v) => short(inFew(v, true));
+
 // How many entries of a rising array are at most v.
 const rank = (values, v) => {
   let low = 0, high = values.length;

@@ -38,7 +38,10 @@ const tell = () => {
     detail = "Both arms agree.";
     if (now.interval) {
       const { low, high } = now.interval;
-      detail = `Both arms agree for tau from ${short(low)} ${high === null ? "on" : `to below ${short(high)}`}.`;
+      // Rounded inwards; a range too narrow for that is told in all digits.
+      const isNarrow = high !== null && inFew(low, true) >= inFew(high, false);
+      const from = isNarrow ? low : roundedUp(low);
+      detail = `Both arms agree for tau from ${from} ${high === null ? "on" : `to below ${isNarrow ? high : roundedDown(high)}`}.`;
     }
     if (now.upper === data.n_live && data.n_live > 1) detail += " No states are merged.";
   } else if (now.state === "unknown") {

@@ -8,7 +8,12 @@ const callNode = (k) => {
   const name = node.name ? ` (${node.name})` : "";
   return node.size === 1 ? `state ${node.state}${name}` : `${plural(node.size, "state")} like ${node.state}${name}`;
 };
-const percent = (p) => (p >= 0.9995 ? "100%" : p < 0.0005 ? "under 0.1%" : `${Number((100 * p).toPrecision(3))}%`);
+// It says 0% or 100% only where it is so.
+const percent = (p) => {
+  if (p <= 0 || p >= 1) return p <= 0 ? "0%" : "100%";
+  const near = Number((100 * p).toPrecision(3));
+  return p < 0.0005 ? "under 0.1%" : near >= 100 ? "over 99.9%" : `${near}%`;
+};
 const leadsTo = (k, action) => graph.arrows.filter((a) => a.source === k && a.action === action)
   .map((a) => `${percent(a.probability)} ${a.target === k ? "back to itself" : `to ${callNode(a.target)}`}`).join(", ");
 

@@ -217,7 +217,7 @@ const drawTree = () => {
     const a = y(node.first) - 3, b = y(node.last) + 3, start = at(node.start);
     if (x0 - start >= 2) {
       const band = add(svg, "rect", { x: start, y: a, width: x0 - start, height: b - a, class: "band" });
-      add(band, "title", {}, `${plural(node.children.length, "cluster")} merge between tau ${short(node.start)} and ${short(node.begin)}`);
+      add(band, "title", {}, `${plural(node.children.length, "cluster")} merge between tau ${roundedDown(node.start)} and ${roundedUp(node.begin)}`);
     }
     add(svg, "line", { x1: x0, x2: x0, y1: a, y2: b, class: "band-edge" });
   }
