@@ -17,8 +17,7 @@ import numpy as np
 
 from bisim_abstract._abstract.value import amount_text, share_text, start_means
 from bisim_abstract._abstract.value_proof import bounded
-from bisim_abstract._app.page_parts import surely_text
-from bisim_abstract._base.text import clusters_text, counted, plain_text, shortened
+from bisim_abstract._base.text import clusters_text, counted, plain_text, shortened, surely_text
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP

@@ -11,7 +11,6 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeGuard
 
 MAX_TEXT = 2_000  # characters of one value of the record
-PLACES = (6, 12)  # decimals of a probability: as many as people read, and what is near 1 gets
 
 
 class Cell(NamedTuple):
@@ -122,16 +121,6 @@ def between_text(low: float, high: float) -> str:
     """Two proven bounds on one number, as far apart as their digits make them, or more."""
     least, most = bound_text(low, is_upper=False), bound_text(high, is_upper=True)
     return least if least == most else f"{least} to {most}"
-
-
-def surely_text(alpha: float) -> str:
-    """A probability of 1 - alpha at least, rounded down, so that it is never said to be 1."""
-    failing = decimal.Decimal(repr(float(alpha)))  # as it was given
-    places = min(max(PLACES[0], -failing.adjusted()), PLACES[1])
-    unit = decimal.Decimal(1).scaleb(-places)
-    with decimal.localcontext(prec=400):  # no float has more places
-        sure = (1 - failing).quantize(unit, decimal.ROUND_FLOOR)
-    return f"{sure:f}".rstrip("0").rstrip(".")
 
 
 def percent_text(share: float) -> str:

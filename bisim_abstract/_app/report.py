@@ -36,7 +36,6 @@ from bisim_abstract._app.page_parts import (
     percent_text,
     seconds_text,
     section,
-    surely_text,
     table_html,
     tiles_html,
     titled,
@@ -46,7 +45,7 @@ from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.atomic import replacing
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.text import counted, plain_text, shortened
+from bisim_abstract._base.text import counted, plain_text, shortened, surely_text
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._base.untrusted import plain_values
 from bisim_abstract._certificate.certificate import OF_POLICY, Certificate

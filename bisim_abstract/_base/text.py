@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import decimal
 import difflib
 from collections.abc import Iterable
 
 from bisim_abstract.errors import without_controls as without_controls
+
+PLACES = (6, 12)  # decimals of a probability: as many as people read, and what is near 1 gets
 
 
 def plain_text(text: str) -> str:
@@ -28,6 +31,16 @@ def shortened(text: str, most: int, *, mark: str = ", ") -> str:
         return text
     end = text.rfind(mark, 0, most - 1)
     return f"{text[:end]}{mark}…" if end > 0 else f"{text[: most - 1]}…"
+
+
+def surely_text(alpha: float) -> str:
+    """A probability of 1 - alpha at least, rounded down, so that it is never said to be 1."""
+    failing = decimal.Decimal(repr(float(alpha)))  # as it was given
+    places = min(max(PLACES[0], -failing.adjusted()), PLACES[1])
+    unit = decimal.Decimal(1).scaleb(-places)
+    with decimal.localcontext(prec=400):  # no float has more places
+        sure = (1 - failing).quantize(unit, decimal.ROUND_FLOOR)
+    return f"{sure:f}".rstrip("0").rstrip(".")
 
 
 def counted(number: int, word: str) -> str:

@@ -30,7 +30,7 @@ from bisim_abstract._base.late import maker
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.npz import read_record, write_record
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.text import counted, there_are
+from bisim_abstract._base.text import counted, surely_text, there_are
 from bisim_abstract._base.types import (
     BoolArray,
     FloatArray,
@@ -517,7 +517,7 @@ class Certificate:
             return ""
         if self.alpha == 0.0:
             return "for exact mixtures of actions: all bounds include their rounding"
-        return f"for the true model with probability at least {1.0 - self.alpha:g}"
+        return f"for the true model with probability at least {surely_text(self.alpha)}"
 
     @property
     def merges_little(self) -> bool:

@@ -29,7 +29,7 @@ from bisim_abstract._base.checks import (
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.progress import shown, tell
 from bisim_abstract._base.resources import HERE, Resources
-from bisim_abstract._base.text import counted
+from bisim_abstract._base.text import counted, surely_text
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray, ProgressCallback
 from bisim_abstract._bounds.blocks import BlockLevel
 from bisim_abstract._bounds.features import ValueFeatures, value_features
@@ -194,7 +194,9 @@ class ModelComparison:
             rows.append(("relation", "lax: states are alike after renaming actions"))
         rows.append(("bounds", f"from {self.scope}, at gamma = {self.gamma:g}"))
         if self.alpha is not None:
-            rows.append(("holds", f"for the true models with probability {1.0 - self.alpha:g}"))
+            rows.append(
+                ("holds", f"for the true models with probability {surely_text(self.alpha)}")
+            )
         return rows
 
     def _alike_text(self) -> str:

@@ -33,7 +33,7 @@ from bisim_abstract._base.deadline import look
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.text import counted, plain_text, shortened
+from bisim_abstract._base.text import counted, plain_text, shortened, surely_text
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.checks import (
     ROW_SUM_TOL,
@@ -348,7 +348,7 @@ class TabularMDP(Rows):
         if self.terminal_state is not None:
             rows.append(("end of episodes", f"state {self.terminal_state:,}"))
         if self.estimate is not None and self.is_sampled:
-            rows.append(("estimated", f"holds with probability {1.0 - self.estimate.alpha:g}"))
+            rows.append(("estimated", f"holds with probability {surely_text(self.estimate.alpha)}"))
         elif self.estimate is not None:
             rows.append(("computed", "up to rounding, which its radii hold"))
         if "under_policy" in self.metadata:

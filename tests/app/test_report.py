@@ -45,12 +45,12 @@ from bisim_abstract._app.page_parts import (
     embed,
     number_text,
     percent_text,
-    surely_text,
 )
 from bisim_abstract._app.palette import LOWER, UPPER
 from bisim_abstract._app.report import _inside, _kept, _short
 from bisim_abstract._app.state_figures import places_figure, restrict
 from bisim_abstract._base.labels import numbered
+from bisim_abstract._base.text import surely_text
 from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
 from bisim_abstract._certificate.verdict import judge
 from bisim_abstract._linkage.forests import spanning_forest

@@ -1081,9 +1081,9 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "tabular: resets with any seed",
-        "seed = self._one_seed",
-        "seed = seed",
-        TABULAR,
+        "self.env.reset(seed=self._seeds.draw(seed), options=options)\n        return observation",
+        "self.env.reset(seed=seed, options=options)\n        return observation",
+        (*TABULAR, "wrappers/test_starts.py"),
     ),
     (
         "tabular: starts anywhere",
@@ -1093,9 +1093,39 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "tabular: rewards of a given model are not compared",
-        "is_certain = len(successors) == 1 and rewards_are_fixed",
-        "is_certain = len(successors) == 0 and rewards_are_fixed",
-        (*TABULAR, "test_distractor.py"),
+        "if len(successors) == 1 and not math.isclose(",
+        "if len(successors) == 0 and not math.isclose(",
+        (*TABULAR, "test_distractor.py", "wrappers/test_starts.py"),
+    ),
+    (
+        "enumerate: what is frozen is never followed",
+        "if count < total}",
+        "if count < 0}",
+        ("wrappers/test_starts.py",),
+    ),
+    (
+        "enumerate: all seeds begin where the first does",
+        "start = np.bincount(self._starts, minlength=len(ids)) / len(self._starts)",
+        "start = np.eye(len(ids))[0]",
+        ("wrappers/test_starts.py",),
+    ),
+    (
+        "enumerate: other starts are not tried",
+        "if unknown or (elsewhere and first == 1):",
+        "if unknown < 0:",
+        ("wrappers/test_starts.py",),
+    ),
+    (
+        "source: what is held still is not compared",
+        "codec.frozen_digest([name]).hex()[:16] != told:",
+        "codec.frozen_digest([name]).hex()[:16] == b'':",
+        ("wrappers/test_starts.py",),
+    ),
+    (
+        "tabular: frozen attributes are never held",
+        "is_held = not holding.is_needed or k >= checks",
+        "is_held = not holding.is_needed",
+        ("wrappers/test_starts.py",),
     ),
     (
         "tabular: the model of another seed is remembered",
@@ -1123,8 +1153,8 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "abstracted: resets with any seed",
-        "inner = seed if self._one_seed is None else self._one_seed",
-        "inner = seed",
+        "seen, info = self.env.reset(seed=self._seeds.draw(seed), options=options)",
+        "seen, info = self.env.reset(seed=seed, options=options)",
         ("wrappers",),
     ),
     (
