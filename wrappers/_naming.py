@@ -7,7 +7,7 @@ names.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +30,7 @@ TOY_TEXT: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
         },
     ),
 }
+MOST_VARIABLES, MOST_LETTERS, MOST_ENTRIES = 12, 40, 4  # of attributes that name states
 HOME = "gymnasium.envs.toy_text."
 FACING = ("right", "down", "left", "up")  # MiniGrid's numbers of directions
 STILL = frozenset({"wall", "floor", "goal", "lava"})  # what no action of MiniGrid moves or changes
@@ -151,6 +152,68 @@ class MiniGridStates:
             more = np.full(n_states - len(given), UNKNOWN)
             found.append(replace(variable, values=np.append(variable.values, more)))
         return tuple(found)
+
+
+class AttributeStates:
+    """Collects what tells states of any environment apart: attributes that are simple values.
+
+    These are whole numbers, truth values, short texts, None, and a few whole numbers in a row. What
+    is the same in all states is left out, and so is what is anything else in some state.
+
+    Args:
+        aside: Names of attributes that are no state.
+    """
+
+    def __init__(self, aside: Iterable[str]) -> None:
+        self._aside = frozenset(aside)
+        self._seen: dict[str, list[Any]] = {}
+        self._count = 0
+
+    def add(self, inner: object) -> None:
+        """Take down the state that the environment is in."""
+        found: dict[str, Any] = {}
+        for name, value in vars(inner).items():
+            if not name.startswith("_") and name not in self._aside:
+                found |= _simple(name, value)
+        if self._count == 0:
+            self._seen = {name: [] for name in found}
+        for name in list(self._seen):
+            if name in found:
+                self._seen[name].append(found[name])
+            else:
+                del self._seen[name]
+        self._count += 1
+
+    def variables(self, n_states: int) -> tuple[Variable, ...]:
+        """Variables of the states in their order; those that follow, as the end, have none."""
+        more = np.full(n_states - self._count, UNKNOWN)
+        found: list[Variable] = []
+        for name, values in self._seen.items():
+            kinds = {type(value) for value in values}
+            if len(set(values)) > 1 and len(found) < MOST_VARIABLES:
+                told = values if len(kinds) == 1 else [str(value) for value in values]
+                variable = as_variable(name, told)
+                found.append(replace(variable, values=np.append(variable.values, more)))
+        return tuple(found)
+
+
+def _simple(name: str, value: object) -> dict[str, Any]:
+    """The values of an attribute by name, where they are simple ones."""
+    if value is None:
+        return {name: "none"}
+    if isinstance(value, bool | np.bool_):
+        return {name: bool(value)}
+    if isinstance(value, int | np.integer):
+        return {name: int(value)} if abs(int(value)) < 2**62 else {}
+    if isinstance(value, str):
+        return {name: value} if len(value) <= MOST_LETTERS else {}
+    is_row = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    entries: Sequence[Any] = list(value) if is_row else []  # type: ignore[call-overload]
+    if len(entries) > MOST_ENTRIES or not all(
+        isinstance(x, int | np.integer) and abs(int(x)) < 2**62 for x in entries
+    ):
+        return {}
+    return {f"{name}[{k}]": int(x) for k, x in enumerate(entries)}
 
 
 def _things(grid: Any) -> Iterator[tuple[Any, int, int]]:

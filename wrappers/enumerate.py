@@ -30,9 +30,10 @@ from bisim_abstract.errors import (
     StateLimitError,
     StochasticEnvError,
 )
-from bisim_abstract.wrappers._naming import MiniGridStates
+from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
+    NOT_STATE,
     AnyEnv,
     Codec,
     borrowed,
@@ -376,10 +377,12 @@ class _Search:
         )
 
     def variables(self, n_states: int) -> tuple[Variable, ...]:
-        """What states are called, where the environment is one that is surely known."""
-        if not MiniGridStates.knows(self._codec.home):
-            return ()
-        states = MiniGridStates()
+        """What states are called: as MiniGrid's are, or by attributes that are simple values."""
+        states: MiniGridStates | AttributeStates
+        if MiniGridStates.knows(self._codec.home):
+            states = MiniGridStates()
+        else:
+            states = AttributeStates(NOT_STATE | self._codec.freeze)
         for snapshot in self._snapshots:
             self._codec.restore(zlib.decompress(snapshot))
             try:

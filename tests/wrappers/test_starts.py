@@ -212,6 +212,46 @@ def test_counters_may_change_rewards(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
 
 
+# -- what states are called ----------------------------------------------------------------------
+
+
+class Told(gym.Env[Any, Any]):
+    """Attributes of many kinds, of which a few are for people."""
+
+    action_space = gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.level, self.is_lit, self.at = 0, False, np.array([1, 0])
+        self.mood: Any = None
+        self.always, self.weights, self.text, self._inner = 7, np.zeros(9), "x" * 99, 0
+        self.odd: Any = 1
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        self.level = (self.level + int(action) + 1) % 3
+        self.is_lit, self._inner = self.level == 1, self.level
+        self.at = np.array([1, 2 * self.level])
+        self.mood = None if self.level == 0 else "glad"
+        self.text = "x" * (99 + self.level)
+        self.odd = 1 if self.level == 0 else [[self.level]]
+        self.weights = np.full(9, self.level / 2)
+        return self.level, 0.0, False, False, {}
+
+
+def test_states_are_called_by_their_simple_attributes() -> None:
+    mdp = extract_mdp(Told())
+    assert [mdp.state_name(k) for k in range(3)] == [
+        "level=0, is_lit=false, at[1]=0, mood=none",
+        "level=1, is_lit=true, at[1]=2, mood=glad",
+        "level=2, is_lit=false, at[1]=4, mood=glad",
+    ]
+    door = extract_mdp(Door(), freeze=FROZEN)
+    assert door.state_name(0) == "place=2, key=0, guard=0"  # steps are no part of it
+    assert door.state_name(door.n_states - 1) == "the end"
+
+
 # -- environments that are not as Gymnasium says -------------------------------------------------
 
 
