@@ -35,7 +35,8 @@ def shortened(text: str, most: int, *, mark: str = ", ") -> str:
 
 def surely_text(alpha: float) -> str:
     """A probability of 1 - alpha at least, rounded down, so that it is never said to be 1."""
-    failing = decimal.Decimal(repr(float(alpha)))  # as it was given
+    # As it was given: sums of several are rounded up in the last digit of a float.
+    failing = decimal.Context(prec=15).create_decimal(repr(float(alpha)))
     places = min(max(PLACES[0], -failing.adjusted()), PLACES[1])
     unit = decimal.Decimal(1).scaleb(-places)
     with decimal.localcontext(prec=400):  # no float has more places

@@ -1070,6 +1070,7 @@ def test_bounds_are_rounded_to_their_own_side() -> None:
     [
         (0.05, "0.95"), (1e-7, "0.9999999"), (1.0 / 30.0, "0.966666"), (1e-300, "0.999999999999"),
         (5e-324, "0.999999999999"), (2.5e-7, "0.9999997"), (0.999999999, "0"),
+        (0.20000000000000004, "0.8"),
     ],
 )  # fmt: skip
 def test_probabilities_are_rounded_down(alpha: float, text: str) -> None:
