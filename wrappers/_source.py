@@ -27,6 +27,7 @@ from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 from bisim_abstract.wrappers._snapshot import Codec, listed
 
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
+MOST_STARTS = 1_000_000  # seeds of a model
 FREEZE = ("step_count",)  # what enumerated states do not contain, if nothing else is said
 BLACKJACK = "gymnasium.envs.toy_text.blackjack.BlackjackEnv"
 
@@ -287,7 +288,7 @@ class StartSeeds:
         self.seeds: range | None = None
         if mdp.metadata.get("method") == "enumeration":
             count = mdp.metadata.get("starts", 1)  # from a file, maybe
-            is_count = type(count) is int and count >= 1
+            is_count = type(count) is int and 1 <= count <= MOST_STARTS
             self.seeds = range(seed, seed + (count if is_count else 1))
         self._first, self._turn = seed, -1
 

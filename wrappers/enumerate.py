@@ -42,7 +42,14 @@ from bisim_abstract.wrappers._snapshot import (
     reseed,
     rewind,
 )
-from bisim_abstract.wrappers._source import FREEZE, as_mask, begun, check_freeze, stepped
+from bisim_abstract.wrappers._source import (
+    FREEZE,
+    MOST_STARTS,
+    as_mask,
+    begun,
+    check_freeze,
+    stepped,
+)
 
 __all__ = ["StateReader", "enumerate_mdp"]
 
@@ -133,7 +140,7 @@ def enumerate_mdp(
         seed = check_int("seed", seed, low=0)
     max_states = check_int("max_states", max_states, low=1)
     checks = check_int("checks", checks, low=0)
-    starts = check_int("starts", starts, low=1)
+    starts = check_int("starts", starts, low=1, high=MOST_STARTS)
     if seed is None and starts > 1:
         raise InvalidArgumentError(f"starts={starts} are those of seeds: give the first one")
     check_choice("terminal", terminal, ("absorb", "table"))
@@ -295,7 +302,8 @@ class _Search:
         self._rewards: list[float] = []
         self._ends: list[bool] = []
         self._changes: dict[str, list[int]] = {}  # rows whose steps changed a frozen attribute
-        self._changed: dict[str, int] = {}  # how many did
+        self._changed: dict[str, int] = {}  # how many did, of `_taken`
+        self._taken = 0  # steps; states that lack actions have more rows
         self._draws = 0
         self._held = self._looked = 0  # bytes of states, now and when memory was looked at
 
@@ -451,6 +459,7 @@ class _Search:
             else:
                 codec.restore(snapshot)
             outcome = self._step(state, action)
+            self._taken += 1
             for name in codec.changed():
                 self._changed[name] = self._changed.get(name, 0) + 1
                 rows = self._changes.setdefault(name, [])
@@ -603,8 +612,8 @@ class _Search:
         What every step changes counts them, and is said not to matter. What some steps change may
         be a part of the state after all, as a key in the hand is.
         """
-        codec, total = self._codec, len(self._successors)
-        names = {name for name, count in self._changed.items() if count < total}
+        codec = self._codec
+        names = {name for name, count in self._changed.items() if count < self._taken}
         if not names:
             return
         loose = codec.loosened(names)

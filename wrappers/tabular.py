@@ -34,6 +34,7 @@ from bisim_abstract.wrappers._naming import (
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     FREEZE,
+    MOST_STARTS,
     Holding,
     StartSeeds,
     TableSource,
@@ -120,7 +121,7 @@ def extract_mdp(
     check_choice("terminal", terminal, ("absorb", "table"))
     checks = check_int("checks", checks, low=0)
     seed, freeze = check_int("seed", seed, low=0), check_freeze(freeze)
-    starts = check_int("starts", starts, low=1)
+    starts = check_int("starts", starts, low=1, high=MOST_STARTS)
     if isinstance(env, str):
         made = make_env(env, **dict(env_args or {}))
         try:

@@ -1099,7 +1099,7 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "enumerate: what is frozen is never followed",
-        "if count < total}",
+        "if count < self._taken}",
         "if count < 0}",
         ("wrappers/test_starts.py",),
     ),

@@ -124,7 +124,7 @@ def test_a_certificate_of_other_starts_is_of_another_model() -> None:
         AbstractedEnv(env, certificate, freeze=FROZEN)
 
 
-@pytest.mark.parametrize("starts", [0, -1, 1.5, "2", None, True])
+@pytest.mark.parametrize("starts", [0, -1, 1.5, "2", None, True, 10**7])
 def test_bad_numbers_of_starts(starts: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="starts"):
         extract_mdp(Door(), freeze=FROZEN, starts=starts)
@@ -137,7 +137,7 @@ def test_starts_need_seeds_and_no_table() -> None:
         extract_mdp("FrozenLake-v1", starts=2)
 
 
-@pytest.mark.parametrize("told", ["2", 0, -3, 1.5, None, True, [4]])
+@pytest.mark.parametrize("told", ["2", 0, -3, 1.5, None, True, [4], 10**30])
 def test_what_a_file_says_of_starts_is_not_trusted(told: object) -> None:
     plain = TabularMDP.from_dense([[[1.0]]], [[0.0]])
     mdp = plain.with_metadata(method="enumeration", starts=told)
@@ -210,6 +210,26 @@ def test_counters_may_change_rewards(caplog: pytest.LogCaptureFixture) -> None:
         mdp = extract_mdp("MiniGrid-Empty-5x5-v0")
     assert mdp.metadata["frozen"] == ["step_count"]
     assert not caplog.records
+
+
+class Masked(Door):
+    """Cannot go left at the left end; what it pays depends on how many steps were taken."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0], self._told()
+
+    def step(self, action: Any) -> Any:
+        seen, reward, is_over, cut, _ = super().step(action)
+        return seen, reward / self.steps, is_over, cut, self._told()
+
+    def _told(self) -> dict[str, Any]:
+        return {"action_mask": np.array([self.place > 0, True])}
+
+
+def test_what_states_lack_is_no_step_that_leaves_a_counter_alone() -> None:
+    mdp = extract_mdp(Masked(), freeze=FROZEN, action_masks=True)
+    assert mdp.has_action_sets
+    assert mdp.rewards.max() == 1.0  # of a first step
 
 
 # -- what states are called ----------------------------------------------------------------------
