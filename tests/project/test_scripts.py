@@ -208,7 +208,7 @@ def test_unknown_experiments_are_refused() -> None:
 @pytest.mark.slow
 def test_a_cluster_gives_the_same_bits() -> None:
     out = run("scripts/cluster.py", "--quick")
-    assert out.count(" yes ") == 6
+    assert out.count(" yes ") == 7
     assert "NO" not in out
 
 
