@@ -21,7 +21,7 @@ from bisim_abstract._abstract.value import ProvenValue
 from bisim_abstract._base.checks import check_choice, check_int, check_real
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.resources import Resources
-from bisim_abstract._base.text import clusters_text, counted
+from bisim_abstract._base.text import clusters_text, counted, plain_text
 from bisim_abstract._base.types import BoolArray, IntArray, SeedLike
 from bisim_abstract._bounds.spanning import undecided
 from bisim_abstract._certificate.certificate import Certificate
@@ -417,7 +417,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             found.append(("holds", self.certificate.holds_for))
         frozen = [name for name in frozen_in(self.mdp) if name not in FREEZE]
         if seeds is not None and frozen:
-            text = f"{', '.join(frozen)}: that it does not matter is your word"
+            names = plain_text(", ".join(frozen))  # maybe of a file
+            text = f"{names}: that it does not matter is your word"
             found.append(("frozen", text))
         if seeds is not None and len(seeds) > 1:
             found.append(("starts", f"as with {len(seeds)} seeds, from {seeds[0]} on"))

@@ -392,3 +392,10 @@ def test_the_summary_says_what_is_taken_by_your_word() -> None:
     assert "  starts    as with 30 seeds, from 2 on" in small.summary()
     assert "your word" in small._repr_html_()
     assert "frozen" not in abstract_env("FrozenLake-v1", gamma=0.9).summary()
+
+
+def test_names_of_a_file_do_not_reach_the_terminal_as_they_are() -> None:
+    mdp = extract_mdp(Door(), freeze=FROZEN).with_metadata(frozen=["steps", "\x1b[31mred"])
+    small = AbstractedEnv(Door(), certify(mdp, 0.9), mdp=mdp)
+    assert "red" in small.summary()
+    assert "\x1b" not in small.summary()
