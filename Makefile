@@ -21,12 +21,13 @@ PIP_INSTALL := -m pip install --quiet --progress-bar off -c constraints.txt
 # Tests run in as many processes as there are cores; each of them uses one thread.
 WORKERS ?= auto
 
-.PHONY: help setup demo newcomer test test-slow test-pythons test-oldest check check-forge release-check licences bench bench-compare bench-table docs house notebooks clean
+.PHONY: help setup demo newcomer test test-slow test-processors test-pythons test-oldest check check-forge release-check licences bench bench-compare bench-table docs house notebooks clean
 
 help:
 	@echo "make demo       set up, and the whole chain on a gridworld: train, certify, verify, learn, report"
 	@echo "make test       set up, check lint and types, run the tests"
 	@echo "make test-slow  agents, browser, Ray, wheel, other-version tests and the site (needs Chromium)"
+	@echo "make test-processors  certificates and tests as on other processors"
 	@echo "make test-pythons  the core on the other versions of Python that are installed"
 	@echo "make test-oldest   the core with the oldest versions that pyproject.toml allows"
 	@echo "make release-check build, install elsewhere, run the README there"
@@ -116,6 +117,10 @@ $(VENV)/.slow: $(VENV)/.dev
 test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
 	$(BIN)/pytest -n $(WORKERS) -m slow
 	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
+
+# The libraries take the code of other processors: digests of certificates, and what could differ.
+test-processors: $(VENV)/.dev $(VENV)/.compiled
+	$(BIN)/python scripts/processors.py --tests
 
 # What does not need PyTorch, of which only one build is small.
 CORE := exact linkage bounds certificate prove verify wrappers

@@ -46,10 +46,10 @@ from bisim_abstract._base.arrays import row_spans
 from bisim_abstract._base.checks import check_gamma
 from bisim_abstract._base.deadline import look
 from bisim_abstract._base.labels import as_labels
-from bisim_abstract._base.linear import solve_sparse
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
-from bisim_abstract._exact.planning import DIRECT_LIMIT
+from bisim_abstract._exact.planning import DIRECT_LIMIT, first_best
+from bisim_abstract._exact.solving import solve_chain
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 
@@ -300,8 +300,13 @@ def _shifted(
     ahead, _, mass = _extremes(boxes, values, sign)
     span = float(values.max() - values.min())
     q = rewards + gamma * (ahead.reshape(rewards.shape) + sign * boxes.radius * span)
-    policy = q.argmax(axis=1)
-    residual = float((sign * (q[np.arange(policy.size), policy] - values)).max())
+    # The same count of roundings as below, of what each row by itself adds up.
+    near = np.maximum.reduceat(np.abs(values[boxes.indices]), boxes.begins).reshape(q.shape)
+    near = np.abs(rewards) + (2.0 * mass + 4.0) * (near + boxes.radius * span)
+    policy = first_best(q, 2.0 * (boxes.longest + 16) * EPS * near.max(axis=1))
+    # Above, no action may be better; below, the one that is taken counts.
+    backup = q.max(axis=1) if sign > 0.0 else q[np.arange(policy.size), policy]
+    residual = float((sign * (backup - values)).max())
     size = boxes.top + (2.0 * mass + 4.0) * float(np.abs(values).max())
     residual += (boxes.longest + 16) * EPS * size
     shift = safe_shift(residual, boxes.terms, boxes.top, values, gamma)
@@ -368,7 +373,7 @@ def _follow(
     values: FloatArray,
 ) -> FloatArray:
     """Values of fixed actions and rows; not trusted."""
-    from scipy.sparse import csr_array, eye_array
+    from scipy.sparse import csr_array
 
     count = policy.size
     n_actions = boxes.low.shape[1]
@@ -376,7 +381,7 @@ def _follow(
     origin = boxes.rows[is_used] // n_actions
     chain = csr_array((extreme[is_used], (origin, boxes.indices[is_used])), shape=(count, count))
     if count <= DIRECT_LIMIT:
-        return solve_sparse(eye_array(count, format="csr") - gamma * chain, rewards)
+        return solve_chain(chain, gamma, rewards)
     for _ in range(SWEEPS):
         look()
         values = rewards + gamma * (chain @ values)

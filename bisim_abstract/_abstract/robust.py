@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._base.linear import solve_sparse
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._exact.planning import DIRECT_LIMIT
+from bisim_abstract._exact.solving import solve_chain
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP
 
@@ -95,7 +95,7 @@ def solve(
         guess: (n_states) where to begin.
         labels: (n_states) blocks, numbered from 0, on which values are to be constant.
     """
-    from scipy.sparse import csr_array, eye_array
+    from scipy.sparse import csr_array
 
     n, n_actions = mdp.n_states, mdp.n_actions
     everyone = np.arange(n)
@@ -132,7 +132,7 @@ def solve(
         of_blocks = np.zeros(count)
         of_blocks[of_block] = now
         if count <= DIRECT_LIMIT:
-            of_blocks = solve_sparse(eye_array(count, format="csr") - gamma * chain, paid)
+            of_blocks = solve_chain(chain, gamma, paid)
         else:
             for _ in range(SWEEPS):
                 of_blocks = paid + gamma * (chain @ of_blocks)

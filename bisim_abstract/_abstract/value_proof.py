@@ -194,15 +194,19 @@ def prove_value(
         raise InvalidArgumentError("ground must be of this model at this discount")
     given = [renaming] if renaming is not None else _candidates(mdp, labels, relation)
     found = [value for names in given for value in _proofs(ground, labels, names, hint)]
-    rank = (
-        (lambda value: (value.start_loss, value.loss))
-        if by == "start"
-        else (lambda value: (value.loss, value.start_loss))
-    )
-    best = min(found, key=rank)
+    best = _best(found, by, LAST_TOL * ground.size)
     if relation == "lax" and best.renaming is None:
         return replace(best, renaming=own_names(mdp))  # matched, and called what they are
     return best
+
+
+def _best(found: list[ProvenValue], by: str, noise: float) -> ProvenValue:
+    """The one with the smallest proven loss; the first of those that rounding cannot tell apart."""
+    names = ("start_loss", "loss") if by == "start" else ("loss", "start_loss")
+    for name in names:
+        least = min(getattr(value, name) for value in found)
+        found = [value for value in found if getattr(value, name) <= least + noise]
+    return found[0]
 
 
 def _candidates(

@@ -37,6 +37,7 @@ from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes
 from bisim_abstract._exact.metric import bisimulation_metric
+from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.renaming import RELATIONS, own_names
 from bisim_abstract._propose.partitions import repair_labels
@@ -52,6 +53,7 @@ KERNELS = (
         f"_kernels.{name}"
         for name in (
             "transport",
+            "chains",
             "refine",
             "features",
             "lookup",
@@ -251,6 +253,7 @@ def _compile_partitions() -> None:
     mdp = _model()
     labels = bisimulation_classes(mdp).labels
     bisimulation_classes(mdp, relation="lax")
+    value_iteration(mdp, GAMMA)
     build_blocks(mdp, labels, renaming=match_actions(mdp, labels))
     repair_labels(mdp, labels, GAMMA)
 

@@ -45,13 +45,19 @@ def symmetric_axes(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
     return values, vectors
 
 
-def solve_sparse(matrix: Any, right: FloatArray) -> FloatArray:
-    """Solve a square sparse system by one factorisation."""
+def factorise(matrix: Any) -> Callable[[FloatArray], FloatArray]:
+    """What solves a square sparse system for one right-hand side after the other."""
     from scipy.sparse.linalg import splu
 
     columns = matrix.tocsc()
     with no_fork():
-        return np.asarray(splu(columns).solve(right))
+        factors = splu(columns)
+
+    def solve(right: FloatArray) -> FloatArray:
+        with no_fork():
+            return np.asarray(factors.solve(right))
+
+    return solve
 
 
 def solve_contraction(

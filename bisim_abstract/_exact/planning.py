@@ -12,12 +12,12 @@ import numpy.typing as npt
 from bisim_abstract._base.checks import check_gamma, check_int, check_positive
 from bisim_abstract._base.deadline import look
 from bisim_abstract._base.html import table_html
-from bisim_abstract._base.linear import solve_sparse
 from bisim_abstract._base.parallel import spans
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
+from bisim_abstract._exact.solving import solve_chain
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.policies import policy_matrix
 from bisim_abstract.errors import InvalidArgumentError
@@ -171,7 +171,21 @@ def find_optimal(
             break
         solved = policy
         values = _follow(mdp, gamma, policy, backup)
-    return values, low, high, mdp.played(policy), sweeps
+    # Of a backup's terms, state by state: where little can be had, little decides.
+    ahead = np.abs(mdp.rewards) + gamma * (kernel @ np.abs(values)).reshape(n, n_actions)
+    noise = 4.0 * (mdp.max_support + 8) * EPS * ahead.max(axis=1)
+    return values, low, high, mdp.played(first_best(q, noise)), sweeps
+
+
+def first_best(q: FloatArray, noise: FloatArray) -> IntArray:
+    """The first action of each state that rounding errors do not tell from the best one.
+
+    Args:
+        q: (n_states, n_actions) values of actions.
+        noise: (n_states) what may separate two of them that are equal: at least the rounding
+            errors of both.
+    """
+    return np.asarray((q >= (q.max(axis=1) - noise)[:, None]).argmax(axis=1))
 
 
 def evaluate_policy(
@@ -325,11 +339,8 @@ def _solve_chain(  # type: ignore[no-untyped-def]
     rewards: FloatArray, kernel, gamma: float, goal: float, values: FloatArray
 ) -> FloatArray:
     """Solve V = r + gamma·P V, beginning with `values` where it is done by sweeps."""
-    from scipy.sparse import eye_array
-
-    n = rewards.size
-    if n <= DIRECT_LIMIT:
-        return solve_sparse(eye_array(n, format="csr") - gamma * kernel, rewards)
+    if rewards.size <= DIRECT_LIMIT:
+        return solve_chain(kernel, gamma, rewards)
     # Each sweep contracts the error by gamma: after this many only rounding is left. Krylov
     # solvers were tried: on chains, which are far from normal, they overflow or stagnate.
     # Where a chain mixes, what all states are still off by in common is left long after the rest:

@@ -24,6 +24,9 @@ __all__ = ["Distance", "Embedding", "as_points", "distortion", "landmark_mds"]
 ALL_LANDMARKS = 64  # up to so many states each is a landmark
 PAIR_CHUNK = 65_536  # sampled pairs measured at once
 RELATIVE_RANK = 1e-10  # eigenvalues below this share of the largest are rounding errors
+SAME_EIGENVALUE = 1e-9  # of the largest: what is closer is one eigenvalue of several axes
+SAME_LENGTH = 1e-6  # relative: what is closer is a tie, decided by number
+GRID_BITS = 28  # of the largest coordinate of points to be indexed
 
 Distance: TypeAlias = Callable[[IntArray, IntArray], npt.ArrayLike]
 """Distances of states from others, by broadcasting two arrays of indices."""
@@ -41,7 +44,8 @@ def as_points(embedding: Embedding | npt.ArrayLike, n_states: int) -> npt.NDArra
     """Embedded states as an index takes them: centred, single precision, C-contiguous.
 
     The mean is subtracted in double precision, because single precision spends its digits on
-    an offset that all points share.
+    an offset that all points share. Points are then rounded to a grid of 2**-28 of their extent:
+    what is 0 but for rounding errors, which differ between processors, becomes 0.
 
     Args:
         embedding: An object with `encode`, or one row per state.
@@ -55,12 +59,15 @@ def as_points(embedding: Embedding | npt.ArrayLike, n_states: int) -> npt.NDArra
     """
     points = checked_points(embedding, n_states)
     check_memory(
-        12 * points.size,
+        20 * points.size,
         what=f"centring {points.shape[0]:,} points in {points.shape[1]:,} dimensions",
         instead="use fewer dimensions",
     )
-    with np.errstate(over="ignore"):  # reported just below, with the state
-        centred = np.ascontiguousarray(points - points.mean(axis=0), dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # reported just below, with the state
+        own = points - points.mean(axis=0)
+        unit = int(np.frexp(np.abs(own).max())[1]) - GRID_BITS
+        rounded = np.ldexp(np.rint(np.ldexp(own, -unit)) + 0.0, unit)  # no -0 remains
+        centred = np.ascontiguousarray(rounded, dtype=np.float32)
     _check_finite(centred, rule="must fit in single precision", remedy="rescale it")
     return centred
 
@@ -94,9 +101,10 @@ def landmark_mds(
     an isometry; any other symmetric function is imitated as well as that allows. Coordinates
     beyond the positive eigenvalues are 0. `n_states * n_landmarks` distances are read.
 
-    Each axis points to the landmark that lies farthest out along it. Equal eigenvalues leave
-    their axes free to rotate, so distances are then reproducible across LAPACK versions but
-    coordinates are not.
+    Each axis points to the landmark that lies farthest out along it. Where eigenvalues are equal
+    and leave their axes free to turn, the first one passes through the farthest landmark, the
+    next one through the farthest of the rest. So processors and versions of LAPACK differ in the
+    last bits alone, which are rounded away before points are indexed.
 
     Args:
         distance: Distances by broadcasting two index arrays; need not be a metric.
@@ -229,14 +237,27 @@ def _axes(squares: FloatArray, dim: int) -> FloatArray:
     squares = (squares + squares.T) / 2.0
     rows = squares.mean(axis=0)
     values, vectors = symmetric_axes(-0.5 * (squares - rows - rows[:, None] + rows.mean()))
-    values, vectors = values[::-1][:dim], vectors[:, ::-1][:, :dim]
+    values, vectors = values[::-1], vectors[:, ::-1]
     keep = values > RELATIVE_RANK * max(float(values[0]), 0.0)
     values, vectors = values[keep], vectors[:, keep]
-    # The first among the farthest landmarks, where a symmetric layout has several.
-    size = np.abs(vectors)
-    farthest = np.argmax(size >= size.max(axis=0, initial=0.0) * (1.0 - 1e-6), axis=0)
-    signs = np.where(vectors[farthest, np.arange(values.size)] < 0.0, -1.0, 1.0)
-    return np.asarray(vectors * signs / np.sqrt(values))
+    is_new = np.diff(values, prepend=np.inf) < -SAME_EIGENVALUE * values[:1].sum()
+    first = np.flatnonzero(is_new[:dim])
+    ends = np.append(np.flatnonzero(is_new)[1:], values.size)[: first.size]
+    parts = [_turned(vectors[:, begin:end]) for begin, end in zip(first, ends, strict=True)]
+    axes = np.hstack([np.empty((squares.shape[0], 0)), *parts])[:, :dim]
+    return np.asarray(axes / np.sqrt(values[: axes.shape[1]]))
+
+
+def _turned(vectors: FloatArray) -> FloatArray:
+    """Axes of the same space, each through the farthest landmark that those before it leave."""
+    left, axes = vectors.copy(), np.empty_like(vectors)
+    for k in range(vectors.shape[1]):
+        length = np.sqrt((left**2).sum(axis=1))
+        row = left[np.argmax(length >= (1.0 - SAME_LENGTH) * length.max())]
+        along = row / np.sqrt((row**2).sum())
+        axes[:, k] = (left * along).sum(axis=1)
+        left -= axes[:, k, None] * along
+    return axes
 
 
 def _measured(distance: Distance, s: IntArray, t: IntArray) -> FloatArray:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import as_generator, check_choice, check_int
+from bisim_abstract._base.parallel import spans
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._propose.embedding import as_points, checked_points
@@ -22,6 +23,7 @@ __all__ = ["recall_miss", "retrieve_neighbours", "retrieve_pairs", "uniform_pair
 MAX_QUERIES = 2_000  # states whose true neighbours `recall_miss` finds
 FLAT_POINTS = 1_000  # points up to which the nearest one is found by looking at all
 CHUNK_CELLS = 2**21  # distances that it holds at once
+SPARE = 8  # hits beyond those wanted, among which ties at the end are decided
 K_MEANS_RUNS = 5  # of which the best counts
 K_MEANS_POINTS = 256  # per centre, of more a sample is looked at
 SMALLEST = 1e-300  # in place of a spread of 0
@@ -124,8 +126,29 @@ def _proposed(
     hits = np.full((sizes.size, min(k + 1, sizes.size)), -1)  # one more: a point may hit itself
     is_open = sizes <= k  # the others have k partners at their own point
     built = Index(unique, str(index), nprobe=nprobe, seed=int(rng.integers(2**31)))
-    hits[is_open] = built.search(unique[is_open], hits.shape[1], resources=resources)
+    is_hashed = str(index).startswith("LSH")  # compares bits, and has its own idea of near
+    width = min(hits.shape[1] + (0 if is_hashed else SPARE), sizes.size)
+    found = built.search(unique[is_open], width, resources=resources)
+    if not is_hashed:
+        found = _ranked(unique, np.flatnonzero(is_open), found)
+    hits[is_open] = found[:, : hits.shape[1]]
     return _expanded(hits, members, sizes, k)
+
+
+def _ranked(points: Points, queries: IntArray, hits: IntArray) -> IntArray:
+    """The same hits by rising distance in double precision, equally far ones by number.
+
+    Single precision adds up in an order that depends on the processor, and so do ties.
+    """
+    out = np.empty_like(hits)
+    for begin, end in spans(queries.size, max(1, CHUNK_CELLS // hits.shape[1])):
+        part = hits[begin:end]
+        far = np.zeros(part.shape)
+        for column in points.T.astype(np.float64):
+            far += (column[part] - column[queries[begin:end], None]) ** 2
+        far[part < 0] = np.inf  # nothing was found
+        out[begin:end] = np.take_along_axis(part, np.lexsort((part, far)), axis=1)
+    return out
 
 
 def uniform_pairs(
@@ -259,7 +282,7 @@ def recall_miss(
 def _grouped(rows: Points, rng: np.random.Generator) -> tuple[Points, IntArray, IntArray]:
     """Different points in random order, the states at each one after the other, their number."""
     # A power of two changes no digit, and squares then stay in the range of single precision.
-    rows = np.ldexp(rows, -np.frexp(np.abs(rows).max())[1]) + np.float32(0.0)  # no -0 remains
+    rows = np.ldexp(rows, -np.frexp(np.abs(rows).max())[1])
     unique, inverse = np.unique(rows, axis=0, return_inverse=True)
     order = rng.permutation(unique.shape[0])
     group = np.argsort(order)[inverse.ravel()]

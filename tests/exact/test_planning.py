@@ -77,6 +77,27 @@ def test_the_better_action_is_chosen() -> None:
 # -- laws --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("actions", [(0, 1), (1, 0)])
+def test_equal_actions_are_told_apart_by_number(actions: tuple[int, int]) -> None:
+    # Both actions earn 0.3, one of them as 0.1 + 0.2, which is a unit in the last place more.
+    assert 0.5 * 0.4 + 0.5 * 0.8 > 0.6
+    sure, split = np.zeros((2, 5))
+    sure[1], split[2:4] = 1.0, 0.5
+    rest = np.eye(5)[4]
+    P = np.array([[(sure, split)[k] for k in actions], *[[rest, rest]] * 4])
+    rewards = np.zeros((5, 2))
+    rewards[1], rewards[2], rewards[3] = 0.6, 0.4, 0.8
+    found = value_iteration(TabularMDP.from_dense(P, rewards, order="sas"), 0.5)
+    assert found.policy.tolist() == [0] * 5
+
+
+def test_large_rewards_elsewhere_blur_no_small_ones() -> None:
+    # Rounding errors of 1e13 are larger than what the second state decides about.
+    P = np.repeat(np.eye(2)[:, None, :], 2, axis=1)
+    mdp = TabularMDP.from_dense(P, [[1e12, 1e12], [1.0, 1.001]], order="sas")
+    assert value_iteration(mdp, 0.9).policy.tolist() == [0, 1]
+
+
 @given(mdps(max_actions=3), gammas())
 def test_optimal_values_are_enclosed(mdp: TabularMDP, gamma: float) -> None:
     values = value_iteration(mdp, gamma)

@@ -9,7 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from bisim_abstract import InvalidArgumentError
+from bisim_abstract._base.linear import symmetric_axes
 from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._propose import embedding
 from bisim_abstract._propose.embedding import (
     Distance,
     Embedding,
@@ -203,3 +205,35 @@ def test_sampled_distortion_is_at_most_the_true_one(monkeypatch: pytest.MonkeyPa
     assert distortion(points, truth, 60, sample=50_000, seed=0) == exact
     with pytest.raises(InvalidArgumentError, match="sample"):
         distortion(points, truth, 60, sample=0)
+
+
+def test_axes_of_equal_eigenvalues_do_not_depend_on_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The corners of a cube: three equal eigenvalues, whose axes are free to turn.
+    corners = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], float)
+
+    def distance(s: Any, t: Any) -> Any:
+        return np.sqrt(((corners[s] - corners[t]) ** 2).sum(axis=-1))
+
+    honest, rng = symmetric_axes, np.random.default_rng(0)
+
+    def turned(matrix: Any) -> tuple[Any, Any]:
+        values, vectors = honest(matrix)
+        vectors[:, -3:] = vectors[:, -3:] @ np.linalg.qr(rng.normal(size=(3, 3)))[0]
+        return values, vectors
+
+    found = [as_points(landmark_mds(distance, 8, dim=dim, seed=0), 8) for dim in (2, 3)]
+    monkeypatch.setattr(embedding, "symmetric_axes", turned)
+    for _ in range(5):
+        for dim, points in zip((2, 3), found, strict=True):
+            again = as_points(landmark_mds(distance, 8, dim=dim, seed=0), 8)
+            np.testing.assert_array_equal(again, points)
+
+
+def test_rounding_errors_do_not_reach_an_index() -> None:
+    rng = np.random.default_rng(0)
+    points = np.column_stack([rng.normal(size=50), np.zeros(50)])
+    noise = 1e-15 * rng.normal(size=points.shape)
+    np.testing.assert_array_equal(as_points(points, 50)[:, 1], 0.0)
+    np.testing.assert_array_equal(as_points(points + noise, 50), as_points(points, 50))

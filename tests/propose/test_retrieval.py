@@ -12,6 +12,7 @@ import pytest
 
 from bisim_abstract import InvalidArgumentError
 from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._propose.faiss_index import Index
 from bisim_abstract._propose.retrieval import (
     k_means,
     nearest_points,
@@ -431,3 +432,20 @@ def test_exact_neighbours_come_in_the_order_of_distance() -> None:
     found = retrieve_neighbours(points, k=6, seed=0)
     distance = np.linalg.norm(points[:, None] - points, axis=2)
     np.testing.assert_array_equal(found, np.argsort(distance, axis=1)[:, 1:7])
+
+
+@pytest.mark.parametrize("index", ["Flat", "HNSW16", "IVF2,Flat"])
+def test_equally_far_points_are_told_apart_by_number(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A square grid: most neighbours are as far as others, and an index may list them in any order.
+    points = np.array([[x, y] for x in range(6) for y in range(6)], float)
+    found = retrieve_neighbours(points, k=4, index=index, seed=0)
+    honest, rng = Index.search, np.random.default_rng(0)
+
+    def shuffled(self: Index, queries: Any, k: int, **options: Any) -> Any:
+        hits = honest(self, queries, k, **options)
+        return rng.permuted(hits, axis=1)
+
+    monkeypatch.setattr(Index, "search", shuffled)
+    np.testing.assert_array_equal(retrieve_neighbours(points, k=4, index=index, seed=0), found)
