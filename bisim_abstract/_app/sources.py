@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bisim_abstract._base.checks import check_choice, check_int
-from bisim_abstract._base.npz import read_npz
+from bisim_abstract._base.npz import Archive
 from bisim_abstract._base.types import ProgressCallback
-from bisim_abstract._base.untrusted import parse_json
 from bisim_abstract._model.files import read_model
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.storm import SUFFIXES
@@ -268,12 +267,13 @@ def kind_of(path: str | Path) -> str:
     if str(path).lower().endswith(MODELS[1:]):
         return "model"
     try:
-        arrays = read_npz(path)
-        header = parse_json(arrays["header"].tobytes(), path) if "header" in arrays else {}
+        with Archive(path) as archive:
+            names = set(archive.claims)
+            header = json.loads(archive.header_text()) if "header" in names else {}
         name = str(header.get("format", ""))
     except (OSError, ValueError, AttributeError, RecursionError, MemoryLimitError):
         return ""  # whoever reads it in earnest says what is wrong with it
-    if "transitions" in arrays:
+    if "transitions" in names:
         return "model"  # BRIDGE's
     kinds = {"bisim_abstract.TabularMDP": "model", "bisim_abstract.Certificate": "certificate"}
     return kinds.get(name, "")

@@ -28,7 +28,7 @@ from bisim_abstract._base.html import table_html
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.late import maker
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.npz import read_record, write_record
+from bisim_abstract._base.npz import Forms, read_record, write_record
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted, surely_text, there_are
 from bisim_abstract._base.types import (
@@ -809,7 +809,9 @@ class Certificate:
         Raises:
             FileFormatError: If the file is damaged, changed, or of another kind.
         """
-        header, arrays = read_record(path, kind=FORMAT, version=VERSION, what="certificate")
+        header, arrays = read_record(
+            path, kind=FORMAT, version=VERSION, what="certificate", forms=_forms
+        )
         try:
             components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
             components["value"] = _read_value(arrays, header)
@@ -976,6 +978,34 @@ MODEL_ARRAYS = (
 LEVEL_ARRAYS = ("keys", "lower", "upper")
 FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections", "floor", "ceiling")
 WITNESS_ARRAYS = ("values", "actions", "signs", "support", "potential", "corrections")
+
+
+# Shapes of all arrays, as docs/certificate-format.md has them.
+SHAPES = {
+    **dict.fromkeys(("rewards", "available", "value.renaming", "level#.renaming"), "n A"),
+    "reward_radius": "n A|0 0",
+    **dict.fromkeys(("keys", "lower", "upper"), "p"),
+    **dict.fromkeys(("labels_lower", "labels_upper"), "n|0"),
+    **{f"level#.{name}": "K# A" for name in MODEL_ARRAYS},
+    "level#.labels": "n",
+    "level#.indptr": "K#*A+1",
+    **dict.fromkeys(("level#.indices", "level#.probs"), "e#"),
+    **{f"level#.pair_{name}": "q#" for name in LEVEL_ARRAYS},
+    **{f"features.{name}": "k" for name in FEATURE_ARRAYS},
+    "features.values": "k n",
+    "features.signs": "k A",
+    **{f"witnesses.{name}": "w" for name in WITNESS_ARRAYS},
+    "witnesses.values": "w n",
+    **dict.fromkeys(("witnesses.support", "witnesses.potential"), "w m"),
+    "value.policy": "c",
+    **{f"value.{name}": "n" for name in VALUE_BOUNDS},
+    **{f"bracket.{name}": "c" for name in BRACKET_ARRAYS},
+}
+MOST = {"p": "n*n", "K#": "n", "e#": "K#*K#*A", "q#": "K#*K#", "c": "n+1"}
+
+
+def _forms(header: Mapping[str, Any]) -> Forms:
+    return Forms(SHAPES, known={"n": header.get("n_states")}, most=MOST)
 
 
 def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
