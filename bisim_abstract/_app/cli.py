@@ -178,9 +178,18 @@ def _gymnasium_errors() -> tuple[type[Exception], ...]:
 
 def _explained(error: Exception) -> tuple[int, str]:
     """Exit code and sentence of an error."""
+    from bisim_abstract._base.memory import address_limit, human_bytes
     from bisim_abstract.errors import BisimError, NotCertifiedError, VerificationError
 
     text, kind = str(error), type(error).__name__
+    if isinstance(error, ImportError | OSError) and getattr(error, "errno", None) is None:
+        limit = address_limit()  # short of which libraries cannot be loaded, and give other reasons
+        if limit is not None:
+            text += (
+                f"; the address space of this process is limited to {human_bytes(limit)}: if that "
+                "is too little, allow more with ulimit -v"
+            )
+            return BAD_INPUT, text
     for note in getattr(error, "__notes__", ()):
         from bisim_abstract.wrappers._source import RAISED
 

@@ -42,6 +42,7 @@ from bisim_abstract._app.state_map import state_map
 from bisim_abstract._base.atomic import remove_unfinished, write_json
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.lock import holder, locked
+from bisim_abstract._base.memory import check_address_space
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, ProgressCallback
@@ -185,6 +186,7 @@ def train_encoder(
         seed: Of everything.
         callback: Told about the progress.
     """
+    check_address_space(has_torch=True)
     from bisim_abstract import encoders
 
     common: dict[str, Any] = {

@@ -1,28 +1,46 @@
-"""Interrupting the command while it starts: it ends at once, and shows no traceback.
+"""While the command starts: an interruption ends it at once, and so does a lack of address space.
 
-Importing takes a moment, before anything could catch an interruption. This is imported before
-all that is slow, and takes effect by that.
+Importing takes a moment, before anything could catch an interruption, and crashes where libraries
+cannot be loaded. This is imported before all that is slow, and takes effect by that.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from types import FrameType
 
+from bisim_abstract._base.memory import check_address_space
+from bisim_abstract.errors import MemoryLimitError
+
 COMMAND, MODULE = "bisim-abstract", "bisim_abstract"
-STOPPED = 130  # as shells have it
+BAD_INPUT, STOPPED = 2, 130  # the latter as shells have it
+LIGHT = {"-h", "--help", "--version"}  # which load no libraries
 
 
 def begun() -> None:
     """While this process is our command, and is being imported, an interruption ends it at once.
 
+    One whose address space is too small for the libraries ends here too, with a sentence.
+
     A process of others that imports the package is left alone, and so is one that was started to
     ignore interruptions.
     """
-    if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if not is_command():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+    if not LIGHT & set(sys.argv[1:]):
+        try:
+            check_address_space()
+        except MemoryLimitError as error:
+            if "--json" in sys.argv:
+                document = json.dumps({"error": str(error), "exit_code": BAD_INPUT})
+                os.write(1, f"{document}\n".encode())
+            os.write(2, f"{COMMAND}: {error}\n".encode())
+            os._exit(BAD_INPUT)
 
 
 def done() -> None:
