@@ -117,16 +117,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_words(words: Sequence[str]) -> None:
+    from bisim_abstract._base.text import short
     from bisim_abstract.errors import InvalidArgumentError
 
     for word in words:
         if "\0" in word:
-            raise InvalidArgumentError(f"argument {word!r} holds a null character")
+            raise InvalidArgumentError(f"argument {short(word)} holds a null character")
 
 
 def _check_names(parser: _Parser, words: Sequence[str]) -> None:
     """Say what a mistyped command or option may have meant; all else is left to the parser."""
-    from bisim_abstract._base.text import did_you_mean
+    from bisim_abstract._base.text import did_you_mean, short
     from bisim_abstract.errors import InvalidArgumentError
 
     asked: _Parser = parser
@@ -138,7 +139,7 @@ def _check_names(parser: _Parser, words: Sequence[str]) -> None:
                 hint = did_you_mean(word, parser.commands) or (
                     f"; commands are {', '.join(parser.commands)}"
                 )
-                raise InvalidArgumentError(f"there is no command {word!r}{hint}")
+                raise InvalidArgumentError(f"there is no command {short(word)}{hint}")
             asked = parser.commands[word]
         flag = word.partition("=")[0]
         known = asked._option_string_actions
@@ -213,7 +214,9 @@ def _explained(error: Exception) -> tuple[int, str]:
 
 def _failed(options: argparse.Namespace, code: int, text: str) -> int:
     # One sentence on one line, whatever the message was made of.
-    sentence = _shown(" ".join(text.split()))
+    from bisim_abstract.errors import cut
+
+    sentence = _shown(cut(" ".join(text.split())))
     if options.json:
         try:
             print(json.dumps({"error": sentence, "exit_code": code}), flush=True)  # noqa: T201
@@ -944,13 +947,14 @@ def _source(
 
 def _constants(given: Sequence[str]) -> dict[str, bool | int | float | str]:
     """Constants as model checkers take them: NAME=VALUE, by commas or one by one."""
+    from bisim_abstract._base.text import short
     from bisim_abstract.errors import InvalidArgumentError
 
     found: dict[str, bool | int | float | str] = {}
     for entry in ",".join(given).split(",") if given else ():
         name, equals, text = (part.strip() for part in entry.partition("="))
         if not (name and equals and text):
-            raise InvalidArgumentError(f"--const must be NAME=VALUE, got {entry.strip()!r}")
+            raise InvalidArgumentError(f"--const must be NAME=VALUE, got {short(entry.strip())}")
         if name in found:
             raise InvalidArgumentError(f"--const gives {name} twice")
         found[name] = _constant_value(text)
@@ -1039,6 +1043,7 @@ def _goal(options: argparse.Namespace) -> dict[str, Any]:
 
 def _threshold(text: str | None) -> float | str | None:
     """What `--tau` says: a number, or "auto"."""
+    from bisim_abstract._base.text import short
     from bisim_abstract.errors import InvalidArgumentError
 
     if text in (None, "auto"):
@@ -1046,7 +1051,7 @@ def _threshold(text: str | None) -> float | str | None:
     try:
         return float(text)
     except ValueError:
-        raise InvalidArgumentError(f"tau must be a real number, got {text!r}") from None
+        raise InvalidArgumentError(f'--tau must be a number or "auto", got {short(text)}') from None
 
 
 def _resources(options: argparse.Namespace) -> Resources:
@@ -1099,20 +1104,17 @@ def _abstraction(
 
 def _check_target(path: str, *, source: str | None = None) -> None:
     """Refuse at once what could not be written in the end, or would destroy what is read."""
-    from bisim_abstract._base.atomic import replaceable
+    from bisim_abstract._base.atomic import check_writable
+    from bisim_abstract._base.text import short
     from bisim_abstract.errors import InvalidArgumentError
 
     if "\0" in path:
-        raise InvalidArgumentError(f"{path!r} is no file name")
+        raise InvalidArgumentError(f"{short(path)} is no file name")
     target = Path(path)
     is_both = source is not None and target.exists() and Path(source).exists()
     if is_both and target.samefile(str(source)):
         raise InvalidArgumentError(f"{path} is what is read; give another file to write")
-    folder = replaceable(target).parent
-    if not folder.is_dir():
-        raise FileNotFoundError(2, "there is no such directory to write to", str(folder))
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(13, "the directory is not writable", str(folder))
+    check_writable(target)
 
 
 def _quoted(words: Sequence[str]) -> str:
@@ -1450,7 +1452,7 @@ def _bytes(text: str) -> int:
     except (KeyError, ValueError):
         size = 0.0
     if not 1.0 <= size < 2.0**62:
-        raise argparse.ArgumentTypeError(f"must be a size such as 500MB or 4GB, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a size such as 500MB or 4GB, got {text[:40]!r}")
     return int(size)
 
 

@@ -8,7 +8,6 @@ binds the files together, and a lock keeps a second run out (`manifest`, `_base.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +38,12 @@ from bisim_abstract._app.manifest import (
 from bisim_abstract._app.report import write_report
 from bisim_abstract._app.sources import Source
 from bisim_abstract._app.state_map import state_map
-from bisim_abstract._base.atomic import remove_unfinished, write_json
+from bisim_abstract._base.atomic import (
+    check_folder_writable,
+    check_no_loop,
+    remove_unfinished,
+    write_json,
+)
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.lock import holder, locked
 from bisim_abstract._base.memory import check_address_space
@@ -789,6 +793,7 @@ def _worth(found: Certificate) -> tuple[int, float, float]:
 
 def check_folder(folder: Path) -> None:
     """Refuse at once a directory that could not be written to."""
+    check_no_loop(folder)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(20, "is a file, and a directory is needed", str(folder))
     nearest = folder
@@ -796,8 +801,7 @@ def check_folder(folder: Path) -> None:
         nearest = nearest.parent
     if not nearest.is_dir():
         raise NotADirectoryError(20, "is no directory", str(nearest))
-    if not os.access(nearest, os.W_OK):
-        raise PermissionError(13, "the directory is not writable", str(nearest))
+    check_folder_writable(nearest)
 
 
 def plain(value: Any) -> Any:

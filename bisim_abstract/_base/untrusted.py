@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from bisim_abstract._base.checks import check_path
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.text import without_controls
 from bisim_abstract.errors import FileFormatError
@@ -46,7 +47,7 @@ def open_regular(path: str | Path) -> IO[bytes]:
         FileFormatError: If it is a pipe, a device or a socket.
         OSError: If it cannot be opened, or is a directory.
     """
-    _check_regular(os.stat(path).st_mode, path)
+    _check_regular(os.stat(check_path("path", path)).st_mode, path)
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
     try:
         _check_regular(os.fstat(file.fileno()).st_mode, path)

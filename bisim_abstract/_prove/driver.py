@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bisim_abstract._base.atomic import check_writable, remove_unfinished
-from bisim_abstract._base.checks import check_gamma
+from bisim_abstract._base.checks import check_gamma, check_path
 from bisim_abstract._base.deadline import OutOfTimeError, limited, seconds
 from bisim_abstract._base.progress import compiling, shown, tell
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._bounds.arms import Arms
@@ -60,6 +60,7 @@ def prove(
     progress: bool = False,
 ) -> Certificate:
     """`certify`, with its goal, method and budgets in one object."""
+    check_resources(resources)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     check_relation(mdp, options.relation)
@@ -77,6 +78,7 @@ def prove(
             f"n_clusters must be between 1 and {max(n_live, 1)}, got {options.n_clusters}"
         )
     if checkpoint is not None:  # before any work that could not be kept
+        check_path("checkpoint", checkpoint)
         check_writable(checkpoint)
         remove_unfinished(checkpoint)
     with (
