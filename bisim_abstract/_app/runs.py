@@ -555,6 +555,7 @@ class Run:
         why: str = "",
     ) -> Certificate:
         """Made or found; a rival that is worth as much is taken instead."""
+        times: dict[str, float] = {}
 
         def work(path: Path) -> float:
             unfinished = self.folder / checkpoint
@@ -570,6 +571,7 @@ class Run:
                 raise KeyboardInterrupt(found.stop)
             best = found if rival is None or _worth(found) > _worth(rival) else rival
             best.save(path)
+            times.update(best.times)
             return float(found.run["compile_seconds"])
 
         parts = [MODEL] if encoder is None else [MODEL, ENCODER]
@@ -582,9 +584,10 @@ class Run:
             why=why,
             made_from=parts if rival is None else [*parts, FIRST],
             scratch=self.folder / checkpoint,
+            times=times,
         )
         _check_bond(self.folder / name, found, mdp, self.config)
-        return found
+        return found.with_times(self.files.files[name].times)
 
     def _verify(self, certificate: Certificate, mdp: TabularMDP) -> Verification:
         """Always made anew, and here: a verdict in a file, or of a cluster, could be anybody's."""
@@ -610,6 +613,7 @@ class Run:
         why: str = "",
         made_from: Iterable[str],
         scratch: Path | None = None,
+        times: Mapping[str, float] | None = None,
     ) -> Any:
         path = self.folder / name
         if self.files.is_current(name):
@@ -621,7 +625,7 @@ class Run:
         begin = self._begin(stage, why or self._why(name))
         staged = self.files.staged(name)
         compiled = work(staged)  # says how long that was
-        self.files.land(name, staged, made_from=made_from)
+        self.files.land(name, staged, made_from=made_from, times=times)
         if scratch is not None:  # only now: a kill before loses nothing
             scratch.unlink(missing_ok=True)
         # Read back though it is new: later stages see what a resumed run would see.
@@ -715,7 +719,7 @@ def read_run(folder: Path) -> SavedRun:
         config,
         manifest,
         TabularMDP.load(folder / MODEL),
-        Certificate.load(folder / CERTIFICATE),
+        Certificate.load(folder / CERTIFICATE).with_times(names[CERTIFICATE].times),
         _load_encoder(folder / ENCODER) if ENCODER in names else None,
         _read_json(folder / COMPARISON, _losses) if COMPARISON in names else [],
         _read_json(folder / CURVES, _curves) if CURVES in names else [],

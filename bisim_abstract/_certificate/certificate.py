@@ -79,6 +79,7 @@ FORMAT = "bisim_abstract.Certificate"
 VERSION = 6
 KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
 CUT_SHORT = "is_cut_short"  # in the record of a run that had no time to derive clusters
+TIMES = ("seconds", "compile_seconds")  # in the record of a run, and not in files
 SCOPES = ("covered", "all")
 DERIVED = ("ground", "forests", "global_width")  # from the bounds alone
 INTEGERS = ("keys", "labels_lower", "labels_upper")
@@ -151,7 +152,8 @@ class Certificate:
         terminal_state: The model's state that stands for the end of episodes, if it has one;
             it is none of the clusters that are counted.
         stop: Why the run ended, in words.
-        run: Rounds, sweeps, seeds, versions and the like; JSON values.
+        run: Rounds, sweeps, seeds, versions and the like; JSON values. Files do not hold its
+            `seconds` and `compile_seconds`: equal runs write equal bytes.
         model: The model itself, while it is at hand: `frontier` and `nearest` read it. Files do
             not hold it.
     """
@@ -786,6 +788,15 @@ class Certificate:
         """
         return self._changed(model=mdp)
 
+    @property
+    def times(self) -> dict[str, float]:
+        """Seconds that making it took, and of compiling, as far as they are known."""
+        return {name: self.run[name] for name in TIMES if name in self.run}
+
+    def with_times(self, times: Mapping[str, float]) -> Certificate:
+        """The same with such seconds, which its file does not hold."""
+        return self._changed(run={**self.run, **times}) if times else self
+
     def _changed(self, **fields: Any) -> Certificate:
         changed = type(self)(**self._fields() | fields)
         # What does not depend on the threshold need not be found again.
@@ -797,7 +808,8 @@ class Certificate:
         """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
         arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS, *BOOLEANS)}
         arrays |= _component_arrays(self)
-        header = {name: getattr(self, name) for name in SCALARS} | {"run": dict(self.run)}
+        run = {name: entry for name, entry in self.run.items() if name not in TIMES}
+        header = {name: getattr(self, name) for name in SCALARS} | {"run": run}
         header["levels"] = len(self.levels)
         header["value"] = _value_numbers(self.value)
         write_record(path, header, arrays, kind=FORMAT, version=VERSION)
