@@ -69,7 +69,6 @@ def console() -> NoReturn:
     at the end (Ray, temporary files) is done.
     """
     try:
-        starting.done()
         try:
             code = main()
         except SystemExit as stop:  # --help and --version
@@ -94,11 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     # Before anything is parsed, the words themselves say how errors are to be told.
     options = argparse.Namespace(words=words, json="--json" in words, debug="--debug" in words)
+    before: dict[str, Any] = {}
     try:
+        starting.done()
         _check_words(words)
         parser = _parser()
         _check_names(parser, words)
         options = parser.parse_args(_joined(words), argparse.Namespace(words=words))
+        before = _outputs(options)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             for name in options.imports:
@@ -106,14 +108,58 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = options.command(options, Out(options))
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt as stop:
-        return _failed(options, STOPPED, f"interrupted{': ' * bool(str(stop))}{stop}")
+    except KeyboardInterrupt:
+        starting.stopped()
+        return _failed(options, STOPPED, f"interrupted: {_what_is_kept(options, before)}")
     except BrokenPipeError:
         return _silenced()
     except Exception as error:
         if options.debug:
             raise
         return _failed(options, *_explained(error))
+
+
+def _outputs(options: argparse.Namespace) -> dict[str, tuple[int, ...] | None]:
+    """Files that a command may write, and by what to know those that lie there now."""
+    given = vars(options)
+    names = [given.get("out"), given.get("checkpoint")]
+    if options.name == "certify":
+        names.append(f"{options.out}.interrupted")
+    if options.name == "export":
+        names.append(options.clusters)
+    return {name: _stamp(name) for name in names if name is not None and options.name != "run"}
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _what_is_kept(options: argparse.Namespace, before: Mapping[str, Any]) -> str:
+    """What an interrupted command leaves, and how to go on. Files are written whole or not."""
+    given = vars(options)
+    if given.get("name") == "run":
+        from bisim_abstract._app.manifest import MANIFEST
+
+        folder = options.out if options.resume is None else options.resume
+        if folder is not None and os.path.lexists(os.path.join(folder, MANIFEST)):
+            again = _quoted(["bisim-abstract", "run", "--resume", folder])
+            return f"what was done is kept in {folder}; go on with {again}"
+        return "nothing is kept yet; give the same command again"
+    if given.get("name") == "compile":
+        return "what is compiled is kept; give the same command again for the rest"
+    new = [path for path, stamp in before.items() if _stamp(path) not in (None, stamp)]
+    kept = given.get("checkpoint")
+    if new == [kept] or (not new and kept is not None and os.path.exists(kept)):
+        return f"the steps that were done are kept in {kept}; the same command goes on from there"
+    return (
+        f"{' and '.join(new)} {'is' if len(new) == 1 else 'are'} written"
+        if new
+        else ("nothing was written")
+    )
 
 
 def _check_words(words: Sequence[str]) -> None:
@@ -422,7 +468,9 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
     target = options.out
     if is_stopped and Path(target).exists():
         target += ".interrupted"  # what is there may be better than half a run
-    found.save(target)
+    with starting.finishing():
+        # Packing is what takes long, and nobody waits after Ctrl-C.
+        found.save(target, compress=not is_stopped)
     compiled = float(found.run["compile_seconds"])
     seconds = time.perf_counter() - begin - compiled
     result = _described(found) | {"file": target} | _times(seconds, compiled)
@@ -432,7 +480,11 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
         ("written", target),
     ]
     out.finish(result, rows, found.verdict.sentence, colour=found.verdict.colour)
-    return STOPPED if is_stopped else _judged(found)
+    if is_stopped:
+        kept = f"bisim-abstract: interrupted: what is proven so far is in {target}"
+        print(_shown(kept), file=sys.stderr)  # noqa: T201
+        return STOPPED
+    return _judged(found)
 
 
 def _verify(options: argparse.Namespace, out: Out) -> int:
@@ -796,13 +848,7 @@ def _run(options: argparse.Namespace, out: Out) -> int:
     else:
         run = Run(options.out, _config(options), **common)
     out.line(f"{run.config.source.name} in {run.folder}", style="bold")
-    try:
-        found = run()
-    except KeyboardInterrupt:
-        how = f"go on with bisim-abstract run --resume {run.folder}"
-        if run.manifest is None:
-            how = "nothing is kept yet; give the same command again"
-        raise KeyboardInterrupt(how) from None
+    found = run()
     result = {
         **_described(found.certificate),
         "is_valid": found.verification.is_valid,

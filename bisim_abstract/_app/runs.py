@@ -58,7 +58,7 @@ from bisim_abstract._compare.learning import Curve, QLearning, learning_curve, s
 from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
 from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._prove.driver import INTERRUPTED, prove
+from bisim_abstract._prove.driver import prove
 from bisim_abstract._prove.options import Options
 from bisim_abstract._verify.verify import Verification, verify
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -566,9 +566,8 @@ class Run:
                 resources=self.resources,
                 checkpoint=unfinished,
                 callback=self.callback,
+                gives_up=True,
             )
-            if found.stop.startswith(INTERRUPTED):
-                raise KeyboardInterrupt(found.stop)
             best = found if rival is None or _worth(found) > _worth(rival) else rival
             best.save(path)
             times.update(best.times)

@@ -78,12 +78,13 @@ def write_record(
     *,
     kind: str,
     version: int,
+    compress: bool = True,
 ) -> None:
     """Write arrays, a JSON header and a digest of both."""
     text = json.dumps({**header, "format": kind, "version": version}, sort_keys=True)
     own = {"header": text, "digest": _content_digest(text, arrays)}
     written = {name: np.frombuffer(value.encode(), np.uint8) for name, value in own.items()}
-    write_npz(path, {**arrays, **written})
+    write_npz(path, {**arrays, **written}, compress=compress)
 
 
 def read_record(

@@ -10,6 +10,9 @@ import json
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from bisim_abstract._base.memory import check_address_space
@@ -49,6 +52,32 @@ def done() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def stopped() -> None:
+    """The command ends and says so: another interruption no longer counts."""
+    if is_command():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def finishing() -> Iterator[None]:
+    """What the command does in here is done before an interruption counts: writing a result, say.
+
+    Only in the main thread of our command; elsewhere, whoever calls decides.
+    """
+    is_ours = is_command() and threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    late: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: late.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if late:
+        raise KeyboardInterrupt
+
+
 def is_command() -> bool:
     """Whether this process is `bisim-abstract` or `python -m bisim_abstract`."""
     name = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
@@ -61,7 +90,7 @@ def is_command() -> bool:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    os.write(2, f"{COMMAND}: interrupted\n".encode())
+    os.write(2, f"{COMMAND}: interrupted: nothing was written\n".encode())
     os._exit(STOPPED)
 
 

@@ -804,15 +804,20 @@ class Certificate:
         changed.__dict__.update(known)
         return changed
 
-    def save(self, path: str | Path) -> None:
-        """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
+    def save(self, path: str | Path, *, compress: bool = True) -> None:
+        """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle.
+
+        Args:
+            path: The file.
+            compress: Whether to pack it, which takes longer than all else.
+        """
         arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS, *BOOLEANS)}
         arrays |= _component_arrays(self)
         run = {name: entry for name, entry in self.run.items() if name not in TIMES}
         header = {name: getattr(self, name) for name in SCALARS} | {"run": run}
         header["levels"] = len(self.levels)
         header["value"] = _value_numbers(self.value)
-        write_record(path, header, arrays, kind=FORMAT, version=VERSION)
+        write_record(path, header, arrays, kind=FORMAT, version=VERSION, compress=compress)
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:

@@ -58,8 +58,13 @@ def prove(
     checkpoint: str | Path | None = None,
     callback: ProgressCallback | None = None,
     progress: bool = False,
+    gives_up: bool = False,
 ) -> Certificate:
-    """`certify`, with its goal, method and budgets in one object."""
+    """`certify`, with its goal, method and budgets in one object.
+
+    If it `gives_up`, Ctrl-C ends it at once, by a `KeyboardInterrupt` that says where, and without
+    a certificate: for callers that go on from the checkpoint.
+    """
     check_resources(resources)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
@@ -91,7 +96,7 @@ def prove(
         table = Arms(
             mdp, gamma, relation=options.relation, resources=left, **options.method.starts()
         )
-        run = _Run(options.method.begin(table, options), options, budget, report)
+        run = _Run(options.method.begin(table, options), options, budget, report, gives_up)
         return run.to_the_end(checkpoint)
 
 
@@ -151,6 +156,7 @@ class _Run:
     options: Options
     budget: Budget
     report: ProgressCallback | None
+    gives_up: bool
 
     def to_the_end(self, checkpoint: str | Path | None) -> Certificate:
         """All steps that are needed and allowed, and the certificate."""
@@ -173,6 +179,8 @@ class _Run:
             stop = f"budget: {budget.elapsed():.1f} seconds"
         except KeyboardInterrupt:
             stop, left = f"{INTERRUPTED} in {work.unit} {work.done + 1}", seconds(WAIT)
+            if self.gives_up:
+                raise KeyboardInterrupt(stop) from None
         try:
             work.settle()
             with limited(left):
@@ -183,6 +191,8 @@ class _Run:
             if stop.startswith(INTERRUPTED):
                 raise  # a second one gives all of it up
             why = f"{INTERRUPTED} after {work.unit} {work.done}"
+            if self.gives_up:
+                raise KeyboardInterrupt(why) from None
         work.settle()
         return self._certificate(f"{why}; {UNDERIVED}", is_hasty=True)
 
