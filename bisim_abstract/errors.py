@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 SPACES = {ord(char): " " for char in "\n\t"}
+# Characters of a message that are kept at its beginning and at its end, where the remedy is.
+HEAD, TAIL = 700, 300
 
 
 def without_controls(text: str, *, but: str = "\n\t") -> str:
@@ -51,18 +53,26 @@ def without_controls(text: str, *, but: str = "\n\t") -> str:
 class BisimError(Exception):
     """Root of the tree: catch this to catch everything the package raises on purpose.
 
-    Messages quote what files hold. Whatever that is, they have one line and no control characters:
-    a terminal shows them and does nothing else.
+    Messages quote what files and arguments hold. Whatever that is, they have one line, about a
+    thousand characters at most and no control characters: a terminal shows them and does nothing
+    else.
     """
 
     def __init__(self, *args: object) -> None:
         # Line ends of others (a failed import tells a story) become spaces.
         super().__init__(
             *(
-                without_controls(each.translate(SPACES), but="") if isinstance(each, str) else each
+                without_controls(cut(each).translate(SPACES), but="")
+                if isinstance(each, str)
+                else each
                 for each in args
             )
         )
+
+
+def cut(text: str) -> str:
+    """The text, or of a long one the beginning and the end."""
+    return text if len(text) <= HEAD + TAIL + 5 else f"{text[:HEAD]} ... {text[-TAIL:]}"
 
 
 class InvalidArgumentError(BisimError, ValueError):

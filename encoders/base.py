@@ -25,11 +25,10 @@ from bisim_abstract._base.checks import (
     check_states,
 )
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.npz import read_npz, write_npz
+from bisim_abstract._base.npz import Archive, write_npz
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import BoolArray, Progress, ProgressCallback
-from bisim_abstract._base.untrusted import parse_json
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.encoders._nets import Observer, Optimiser, Samples, one_thread
 from bisim_abstract.encoders.transitions import (
@@ -410,15 +409,15 @@ def load_encoder(path: str | Path) -> Encoder:
     Raises:
         FileFormatError: If the file is damaged or of another kind.
     """
-    arrays = read_npz(path)
     try:
-        header = parse_json(arrays.pop("header").tobytes(), path)
-        if header["format"] != FORMAT or header["version"] != VERSION:
-            raise FileFormatError(f"{path} holds no encoder of version {VERSION}")
-        if header["kind"] not in KINDS:
-            _import_kinds()
-        encoder = KINDS[header["kind"]](**{**header["config"], "device": "cpu"})
-        _restore(encoder, header["shape"], arrays, path)
+        with Archive(path) as archive:
+            header = json.loads(archive.header_text())
+            if header["format"] != FORMAT or header["version"] != VERSION:
+                raise FileFormatError(f"{path} holds no encoder of version {VERSION}")
+            if header["kind"] not in KINDS:
+                _import_kinds()
+            encoder = KINDS[header["kind"]](**{**header["config"], "device": "cpu"})
+            _restore(encoder, header["shape"], archive)
         return encoder
     except InvalidArgumentError as error:
         raise FileFormatError(f"{path} holds an inconsistent encoder: {error}") from error
@@ -442,10 +441,9 @@ def _import_kinds() -> None:
     logger.debug("known: %s, %s, %s", action_max.__name__, dbc.__name__, mico.__name__)
 
 
-def _restore(
-    encoder: Encoder, shape: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], path: str | Path
-) -> None:
+def _restore(encoder: Encoder, shape: dict[str, Any], archive: Archive) -> None:
     """Put stored weights into an encoder, once all of them fit."""
+    path, claims = archive.path, archive.claims
     if set(shape) != set(SHAPE):
         raise FileFormatError(f"{path} has parts missing or too many")
     n_features = check_int("n_features", shape["n_features"], low=0)
@@ -454,24 +452,25 @@ def _restore(
     n_states = shape["n_states"]
     if (n_states is None) != (n_features > 0):
         raise FileFormatError(f"{path} holds neither a table of states nor a network")
-    seen = arrays.pop("seen")
     n_rows = 0 if n_states is None else check_int("n_states", n_states, low=1)
-    if seen.dtype != bool or seen.shape != (n_rows,):
+    if claims["seen"].dtype != bool or claims["seen"].shape != (n_rows,):
         raise FileFormatError(f"{path}: seen must be {n_rows} booleans")
-    # What the header says is compared with what the file holds before memory is set aside.
+    # What the header says is compared with what the file holds before anything is unpacked.
     with torch.device("meta"):
         learner = encoder._make(n_rows, n_features, n_actions, None)
     expected = {f"weight/{name}": value for name, value in learner.state_dict().items()}
-    if set(expected) != set(arrays):
+    if {*expected, "seen", "header"} != set(claims):
         raise FileFormatError(f"{path} has weights missing or too many")
-    state: dict[str, Tensor] = {}
     for name, value in expected.items():
-        array = arrays[name]
-        if array.dtype != np.float32 or array.shape != tuple(value.shape):
+        claim = claims[name]
+        if claim.dtype != np.float32 or claim.shape != tuple(value.shape):
             raise FileFormatError(
-                f"{path}: {name} must be float32 of shape {tuple(value.shape)}, got "
-                f"{array.dtype} of shape {array.shape}"
+                f"{path}: {name} must be float32 of shape {tuple(value.shape)}, got {claim}"
             )
+    arrays = archive.read(but=("header",))
+    seen = arrays.pop("seen")
+    state: dict[str, Tensor] = {}
+    for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise FileFormatError(f"{path}: {name} must be finite")
         state[name.removeprefix("weight/")] = torch.from_numpy(array.copy())

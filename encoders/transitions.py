@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from bisim_abstract._base.arrays import frozen
 from bisim_abstract._base.checks import as_generator, check_choice, check_int
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.npz import read_npz, write_npz
+from bisim_abstract._base.npz import Archive, Forms, write_npz
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import (
@@ -30,7 +30,6 @@ from bisim_abstract._base.types import (
     ProgressCallback,
     SeedLike,
 )
-from bisim_abstract._base.untrusted import parse_json
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -44,6 +43,7 @@ EPISODE = 200  # steps after which a rollout of a model starts anew
 # What a sampled step, the arrays of one step of all copies, and a copy of an environment take.
 STEP_BYTES, ARRAYS_BYTES, COPY_BYTES = 70, 800, 4_000
 ARRAYS = ("states", "actions", "rewards", "next_states", "terminated")
+OBSERVED = ("states", "next_states")
 SCALARS = ("n_actions", "n_states", "terminal_state")
 
 Env: TypeAlias = gym.Env[Any, Any]
@@ -145,11 +145,15 @@ class Transitions:
         Raises:
             FileFormatError: If the file is damaged or of another kind.
         """
-        arrays = read_npz(path)
         try:
-            header = parse_json(arrays.pop("header").tobytes(), path)
-            if header.pop("format") != FORMAT or header.pop("version") != VERSION:
-                raise FileFormatError(f"{path} holds no transitions of version {VERSION}")
+            with Archive(path) as archive:
+                header = json.loads(archive.header_text())
+                if header.pop("format") != FORMAT or header.pop("version") != VERSION:
+                    raise FileFormatError(f"{path} holds no transitions of version {VERSION}")
+                observed = "t f" if header["n_states"] is None else "t"
+                shapes = dict.fromkeys(ARRAYS, "t") | dict.fromkeys(OBSERVED, observed)
+                archive.check(Forms(shapes))
+                arrays = archive.read(but=("header",))
             if set(arrays) != set(ARRAYS) or set(header) != set(SCALARS):
                 raise FileFormatError(f"{path} has parts missing or too many")
             fields: dict[str, Any] = {**arrays, **header}

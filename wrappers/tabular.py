@@ -19,7 +19,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils import RecordConstructorArgs
 
 from bisim_abstract._base.arrays import frozen
-from bisim_abstract._base.checks import check_choice, check_int
+from bisim_abstract._base.checks import check_callback, check_choice, check_env_args, check_int
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import BoolArray, ProgressCallback
 from bisim_abstract._model.checks import check_distribution
@@ -118,12 +118,13 @@ def extract_mdp(
         >>> extract_mdp("FrozenLake-v1", reachable_only=True)
         TabularMDP(12 states, 4 actions, 130 transitions, terminal state 11, from FrozenLake-v1)
     """
+    check_callback(callback)
     check_choice("terminal", terminal, ("absorb", "table"))
     checks = check_int("checks", checks, low=0)
     seed, freeze = check_int("seed", seed, low=0), check_freeze(freeze)
     starts = check_int("starts", starts, low=1, high=MOST_STARTS)
     if isinstance(env, str):
-        made = make_env(env, **dict(env_args or {}))
+        made = make_env(env, **({} if env_args is None else check_env_args(env_args)))
         try:
             return extract_mdp(
                 made,

@@ -155,7 +155,7 @@ def aggregate(
 
     Args:
         mdp: The model. Confidence radii of an estimate do not carry over.
-        labels: (n_states) cluster of each state; any whole numbers.
+        labels: (n_states) cluster of each state; whole numbers from 0 on.
         renaming: (n_states, n_actions) what each action of a state is called in its cluster, -1
             where the state lacks it, with the same names in all states of a cluster. The result
             has as many actions as there are names; a cluster lacks those that it does not use.
@@ -433,10 +433,14 @@ def _raw_weights(
 ) -> tuple[FloatArray, str]:
     if not isinstance(weighting, str):
         raw = np.asarray(weighting, dtype=np.float64)
-        if raw.shape != (mdp.n_states,) or not (np.isfinite(raw) & (raw >= 0.0)).all():
+        if raw.shape != (mdp.n_states,):
             raise InvalidArgumentError(
-                f"weighting must be a name or {mdp.n_states} finite numbers >= 0, "
-                f"got shape {raw.shape}"
+                f"weighting must be a name or {mdp.n_states} numbers, got shape {raw.shape}"
+            )
+        wrong = np.flatnonzero(~(np.isfinite(raw) & (raw >= 0.0)))
+        if wrong.size:
+            raise InvalidArgumentError(
+                f"weighting must be finite and at least 0, got {raw[wrong[0]]} at state {wrong[0]}"
             )
         return raw, "given"
     check_choice("weighting", weighting, WEIGHTINGS)

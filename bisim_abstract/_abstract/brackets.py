@@ -109,7 +109,7 @@ def value_bracket(
     Args:
         mdp: The model. If it is an estimate, the bounds hold for the true model with
             probability 1 - alpha.
-        labels: (n_states) cluster of each state; any whole numbers. The end of episodes is
+        labels: (n_states) cluster of each state; whole numbers from 0 on. The end of episodes is
             taken out of its cluster, as by `aggregate`, and comes last.
         gamma: The discount, in [0, 1).
         renaming: (n_states, n_actions) what each action of a state is called in its cluster, as

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bisim_abstract._base.arrays import checked_metadata, frozen
 from bisim_abstract._base.checks import as_generator, check_int
 from bisim_abstract._base.html import table_html
-from bisim_abstract._base.npz import read_record, write_record
+from bisim_abstract._base.npz import Forms, read_record, write_record
 from bisim_abstract._base.text import clusters_text, counted, plain_text
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract._model.observations import Observations
@@ -96,6 +96,12 @@ class GroundAgent:
             what = "clusters" if self._renaming is None else "kinds"
             raise InvalidArgumentError(
                 f"observations must belong to {what} in [0, {count}), got {top}"
+            )
+        most = int(observations.clusters.size) + 1  # the end has none
+        if count > most or len(self.policy) > count:
+            raise InvalidArgumentError(
+                f"policy must have a row for each cluster that has an observation, and one for the "
+                f"end of episodes at most, got {len(self.policy):,} rows"
             )
         self.metadata: dict[str, Any] = checked_metadata(metadata or {})
         self._observations = observations
@@ -201,7 +207,7 @@ class GroundAgent:
             FileFormatError: If the file is damaged, changed, or of another kind.
         """
         rng = as_generator(seed)
-        header, arrays = read_record(path, kind=FORMAT, version=VERSION, what="agent")
+        header, arrays = read_record(path, kind=FORMAT, version=VERSION, what="agent", forms=_forms)
         try:
             names = set(NAMES) & set(arrays)
             is_whole = set(arrays) - names == set(ARRAYS) and len(names) in (0, len(NAMES))
@@ -248,6 +254,14 @@ class GroundAgent:
         if "seed" in self.metadata:
             rows.append(("layout", plain_text(f"that of seed {self.metadata['seed']}")))
         return table_html("Agent of the environment itself", rows)
+
+
+def _forms(header: Mapping[str, Any]) -> Forms:
+    """The arrays of a file, as docs/certificate-format.md has them."""
+    shapes = {"policy": "c|c a", "keys": "m|m 16", "clusters": "m", "kinds": "j", "renaming": "j A"}
+    return Forms(
+        shapes, known={"A": header.get("n_actions")}, most={"a": "A", "c": "m+1", "j": "m+1"}
+    )
 
 
 def _checked(policy: npt.ArrayLike, n_actions: int, *, is_renamed: bool) -> IntArray | FloatArray:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
+from bisim_abstract._base.checks import check_env_args
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._certificate.certificate import KEEP
@@ -84,12 +85,13 @@ def abstract_env(
     from bisim_abstract.wrappers import AbstractedEnv, extract_mdp, make_env
     from bisim_abstract.wrappers.model_env import MAX_STEPS, ModelEnv
 
+    env_args = {} if env_args is None else check_env_args(env_args)
     if not isinstance(env, str) and env_args:
         raise InvalidArgumentError("env_args go with the id of an environment, not with one itself")
     if isinstance(env, TabularMDP):
         ground: gym.Env[Any, Any] = TimeLimit(ModelEnv(env), max_episode_steps=MAX_STEPS)
     else:
-        ground = make_env(env, **(env_args or {})) if isinstance(env, str) else env
+        ground = make_env(env, **env_args) if isinstance(env, str) else env
     try:
         with shown(callback, progress) as report:
             mdp = extract_mdp(

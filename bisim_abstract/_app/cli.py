@@ -69,7 +69,6 @@ def console() -> NoReturn:
     at the end (Ray, temporary files) is done.
     """
     try:
-        starting.done()
         try:
             code = main()
         except SystemExit as stop:  # --help and --version
@@ -94,11 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     # Before anything is parsed, the words themselves say how errors are to be told.
     options = argparse.Namespace(words=words, json="--json" in words, debug="--debug" in words)
+    before: dict[str, Any] = {}
     try:
+        starting.done()
         _check_words(words)
         parser = _parser()
         _check_names(parser, words)
         options = parser.parse_args(_joined(words), argparse.Namespace(words=words))
+        before = _outputs(options)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             for name in options.imports:
@@ -106,8 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = options.command(options, Out(options))
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt as stop:
-        return _failed(options, STOPPED, f"interrupted{': ' * bool(str(stop))}{stop}")
+    except KeyboardInterrupt:
+        starting.stopped()
+        return _failed(options, STOPPED, f"interrupted: {_what_is_kept(options, before)}")
     except BrokenPipeError:
         return _silenced()
     except Exception as error:
@@ -116,17 +119,61 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(options, *_explained(error))
 
 
+def _outputs(options: argparse.Namespace) -> dict[str, tuple[int, ...] | None]:
+    """Files that a command may write, and by what to know those that lie there now."""
+    given = vars(options)
+    names = [given.get("out"), given.get("checkpoint")]
+    if options.name == "certify":
+        names.append(f"{options.out}.interrupted")
+    if options.name == "export":
+        names.append(options.clusters)
+    return {name: _stamp(name) for name in names if name is not None and options.name != "run"}
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _what_is_kept(options: argparse.Namespace, before: Mapping[str, Any]) -> str:
+    """What an interrupted command leaves, and how to go on. Files are written whole or not."""
+    given = vars(options)
+    if given.get("name") == "run":
+        from bisim_abstract._app.manifest import MANIFEST
+
+        folder = options.out if options.resume is None else options.resume
+        if folder is not None and os.path.lexists(os.path.join(folder, MANIFEST)):
+            again = _quoted(["bisim-abstract", "run", "--resume", folder])
+            return f"what was done is kept in {folder}; go on with {again}"
+        return "nothing is kept yet; give the same command again"
+    if given.get("name") == "compile":
+        return "what is compiled is kept; give the same command again for the rest"
+    new = [path for path, stamp in before.items() if _stamp(path) not in (None, stamp)]
+    kept = given.get("checkpoint")
+    if new == [kept] or (not new and kept is not None and os.path.exists(kept)):
+        return f"the steps that were done are kept in {kept}; the same command goes on from there"
+    return (
+        f"{' and '.join(new)} {'is' if len(new) == 1 else 'are'} written"
+        if new
+        else ("nothing was written")
+    )
+
+
 def _check_words(words: Sequence[str]) -> None:
+    from bisim_abstract._base.text import short
     from bisim_abstract.errors import InvalidArgumentError
 
     for word in words:
         if "\0" in word:
-            raise InvalidArgumentError(f"argument {word!r} holds a null character")
+            raise InvalidArgumentError(f"argument {short(word)} holds a null character")
 
 
 def _check_names(parser: _Parser, words: Sequence[str]) -> None:
     """Say what a mistyped command or option may have meant; all else is left to the parser."""
-    from bisim_abstract._base.text import did_you_mean
+    from bisim_abstract._base.text import did_you_mean, short
     from bisim_abstract.errors import InvalidArgumentError
 
     asked: _Parser = parser
@@ -138,7 +185,7 @@ def _check_names(parser: _Parser, words: Sequence[str]) -> None:
                 hint = did_you_mean(word, parser.commands) or (
                     f"; commands are {', '.join(parser.commands)}"
                 )
-                raise InvalidArgumentError(f"there is no command {word!r}{hint}")
+                raise InvalidArgumentError(f"there is no command {short(word)}{hint}")
             asked = parser.commands[word]
         flag = word.partition("=")[0]
         known = asked._option_string_actions
@@ -178,9 +225,18 @@ def _gymnasium_errors() -> tuple[type[Exception], ...]:
 
 def _explained(error: Exception) -> tuple[int, str]:
     """Exit code and sentence of an error."""
+    from bisim_abstract._base.memory import address_limit, human_bytes
     from bisim_abstract.errors import BisimError, NotCertifiedError, VerificationError
 
     text, kind = str(error), type(error).__name__
+    if isinstance(error, ImportError | OSError) and getattr(error, "errno", None) is None:
+        limit = address_limit()  # short of which libraries cannot be loaded, and give other reasons
+        if limit is not None:
+            text += (
+                f"; the address space of this process is limited to {human_bytes(limit)}: if that "
+                "is too little, allow more with ulimit -v"
+            )
+            return BAD_INPUT, text
     for note in getattr(error, "__notes__", ()):
         from bisim_abstract.wrappers._source import RAISED
 
@@ -204,7 +260,9 @@ def _explained(error: Exception) -> tuple[int, str]:
 
 def _failed(options: argparse.Namespace, code: int, text: str) -> int:
     # One sentence on one line, whatever the message was made of.
-    sentence = _shown(" ".join(text.split()))
+    from bisim_abstract.errors import cut
+
+    sentence = _shown(cut(" ".join(text.split())))
     if options.json:
         try:
             print(json.dumps({"error": sentence, "exit_code": code}), flush=True)  # noqa: T201
@@ -410,7 +468,9 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
     target = options.out
     if is_stopped and Path(target).exists():
         target += ".interrupted"  # what is there may be better than half a run
-    found.save(target)
+    with starting.finishing():
+        # Packing is what takes long, and nobody waits after Ctrl-C.
+        found.save(target, compress=not is_stopped)
     compiled = float(found.run["compile_seconds"])
     seconds = time.perf_counter() - begin - compiled
     result = _described(found) | {"file": target} | _times(seconds, compiled)
@@ -420,7 +480,11 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
         ("written", target),
     ]
     out.finish(result, rows, found.verdict.sentence, colour=found.verdict.colour)
-    return STOPPED if is_stopped else _judged(found)
+    if is_stopped:
+        kept = f"bisim-abstract: interrupted: what is proven so far is in {target}"
+        print(_shown(kept), file=sys.stderr)  # noqa: T201
+        return STOPPED
+    return _judged(found)
 
 
 def _verify(options: argparse.Namespace, out: Out) -> int:
@@ -784,13 +848,7 @@ def _run(options: argparse.Namespace, out: Out) -> int:
     else:
         run = Run(options.out, _config(options), **common)
     out.line(f"{run.config.source.name} in {run.folder}", style="bold")
-    try:
-        found = run()
-    except KeyboardInterrupt:
-        how = f"go on with bisim-abstract run --resume {run.folder}"
-        if run.manifest is None:
-            how = "nothing is kept yet; give the same command again"
-        raise KeyboardInterrupt(how) from None
+    found = run()
     result = {
         **_described(found.certificate),
         "is_valid": found.verification.is_valid,
@@ -935,13 +993,14 @@ def _source(
 
 def _constants(given: Sequence[str]) -> dict[str, bool | int | float | str]:
     """Constants as model checkers take them: NAME=VALUE, by commas or one by one."""
+    from bisim_abstract._base.text import short
     from bisim_abstract.errors import InvalidArgumentError
 
     found: dict[str, bool | int | float | str] = {}
     for entry in ",".join(given).split(",") if given else ():
         name, equals, text = (part.strip() for part in entry.partition("="))
         if not (name and equals and text):
-            raise InvalidArgumentError(f"--const must be NAME=VALUE, got {entry.strip()!r}")
+            raise InvalidArgumentError(f"--const must be NAME=VALUE, got {short(entry.strip())}")
         if name in found:
             raise InvalidArgumentError(f"--const gives {name} twice")
         found[name] = _constant_value(text)
@@ -1030,6 +1089,7 @@ def _goal(options: argparse.Namespace) -> dict[str, Any]:
 
 def _threshold(text: str | None) -> float | str | None:
     """What `--tau` says: a number, or "auto"."""
+    from bisim_abstract._base.text import short
     from bisim_abstract.errors import InvalidArgumentError
 
     if text in (None, "auto"):
@@ -1037,7 +1097,7 @@ def _threshold(text: str | None) -> float | str | None:
     try:
         return float(text)
     except ValueError:
-        raise InvalidArgumentError(f"tau must be a real number, got {text!r}") from None
+        raise InvalidArgumentError(f'--tau must be a number or "auto", got {short(text)}') from None
 
 
 def _resources(options: argparse.Namespace) -> Resources:
@@ -1090,20 +1150,17 @@ def _abstraction(
 
 def _check_target(path: str, *, source: str | None = None) -> None:
     """Refuse at once what could not be written in the end, or would destroy what is read."""
-    from bisim_abstract._base.atomic import replaceable
+    from bisim_abstract._base.atomic import check_writable
+    from bisim_abstract._base.text import short
     from bisim_abstract.errors import InvalidArgumentError
 
     if "\0" in path:
-        raise InvalidArgumentError(f"{path!r} is no file name")
+        raise InvalidArgumentError(f"{short(path)} is no file name")
     target = Path(path)
     is_both = source is not None and target.exists() and Path(source).exists()
     if is_both and target.samefile(str(source)):
         raise InvalidArgumentError(f"{path} is what is read; give another file to write")
-    folder = replaceable(target).parent
-    if not folder.is_dir():
-        raise FileNotFoundError(2, "there is no such directory to write to", str(folder))
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(13, "the directory is not writable", str(folder))
+    check_writable(target)
 
 
 def _quoted(words: Sequence[str]) -> str:
@@ -1441,7 +1498,7 @@ def _bytes(text: str) -> int:
     except (KeyError, ValueError):
         size = 0.0
     if not 1.0 <= size < 2.0**62:
-        raise argparse.ArgumentTypeError(f"must be a size such as 500MB or 4GB, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a size such as 500MB or 4GB, got {text[:40]!r}")
     return int(size)
 
 

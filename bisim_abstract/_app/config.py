@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from bisim_abstract._app.manifest import CONFIG, MANIFEST, Manifest, value_digest
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base.checks import check_choice, check_gamma, check_int
+from bisim_abstract._base.text import did_you_mean, short
 from bisim_abstract._base.untrusted import read_regular
 from bisim_abstract._prove.options import Options
 from bisim_abstract._version import __version__
@@ -20,6 +21,7 @@ from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
 FORMAT = "bisim_abstract.Run"
 VERSION = 1
+PARTS = ("format", "version", "config", "versions")
 ENCODERS = ("action-max", "dbc", "mico")
 LEARN_SEEDS = 3  # agents of each kind: one alone says little
 WHEN = ("always", "needed")  # an encoder is trained
@@ -192,9 +194,8 @@ class Config:
                 raise FileFormatError(f"{path} is not the configuration of a run of this version")
             given = document["config"]
             training = given["training"]
-            unknown = set(given) - {entry.name for entry in fields(cls)}
-            if unknown:
-                raise FileFormatError(f"{path} holds unknown settings: {sorted(unknown)}")
+            _check_names(path, document, PARTS)
+            _check_names(path, given, [entry.name for entry in fields(cls)])
             return cls(
                 **given
                 | {
@@ -208,6 +209,13 @@ class Config:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError(f"{path} is not the configuration of a run: {error}") from error
+
+
+def _check_names(path: str | Path, given: Iterable[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            raise FileFormatError(f"{path} holds an unknown setting, {short(name)}{hint}")
 
 
 def stored_config(manifest: Manifest) -> Config:

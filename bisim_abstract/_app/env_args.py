@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bisim_abstract._app.sources import RESERVED, Source
 from bisim_abstract._base.checks import require
-from bisim_abstract._base.text import did_you_mean
+from bisim_abstract._base.text import SHORT, did_you_mean, short
 from bisim_abstract.errors import InvalidArgumentError
 
 
@@ -58,7 +58,7 @@ def read_env_args(name: str, entries: Iterable[str]) -> dict[str, Any]:
     for entry in entries:
         key, equals, text = entry.partition("=")
         if not equals or not key.isidentifier():
-            raise InvalidArgumentError(f"--env-arg must be key=value, got {entry!r}")
+            raise InvalidArgumentError(f"--env-arg must be key=value, got {short(entry)}")
         if key in given:
             raise InvalidArgumentError(f"--env-arg {key} is given twice; give it once")
         given[key] = _literal(text)
@@ -104,7 +104,7 @@ def _check_argument(
         hint = did_you_mean(key, known) or (
             f"; it takes {', '.join(known)}" if known else "; it takes none"
         )
-        raise InvalidArgumentError(f"{name} takes no argument {key!r}{hint}")
+        raise InvalidArgumentError(f"{name} takes no argument {short(key)}{hint}")
     parameter = known.get(key, UNKNOWN)
     if value is None and parameter.takes_text is False and "null" not in parameter.words:
         raise InvalidArgumentError(f"argument {key} of {name} takes {parameter.words}, got null")
@@ -112,12 +112,13 @@ def _check_argument(
         return
     if parameter.takes_text is False:
         raise InvalidArgumentError(
-            f"argument {key} of {name} takes {parameter.words}, got {value!r}"
+            f"argument {key} of {name} takes {parameter.words}, got {short(value)}"
         )
     if is_bare:
         quoted = json.dumps(value)
+        quoted = quoted if len(quoted) <= SHORT else '"..."'
         raise InvalidArgumentError(
-            f"argument {key} of {name} is not known to take text, and {value!r} is neither a "
+            f"argument {key} of {name} is not known to take text, and {short(value)} is neither a "
             f"number, true, false, null nor a list; if text is meant, quote it: '{key}={quoted}'"
         )
 

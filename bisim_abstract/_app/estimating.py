@@ -28,7 +28,7 @@ from bisim_abstract._abstract.value_proof import prove_value
 from bisim_abstract._base.checks import as_generator, check_choice, check_gamma, check_int
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import (
     FloatArray,
@@ -158,6 +158,7 @@ def estimate_mdp(
         >>> mdp.successors(0, 0)[1].round(3)
         array([0.333, 0.667])
     """
+    check_resources(resources)
     shared: dict[str, Any] = {
         "reward_range": reward_range,
         "support_bound": support_bound,

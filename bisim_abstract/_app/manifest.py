@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from bisim_abstract._base.atomic import UNFINISHED, replaceable, write_json
+from bisim_abstract._base.checks import check_real
 from bisim_abstract._base.lock import LOCK, holder
 from bisim_abstract._base.untrusted import open_regular, read_regular
+from bisim_abstract._certificate.certificate import TIMES
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
 FORMAT = "bisim_abstract.Manifest"
@@ -52,10 +54,13 @@ class Entry:
     Attributes:
         sha256: Its digest.
         made_from: Digests of the files that it was computed from, by name.
+        times: Seconds that it took, by name. They are here and not in the file, so that equal
+            runs have equal files.
     """
 
     sha256: str
     made_from: Mapping[str, str] = field(default_factory=dict)
+    times: Mapping[str, float] = field(default_factory=dict)
 
 
 def file_digest(path: str | Path) -> str:
@@ -130,6 +135,10 @@ class Manifest:
                 if name not in NAMES:
                     raise ValueError(f"it lists {name!r}, which is no file of a run")
                 _check_digests(entry.sha256, *entry.made_from.values())
+                if not set(entry.times) <= set(TIMES):
+                    raise ValueError(f"it has other times of {name} than {' and '.join(TIMES)}")
+                for time in entry.times.values():
+                    check_real("a time", time)
                 if not set(entry.made_from) <= set(NAMES):
                     raise ValueError(f"it says that {name} is made from other files than a run's")
             _check_digests(settings)
@@ -163,7 +172,14 @@ class Manifest:
         """
         return self.folder / f"{STAGED}{name}"
 
-    def land(self, name: str, path: Path, *, made_from: Iterable[str] = ()) -> None:
+    def land(
+        self,
+        name: str,
+        path: Path,
+        *,
+        made_from: Iterable[str] = (),
+        times: Mapping[str, float] | None = None,
+    ) -> None:
         """List a file that is whole, then give it its name.
 
         Args:
@@ -171,11 +187,14 @@ class Manifest:
             path: The file as it lies in the directory now; if it is listed under that name, it is
                 no longer.
             made_from: Names of the listed files that it was computed from.
+            times: Seconds that it took; by default those that are listed with the file.
         """
         target = replaceable(self.folder / name)
         inputs = {each: self.files[each].sha256 for each in made_from}
-        entry = Entry(file_digest(path), inputs)
-        self.files.pop(path.name, None)
+        before = self.files.pop(path.name, None)
+        if times is None:
+            times = {} if before is None else before.times
+        entry = Entry(file_digest(path), inputs, times)
         self.files[name] = entry
         self.save()
         os.replace(path, target)

@@ -42,7 +42,7 @@ from bisim_abstract._app.page_parts import (
 )
 from bisim_abstract._app.palette import style_sheet
 from bisim_abstract._app.state_map import StateMap, state_map
-from bisim_abstract._base.atomic import replacing
+from bisim_abstract._base.atomic import check_writable, replacing
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted, plain_text, shortened, surely_text
@@ -140,6 +140,7 @@ def write_report(
         True
     """
     _check_arguments(mdp, certificate, commands)
+    check_writable(path)
     points = None if embedding is None else as_points(embedding, mdp.n_states)
     if places is None:
         places = state_map(mdp, embedding=points)

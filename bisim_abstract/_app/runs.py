@@ -8,7 +8,6 @@ binds the files together, and a lock keeps a second run out (`manifest`, `_base.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -39,9 +38,15 @@ from bisim_abstract._app.manifest import (
 from bisim_abstract._app.report import write_report
 from bisim_abstract._app.sources import Source
 from bisim_abstract._app.state_map import state_map
-from bisim_abstract._base.atomic import remove_unfinished, write_json
+from bisim_abstract._base.atomic import (
+    check_folder_writable,
+    check_no_loop,
+    remove_unfinished,
+    write_json,
+)
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.lock import holder, locked
+from bisim_abstract._base.memory import check_address_space
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, ProgressCallback
@@ -53,7 +58,7 @@ from bisim_abstract._compare.learning import Curve, QLearning, learning_curve, s
 from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
 from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._prove.driver import INTERRUPTED, prove
+from bisim_abstract._prove.driver import prove
 from bisim_abstract._prove.options import Options
 from bisim_abstract._verify.verify import Verification, verify
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -185,6 +190,7 @@ def train_encoder(
         seed: Of everything.
         callback: Told about the progress.
     """
+    check_address_space(has_torch=True)
     from bisim_abstract import encoders
 
     common: dict[str, Any] = {
@@ -549,6 +555,7 @@ class Run:
         why: str = "",
     ) -> Certificate:
         """Made or found; a rival that is worth as much is taken instead."""
+        times: dict[str, float] = {}
 
         def work(path: Path) -> float:
             unfinished = self.folder / checkpoint
@@ -559,11 +566,11 @@ class Run:
                 resources=self.resources,
                 checkpoint=unfinished,
                 callback=self.callback,
+                gives_up=True,
             )
-            if found.stop.startswith(INTERRUPTED):
-                raise KeyboardInterrupt(found.stop)
             best = found if rival is None or _worth(found) > _worth(rival) else rival
             best.save(path)
+            times.update(best.times)
             return float(found.run["compile_seconds"])
 
         parts = [MODEL] if encoder is None else [MODEL, ENCODER]
@@ -576,9 +583,10 @@ class Run:
             why=why,
             made_from=parts if rival is None else [*parts, FIRST],
             scratch=self.folder / checkpoint,
+            times=times,
         )
         _check_bond(self.folder / name, found, mdp, self.config)
-        return found
+        return found.with_times(self.files.files[name].times)
 
     def _verify(self, certificate: Certificate, mdp: TabularMDP) -> Verification:
         """Always made anew, and here: a verdict in a file, or of a cluster, could be anybody's."""
@@ -604,6 +612,7 @@ class Run:
         why: str = "",
         made_from: Iterable[str],
         scratch: Path | None = None,
+        times: Mapping[str, float] | None = None,
     ) -> Any:
         path = self.folder / name
         if self.files.is_current(name):
@@ -615,7 +624,7 @@ class Run:
         begin = self._begin(stage, why or self._why(name))
         staged = self.files.staged(name)
         compiled = work(staged)  # says how long that was
-        self.files.land(name, staged, made_from=made_from)
+        self.files.land(name, staged, made_from=made_from, times=times)
         if scratch is not None:  # only now: a kill before loses nothing
             scratch.unlink(missing_ok=True)
         # Read back though it is new: later stages see what a resumed run would see.
@@ -709,7 +718,7 @@ def read_run(folder: Path) -> SavedRun:
         config,
         manifest,
         TabularMDP.load(folder / MODEL),
-        Certificate.load(folder / CERTIFICATE),
+        Certificate.load(folder / CERTIFICATE).with_times(names[CERTIFICATE].times),
         _load_encoder(folder / ENCODER) if ENCODER in names else None,
         _read_json(folder / COMPARISON, _losses) if COMPARISON in names else [],
         _read_json(folder / CURVES, _curves) if CURVES in names else [],
@@ -787,6 +796,7 @@ def _worth(found: Certificate) -> tuple[int, float, float]:
 
 def check_folder(folder: Path) -> None:
     """Refuse at once a directory that could not be written to."""
+    check_no_loop(folder)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(20, "is a file, and a directory is needed", str(folder))
     nearest = folder
@@ -794,8 +804,7 @@ def check_folder(folder: Path) -> None:
         nearest = nearest.parent
     if not nearest.is_dir():
         raise NotADirectoryError(20, "is no directory", str(nearest))
-    if not os.access(nearest, os.W_OK):
-        raise PermissionError(13, "the directory is not writable", str(nearest))
+    check_folder_writable(nearest)
 
 
 def plain(value: Any) -> Any:

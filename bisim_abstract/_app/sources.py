@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bisim_abstract._base.checks import check_choice, check_int
-from bisim_abstract._base.npz import read_npz
+from bisim_abstract._base.checks import check_choice, check_env_args, check_int
+from bisim_abstract._base.npz import Archive
+from bisim_abstract._base.text import short
 from bisim_abstract._base.types import ProgressCallback
-from bisim_abstract._base.untrusted import parse_json
 from bisim_abstract._model.files import read_model
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.storm import SUFFIXES
@@ -68,9 +68,7 @@ class Source:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidArgumentError(f"the source must be an id or a path, got {self.name!r}")
-        if not isinstance(self.env_args, Mapping):
-            raise InvalidArgumentError(f"env_args must be a mapping, got {self.env_args!r}")
-        object.__setattr__(self, "env_args", _as_json(self.env_args))
+        object.__setattr__(self, "env_args", _as_json(check_env_args(self.env_args)))
         taken = sorted(RESERVED & {str(name) for name in self.env_args})
         if taken:
             raise InvalidArgumentError(f"env_args may not set {', '.join(taken)}")
@@ -232,7 +230,9 @@ def _as_json(env_args: Mapping[str, Any]) -> dict[str, Any]:
         if _is_deep([value]):
             raise InvalidArgumentError(f"env_args must not be nested more than {DEEPEST} deep")
         if not _has_names(value):
-            raise InvalidArgumentError(f"argument {name} must have text as keys, got {value!r}")
+            raise InvalidArgumentError(
+                f"argument {name} must have text as keys, got {short(value)}"
+            )
         found[name] = json.loads(text)
     return found
 
@@ -268,12 +268,13 @@ def kind_of(path: str | Path) -> str:
     if str(path).lower().endswith(MODELS[1:]):
         return "model"
     try:
-        arrays = read_npz(path)
-        header = parse_json(arrays["header"].tobytes(), path) if "header" in arrays else {}
+        with Archive(path) as archive:
+            names = set(archive.claims)
+            header = json.loads(archive.header_text()) if "header" in names else {}
         name = str(header.get("format", ""))
     except (OSError, ValueError, AttributeError, RecursionError, MemoryLimitError):
         return ""  # whoever reads it in earnest says what is wrong with it
-    if "transitions" in arrays:
+    if "transitions" in names:
         return "model"  # BRIDGE's
     kinds = {"bisim_abstract.TabularMDP": "model", "bisim_abstract.Certificate": "certificate"}
     return kinds.get(name, "")

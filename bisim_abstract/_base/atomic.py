@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from bisim_abstract._base.checks import check_path
 from bisim_abstract._base.untrusted import kind_in_words, open_regular
 from bisim_abstract.errors import FileFormatError
 
@@ -74,6 +75,7 @@ def replaceable(path: str | Path) -> Path:
         OSError: If what lies there is no regular file. A rename would put one in its place, and
             nobody who opens a device or waits at a pipe would find it again.
     """
+    check_no_loop(path)
     target = _followed(path)
     try:
         mode = os.stat(target).st_mode
@@ -91,9 +93,24 @@ def replaceable(path: str | Path) -> Path:
     return target
 
 
+def check_no_loop(path: str | Path) -> None:
+    """Refuse a link that leads back to itself, which the system would say other things of.
+
+    Raises:
+        OSError: If it is one.
+    """
+    try:
+        os.stat(check_path("path", path))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(
+                error.errno, "is a link that leads back to itself; give another name", str(path)
+            ) from None
+
+
 def _followed(path: str | Path) -> Path:
     """The path, or what a link there leads to in the end."""
-    target = Path(path)
+    target = check_path("path", path)
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
@@ -119,14 +136,32 @@ def check_writable(path: str | Path) -> None:
     """Refuse at once what could not be written in the end.
 
     Raises:
-        OSError: If something lies there that is no regular file, or its folder is missing or could
-            not be written to.
+        OSError: If something lies there that is no regular file, or its directory is missing or
+            could not be written to.
     """
     folder = replaceable(path).parent
     if not folder.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, "the folder is not writable", str(folder))
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory to write to", str(folder))
+    check_folder_writable(folder)
+
+
+def check_folder_writable(folder: Path) -> None:
+    """Refuse a directory in which no file can be made: a file is made there, and removed.
+
+    Nothing else tells for sure: root is allowed everything, and is refused by some file systems.
+
+    Raises:
+        OSError: If it is not possible.
+    """
+    trial = folder / f".{_mark(folder)}.{os.getpid()}.{threading.get_ident()}.part"
+    try:
+        with _locked(trial):
+            trial.unlink()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise type(error)(
+            error.errno, f"no file can be written in this directory: {reason}", str(folder)
+        ) from None
 
 
 def _mark(target: Path) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import math
 import operator
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._base.text import short
 from bisim_abstract._base.types import IntArray, SeedLike
 from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 
@@ -47,7 +49,7 @@ def check_real(name: str, value: float) -> float:
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):
-        raise InvalidArgumentError(f"{name} must be a real number, got {value!r}") from None
+        raise InvalidArgumentError(f"{name} must be a real number, got {short(value)}") from None
     except OverflowError:
         raise InvalidArgumentError(f"{name} must be finite, got a number beyond floats") from None
     if not math.isfinite(number):
@@ -78,7 +80,7 @@ def check_int(name: str, value: int, *, low: int, high: int | None = None) -> in
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}") from None
+        raise InvalidArgumentError(f"{name} must be a whole number, got {short(value)}") from None
     if number < low or (high is not None and number > high):
         rule = f"at least {low}" if high is None else f"between {low} and {high}"
         raise InvalidArgumentError(f"{name} must be {rule}, got {number}")
@@ -115,16 +117,38 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`."""
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        raise InvalidArgumentError(f"{name} must be one of {listed}, got {value!r}")
+        raise InvalidArgumentError(f"{name} must be one of {listed}, got {short(value)}")
     return value
+
+
+def check_callback(callback: object) -> None:
+    """Refuse what cannot be called with a report."""
+    if callback is not None and not callable(callback):
+        raise InvalidArgumentError(
+            f"callback must be a function of one report of progress, or None, got {short(callback)}"
+        )
+
+
+def check_env_args(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of an environment by name."""
+    if not isinstance(env_args, Mapping) or not all(isinstance(name, str) for name in env_args):
+        raise InvalidArgumentError(
+            "env_args must be a mapping from names to values, such as {'map_name': '8x8'}, got "
+            f"{short(env_args)}"
+        )
+    return dict(env_args)
+
+
+def check_path(name: str, path: str | Path) -> Path:
+    """Return the path of a file; numbers, which the system takes for open files, are none."""
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidArgumentError(f"{name} must be the name of a file, got {short(path)}")
+    return Path(path)
 
 
 def check_suffix(name: str, path: str | Path, suffixes: Iterable[str]) -> str:
     """Return the ending of a file's name, in small letters, if it is one of these."""
-    try:
-        suffix = Path(path).suffix.lower()
-    except TypeError:
-        raise InvalidArgumentError(f"{name} must be the name of a file, got {path!r}") from None
+    suffix = check_path(name, path).suffix.lower()
     listed = list(suffixes)
     if suffix not in listed:
         others = f"{', '.join(listed[:-1])} or {listed[-1]}"

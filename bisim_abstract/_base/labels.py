@@ -21,6 +21,12 @@ def as_labels(labels: npt.ArrayLike, n_states: int, *, name: str = "labels") -> 
             f"{name} must be one whole number per state ({n_states}), "
             f"got shape {given.shape} and dtype {given.dtype}"
         )
+    if given.size and given.min() < 0:
+        state = int(given.argmin())
+        raise InvalidArgumentError(
+            f"{name} must be at least 0, got {given[state]} at state {state}; give a state that is "
+            "in no cluster one of its own"
+        )
     return by_first_appearance(given)[0]
 
 

@@ -9,6 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from bisim_abstract.errors import MemoryLimitError
 
+# Address space that the libraries take, of which they use a part: measured, and rounded up. Threads
+# have stacks and arenas of their own. Short of it, LLVM and OpenBLAS crash or wait for ever.
+LIBRARIES, PER_THREAD, TORCH = 520 * 10**6, 72 * 10**6, 900 * 10**6
 SMALL = 2**20  # bytes that are not worth asking what is available
 # Of a control group, in versions 2 and 1: its limit, its use, and what could be dropped of that.
 GROUP_FILES = {
@@ -84,12 +87,42 @@ def _text(path: Path) -> str:
 
 def _left_by_limits() -> int:
     """What `ulimit -v` leaves of the address space of this process."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
+    limit = address_limit()
+    if limit is None:
         return sys.maxsize
     pages = _text(Path("/proc/self/statm")).split()
     used = int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
     return max(limit - used, 0)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def address_limit() -> int | None:
+    """The limit of `ulimit -v` in bytes, or None if there is none."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def check_address_space(*, has_torch: bool = False) -> None:
+    """Refuse to begin where the libraries could not be loaded: they would not say so.
+
+    Args:
+        has_torch: Whether torch is needed as well.
+
+    Raises:
+        MemoryLimitError: If `ulimit -v` is too low.
+    """
+    limit = address_limit()
+    needed = LIBRARIES + PER_THREAD * cores() + TORCH * has_torch
+    if limit is not None and limit < needed:
+        raise MemoryLimitError(
+            f"the address space of this process is limited to {human_bytes(limit)}, and the "
+            f"libraries need {human_bytes(needed)}; allow more with ulimit -v "
+            f"{-(-needed // 1024)}, or ulimit -v unlimited"
+        )
 
 
 def check_memory(needed: int, *, what: str, instead: str, memory_limit: int | None = None) -> None:

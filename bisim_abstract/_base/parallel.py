@@ -7,7 +7,6 @@ of threads and on any backend.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.deadline import look
+from bisim_abstract._base.memory import cores
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -29,7 +29,7 @@ def thread_count(threads: int | None) -> int:
     """Number of threads to use: as asked, or the cores this process may run on."""
     if threads is not None:
         return check_int("threads", threads, low=1)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def spans(total: int, chunk: int) -> list[tuple[int, int]]:

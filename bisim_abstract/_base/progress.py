@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bisim_abstract._base.checks import check_callback
 from bisim_abstract._base.text import plain_text
 from bisim_abstract._base.types import Progress, ProgressCallback
 
@@ -48,6 +49,7 @@ def shown(
         on_terminal: Show one on a terminal without being asked to, unless there is a callback.
             Calls that are parts of many others leave that to those.
     """
+    check_callback(callback)
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     is_unasked = on_terminal and is_terminal and callback is None
     if not (progress or is_unasked):

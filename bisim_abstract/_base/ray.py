@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from bisim_abstract._base.checks import check_int, require
+from bisim_abstract._base.checks import check_callback, check_int, require
 from bisim_abstract._base.deadline import look
 from bisim_abstract._base.memory import human_bytes
 from bisim_abstract._base.parallel import Array, ChunkWork, Data, Job, Sweep, spans, thread_count
@@ -119,6 +119,7 @@ class RayBackend:
         node_bytes: int | None = None,
         callback: ProgressCallback | None = None,
     ) -> None:
+        check_callback(callback)
         self._ray: Any = require("ray", extra="ray")
         self._shard_bytes = check_int("shard_bytes", shard_bytes, low=1)
         if node_bytes is not None:

@@ -10,6 +10,7 @@ from bisim_abstract._base.checks import check_choice, check_int
 from bisim_abstract._base.memory import available_bytes, check_memory
 from bisim_abstract._base.parallel import Backend, LocalBackend, thread_count
 from bisim_abstract._base.progress import tell
+from bisim_abstract._base.text import short
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -96,6 +97,15 @@ class Resources:
             if report is not None:
                 cluster.listener = lambda done, total: tell(report, "shards", done, total, "on Ray")
             yield replace(self, backend=cluster, address=None)
+
+
+def check_resources(resources: object) -> None:
+    """Refuse what are no resources: a number of threads, say."""
+    if not isinstance(resources, Resources):
+        raise InvalidArgumentError(
+            f"resources must be Resources(...), such as Resources(threads=4), got "
+            f"{short(resources)}; leave it out for all cores and what memory there is"
+        )
 
 
 HERE = Resources()  # all cores of this machine, and what memory is available

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from bisim_abstract.errors import without_controls as without_controls
 
+SHORT = 60  # characters of a value in a message
 PLACES = (6, 12)  # decimals of a probability: as many as people read, and what is near 1 gets
 
 
@@ -31,6 +32,15 @@ def shortened(text: str, most: int, *, mark: str = ", ") -> str:
         return text
     end = text.rfind(mark, 0, most - 1)
     return f"{text[:end]}{mark}…" if end > 0 else f"{text[: most - 1]}…"
+
+
+def short(value: object) -> str:
+    """What a value looks like, cut to a few words; never fails."""
+    try:
+        text = repr(value)
+    except Exception:  # any repr of a malformed value may fail; a message must not
+        text = f"an unprintable {type(value).__name__}"
+    return text if len(text) <= SHORT else text[: SHORT - 4] + " ..."
 
 
 def surely_text(alpha: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from bisim_abstract._base.checks import check_path
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.text import without_controls
 from bisim_abstract.errors import FileFormatError
@@ -46,7 +47,7 @@ def open_regular(path: str | Path) -> IO[bytes]:
         FileFormatError: If it is a pipe, a device or a socket.
         OSError: If it cannot be opened, or is a directory.
     """
-    _check_regular(os.stat(path).st_mode, path)
+    _check_regular(os.stat(check_path("path", path)).st_mode, path)
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
     try:
         _check_regular(os.fstat(file.fileno()).st_mode, path)
@@ -65,7 +66,7 @@ def read_regular(path: str | Path) -> bytes:
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        _check_json(size, path)
+        check_json(size, path)
         # One byte more than it has: some files of the system say 0 and never end.
         data = file.read(size + 1)
     if len(data) != size:
@@ -85,7 +86,7 @@ def parse_json(data: bytes, path: str | Path) -> Any:
         RecursionError: If it is nested too deep.
         MemoryLimitError: If it is too large.
     """
-    _check_json(len(data), path)
+    check_json(len(data), path)
     return json.loads(data.decode())
 
 
@@ -111,7 +112,12 @@ def _check_regular(mode: int, path: str | Path) -> None:
         raise FileFormatError(f"{path} is {kind}; only regular files are read")
 
 
-def _check_json(size: int, path: str | Path) -> None:
+def check_json(size: int, path: str | Path) -> None:
+    """Refuse a JSON document of so many bytes if parsing it does not fit in memory.
+
+    Raises:
+        MemoryLimitError: If it does not.
+    """
     check_memory(
         JSON_BYTES * size,
         what=f"the JSON document in {path}",

@@ -30,7 +30,7 @@ from bisim_abstract._base.arrays import as_frozen
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.parallel import map_chunks, read_only
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._model.checks import check_available
@@ -242,12 +242,13 @@ def build_blocks(
 
     Args:
         mdp: The model. If it is an estimate, its confidence radii enter intervals and radii.
-        labels: (n_states) block of each state; any whole numbers. Where actions are called what
-            they are, the members of a block must have the same ones.
+        labels: (n_states) block of each state; whole numbers from 0 on. Where actions are called
+            what they are, the members of a block must have the same ones.
         renaming: (n_states, n_actions) which action of its block each action of a state is, -1
             where the state lacks it; by default, actions are called what they are.
         resources: Threads; all cores by default. The result does not depend on them.
     """
+    check_resources(resources)
     from bisim_abstract._kernels.refine import centre_kernel, reach_kernel
 
     check_mdp(mdp)

@@ -50,7 +50,7 @@ from bisim_abstract._base.checks import (
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.parallel import Data, Job, read_only
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback, SeedLike
 from bisim_abstract._bounds.witnesses import Witnesses, check_spans
@@ -335,6 +335,7 @@ def value_features(
         >>> float(features.lower(0, 1).round(4))
         4.0
     """
+    check_resources(resources)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     count = check_int("count", count, low=1)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bisim_abstract._base.checks import check_gamma, check_int, check_states
+from bisim_abstract._base.checks import check_callback, check_gamma, check_int, check_states
 from bisim_abstract._base.parallel import map_chunks, spans
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._bounds.blocks import BlockModel
@@ -72,6 +72,8 @@ def make_witnesses(
         InvalidArgumentError: If the model was estimated from samples: witnesses are made for
             radii of rounding at most.
     """
+    check_resources(resources)
+    check_callback(callback)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     max_rounds = check_int("max_rounds", max_rounds, low=1)

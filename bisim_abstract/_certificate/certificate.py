@@ -28,7 +28,7 @@ from bisim_abstract._base.html import table_html
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.late import maker
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.npz import read_record, write_record
+from bisim_abstract._base.npz import Forms, read_record, write_record
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted, surely_text, there_are
 from bisim_abstract._base.types import (
@@ -79,6 +79,7 @@ FORMAT = "bisim_abstract.Certificate"
 VERSION = 6
 KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
 CUT_SHORT = "is_cut_short"  # in the record of a run that had no time to derive clusters
+TIMES = ("seconds", "compile_seconds")  # in the record of a run, and not in files
 SCOPES = ("covered", "all")
 DERIVED = ("ground", "forests", "global_width")  # from the bounds alone
 INTEGERS = ("keys", "labels_lower", "labels_upper")
@@ -151,7 +152,8 @@ class Certificate:
         terminal_state: The model's state that stands for the end of episodes, if it has one;
             it is none of the clusters that are counted.
         stop: Why the run ended, in words.
-        run: Rounds, sweeps, seeds, versions and the like; JSON values.
+        run: Rounds, sweeps, seeds, versions and the like; JSON values. Files do not hold its
+            `seconds` and `compile_seconds`: equal runs write equal bytes.
         model: The model itself, while it is at hand: `frontier` and `nearest` read it. Files do
             not hold it.
     """
@@ -786,6 +788,15 @@ class Certificate:
         """
         return self._changed(model=mdp)
 
+    @property
+    def times(self) -> dict[str, float]:
+        """Seconds that making it took, and of compiling, as far as they are known."""
+        return {name: self.run[name] for name in TIMES if name in self.run}
+
+    def with_times(self, times: Mapping[str, float]) -> Certificate:
+        """The same with such seconds, which its file does not hold."""
+        return self._changed(run={**self.run, **times}) if times else self
+
     def _changed(self, **fields: Any) -> Certificate:
         changed = type(self)(**self._fields() | fields)
         # What does not depend on the threshold need not be found again.
@@ -793,14 +804,20 @@ class Certificate:
         changed.__dict__.update(known)
         return changed
 
-    def save(self, path: str | Path) -> None:
-        """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle."""
+    def save(self, path: str | Path, *, compress: bool = True) -> None:
+        """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle.
+
+        Args:
+            path: The file.
+            compress: Whether to pack it, which takes longer than all else.
+        """
         arrays = {name: getattr(self, name) for name in (*INTEGERS, *REALS, *BOOLEANS)}
         arrays |= _component_arrays(self)
-        header = {name: getattr(self, name) for name in SCALARS} | {"run": dict(self.run)}
+        run = {name: entry for name, entry in self.run.items() if name not in TIMES}
+        header = {name: getattr(self, name) for name in SCALARS} | {"run": run}
         header["levels"] = len(self.levels)
         header["value"] = _value_numbers(self.value)
-        write_record(path, header, arrays, kind=FORMAT, version=VERSION)
+        write_record(path, header, arrays, kind=FORMAT, version=VERSION, compress=compress)
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
@@ -809,7 +826,9 @@ class Certificate:
         Raises:
             FileFormatError: If the file is damaged, changed, or of another kind.
         """
-        header, arrays = read_record(path, kind=FORMAT, version=VERSION, what="certificate")
+        header, arrays = read_record(
+            path, kind=FORMAT, version=VERSION, what="certificate", forms=_forms
+        )
         try:
             components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
             components["value"] = _read_value(arrays, header)
@@ -976,6 +995,34 @@ MODEL_ARRAYS = (
 LEVEL_ARRAYS = ("keys", "lower", "upper")
 FEATURE_ARRAYS = ("values", "signs", "kinds", "corrections", "floor", "ceiling")
 WITNESS_ARRAYS = ("values", "actions", "signs", "support", "potential", "corrections")
+
+
+# Shapes of all arrays, as docs/certificate-format.md has them.
+SHAPES = {
+    **dict.fromkeys(("rewards", "available", "value.renaming", "level#.renaming"), "n A"),
+    "reward_radius": "n A|0 0",
+    **dict.fromkeys(("keys", "lower", "upper"), "p"),
+    **dict.fromkeys(("labels_lower", "labels_upper"), "n|0"),
+    **{f"level#.{name}": "K# A" for name in MODEL_ARRAYS},
+    "level#.labels": "n",
+    "level#.indptr": "K#*A+1",
+    **dict.fromkeys(("level#.indices", "level#.probs"), "e#"),
+    **{f"level#.pair_{name}": "q#" for name in LEVEL_ARRAYS},
+    **{f"features.{name}": "k" for name in FEATURE_ARRAYS},
+    "features.values": "k n",
+    "features.signs": "k A",
+    **{f"witnesses.{name}": "w" for name in WITNESS_ARRAYS},
+    "witnesses.values": "w n",
+    **dict.fromkeys(("witnesses.support", "witnesses.potential"), "w m"),
+    "value.policy": "c",
+    **{f"value.{name}": "n" for name in VALUE_BOUNDS},
+    **{f"bracket.{name}": "c" for name in BRACKET_ARRAYS},
+}
+MOST = {"p": "n*n", "K#": "n", "e#": "K#*K#*A", "q#": "K#*K#", "c": "n+1"}
+
+
+def _forms(header: Mapping[str, Any]) -> Forms:
+    return Forms(SHAPES, known={"n": header.get("n_states")}, most=MOST)
 
 
 def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_choice, check_int, check_real
 from bisim_abstract._base.labels import numbered
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import BoolArray, IntArray
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._exact.metric import MetricBounds
@@ -48,6 +48,7 @@ def cluster_by_metric(
     Raises:
         MemoryLimitError: If not even one row of these pairs would fit.
     """
+    check_resources(resources)
     tau = check_real("tau", tau)
     check_choice("arm", arm, ARMS)
     table = metric.class_upper if arm == "upper" else metric.class_lower

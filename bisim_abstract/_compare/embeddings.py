@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.checks import as_generator, check_int
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._exact.mico import mico_distance
@@ -171,6 +171,7 @@ def evaluate_embedding(
             from that of the states; or if a policy comes without a model.
         MemoryLimitError: If the sample, or a table of all pairs, would not fit.
     """
+    check_resources(resources)
     if not hasattr(certificate, "bounds"):
         raise InvalidArgumentError(
             "certificate must have bounds, as a Certificate or MetricBounds has, "

@@ -28,7 +28,7 @@ from bisim_abstract._base.checks import (
 )
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.progress import shown, tell
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.text import counted, surely_text
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray, ProgressCallback
 from bisim_abstract._bounds.blocks import BlockLevel
@@ -268,6 +268,7 @@ def compare_models(
         >>> compare_models(one, one, 0.5).are_bisimilar
         True
     """
+    check_resources(resources)
     call = "compare_models(first, second, gamma)"
     check_mdp(first, call=call)
     check_mdp(second, call=call)

@@ -12,7 +12,7 @@ from bisim_abstract._base.checks import check_choice, check_gamma, check_int
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.progress import compiling
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
@@ -153,6 +153,7 @@ def bisimulation_classes(
         >>> bisimulation_classes(TabularMDP.from_dense(P, [1.0, 0.0, 1.0])).labels
         array([0, 1, 0])
     """
+    check_resources(resources)
     from bisim_abstract._kernels.refine import deviation_kernel, refine_kernel
 
     check_mdp(mdp)

@@ -31,7 +31,7 @@ from bisim_abstract._base.checks import (
 )
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.progress import compiling, shown
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback
@@ -222,6 +222,7 @@ def bisimulation_metric(
         >>> bool(lower <= 2.0 <= upper) and d.gap < 1e-8
         True
     """
+    check_resources(resources)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     check_relation(mdp, relation)

@@ -32,7 +32,7 @@ from bisim_abstract._base.checks import check_gamma, check_int, check_positive, 
 from bisim_abstract._base.linear import product
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback
@@ -167,6 +167,7 @@ def mico_distance(
         array([[0.5, 1.5],
                [1.5, 0.5]])
     """
+    check_resources(resources)
     check_mdp(mdp, call="mico_distance(mdp, gamma, policy)")
     gamma = check_gamma(gamma)
     if tol is not None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bisim_abstract._base.arrays import frozen
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.parallel import map_chunks, read_only
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import FloatArray
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -65,6 +65,7 @@ def solve_transport(
         >>> bool(plan.lower <= 0.25 <= plan.upper)
         True
     """
+    check_resources(resources)
     from bisim_abstract._kernels.transport import batch_kernel
 
     costs = _checked("cost", cost, 2)

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.npz import read_npz, write_npz
+from bisim_abstract._base.npz import Archive, Forms, write_npz
 from bisim_abstract._base.tarball import is_tarball
 from bisim_abstract._base.text import plain_text
-from bisim_abstract._base.untrusted import parse_json, plain_values
+from bisim_abstract._base.untrusted import plain_values
 from bisim_abstract._model.estimation import Estimate
 from bisim_abstract._model.explicit import RewardLike
 from bisim_abstract._model.mdp import TabularMDP
@@ -29,9 +29,22 @@ __all__ = ["read_bridge", "read_model"]
 FORMAT = "bisim_abstract.TabularMDP"
 VERSION = 3
 BRIDGE_BYTES = 128  # per state and action while a model is made: measured, and rounded up
-Arrays = dict[str, npt.NDArray[Any]]
 BLOCKS = ("blocks", "block_radius")  # of estimates that know of any
 ARRAYS = ("indptr", "indices", "probs", "rewards", "available", "start", "state_ids")
+# Shapes of all arrays, as docs/certificate-format.md has them.
+SHAPES = {
+    "indptr": "n*A+1",
+    **dict.fromkeys(("indices", "probs"), "e"),
+    **dict.fromkeys(("rewards", "available"), "n A"),
+    **dict.fromkeys(("start", "state_ids", "estimate_blocks"), "n"),
+    **{
+        f"estimate_{name}": "n A"
+        for name in ("counts", "reward_radius", "row_radius", "block_radius")
+    },
+    "names_values": "v n|0",
+    "names_labels": "l b|0",
+}
+MOST = {"e": "n*n*A", "b": "n"}  # labels are bits
 
 
 def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
@@ -61,7 +74,8 @@ def save_mdp(mdp: TabularMDP, path: str | Path, *, compress: bool) -> None:
 
 def load_mdp(path: str | Path) -> TabularMDP:
     """Read a file written by `save_mdp`, checking everything."""
-    return _ours(path, read_npz(path))
+    with Archive(path) as archive:
+        return _ours(path, archive)
 
 
 def read_model(
@@ -127,24 +141,28 @@ def read_model(
 
 
 def _archive(path: str | Path) -> TabularMDP:
-    arrays = read_npz(path)
-    if "header" not in arrays and "transitions" in arrays:
-        return _bridge(path, arrays, 0)
-    return _ours(path, arrays)
+    with Archive(path) as archive:
+        if "header" not in archive.claims and "transitions" in archive.claims:
+            return _bridge(path, archive, 0)
+        return _ours(path, archive)
 
 
-def _ours(path: str | Path, arrays: Arrays) -> TabularMDP:
-    if "header" not in arrays:
-        kind = "a BRIDGE file: use read_bridge" if "transitions" in arrays else "not ours"
+def _ours(path: str | Path, archive: Archive) -> TabularMDP:
+    if "header" not in archive.claims:
+        is_bridge = "transitions" in archive.claims
+        kind = "a BRIDGE file: use read_bridge" if is_bridge else "not ours"
         raise FileFormatError(f"{path} holds no TabularMDP ({kind})")
     try:
-        header = parse_json(arrays["header"].tobytes(), path)
+        header = json.loads(archive.header_text())
         if header["format"] != FORMAT:
             raise FileFormatError(f"{path} holds a {header['format']}, not a {FORMAT}")
         if header["version"] != VERSION:
             raise FileFormatError(
                 f"{path} is of format version {header['version']}; this release reads {VERSION}"
             )
+        count = {"v": len(header["names"]["variables"]), "l": len(header["names"]["labels"])}
+        archive.check(Forms(SHAPES, known=count, most=MOST, is_open=True))
+        arrays = archive.read(but=set(archive.claims) - set(SHAPES))
         estimate = None
         if header["estimate"] is not None:
             estimate = Estimate(
@@ -193,44 +211,48 @@ def read_bridge(path: str | Path, *, start: int = 0) -> TabularMDP:
     Raises:
         FileFormatError: If the file is damaged or an array is missing or misshapen.
     """
-    return _bridge(path, read_npz(path), start)
+    with Archive(path) as archive:
+        return _bridge(path, archive, start)
 
 
-def _bridge(path: str | Path, arrays: Arrays, start: int) -> TabularMDP:
+def _bridge(path: str | Path, archive: Archive, start: int) -> TabularMDP:
+    claims = archive.claims
     for name in ("transitions", "rewards"):
-        if name not in arrays:
-            listed = ", ".join(sorted(arrays)) or "nothing"
+        if name not in claims:
+            listed = ", ".join(sorted(claims)) or "nothing"
             raise FileFormatError(f"{path} has no array {name!r}; it holds {listed}")
-    successor, rewards = arrays["transitions"], arrays["rewards"]
-    if successor.ndim != 2 or successor.dtype.kind not in "iu" or successor.size == 0:
+    # What they claim to be is enough to refuse them: nothing is unpacked yet.
+    successor, rewards = claims["transitions"], claims["rewards"]
+    if len(successor.shape) != 2 or successor.dtype.kind not in "iu" or 0 in successor.shape:
         raise FileFormatError(
             f"{path}: transitions must be whole numbers of shape (n_states, n_actions), "
-            f"got {successor.dtype} of shape {successor.shape}"
+            f"got {successor}"
         )
     if rewards.shape != successor.shape or rewards.dtype.kind not in "iuf":
         raise FileFormatError(
-            f"{path}: rewards must be numbers of shape {successor.shape}, "
-            f"got {rewards.dtype} of shape {rewards.shape}"
+            f"{path}: rewards must be numbers of shape {successor.shape}, got {rewards}"
         )
     n_states, n_actions = successor.shape
     check_memory(
-        BRIDGE_BYTES * successor.size,
+        BRIDGE_BYTES * n_states * n_actions,
         what=f"the model in {path}",
         instead="split it, or use a larger machine",
     )
     start = check_int("start", start, low=0, high=n_states - 1)
     first = np.zeros(n_states + 1)
     first[start] = 1.0
-    if successor.max() >= n_states:  # before the cast, which would make 2**64 - 1 a -1
-        entry = int(successor.argmax())
+    arrays = archive.read(but=set(claims) - {"transitions", "rewards"})
+    following, paid = arrays["transitions"], arrays["rewards"]
+    if following.max() >= n_states:  # before the cast, which would make 2**64 - 1 a -1
+        entry = int(following.argmax())
         raise FileFormatError(
-            f"{path}: next states must lie in [-1, {n_states}), got {successor.flat[entry]} at "
+            f"{path}: next states must lie in [-1, {n_states}), got {following.flat[entry]} at "
             f"state {entry // n_actions}, action {entry % n_actions}"
         )
-    flat = successor.astype(np.int64).ravel()
+    flat = following.astype(np.int64).ravel()
     indices = np.concatenate([np.where(flat == -1, n_states, flat), np.full(n_actions, n_states)])
     with np.errstate(over="ignore"):  # what becomes infinite is refused as such
-        paid = rewards.astype(np.float64)
+        paid = paid.astype(np.float64)
     try:
         return TabularMDP(
             indptr=np.arange(indices.size + 1),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bisim_abstract._base.checks import as_array, as_generator, check_int
 from bisim_abstract._base.linear import product, symmetric_axes
 from bisim_abstract._base.memory import check_memory
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -123,6 +123,7 @@ def landmark_mds(
             finite.
         MemoryLimitError: If the distances would not fit.
     """
+    check_resources(resources)
     n = check_int("n_states", n_states, low=1)
     dim = check_int("dim", dim, low=1)
     if n_landmarks is None:

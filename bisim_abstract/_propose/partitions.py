@@ -20,7 +20,7 @@ import numpy.typing as npt
 from bisim_abstract._base.checks import as_generator, check_int
 from bisim_abstract._base.labels import as_labels, numbered
 from bisim_abstract._base.parallel import map_chunks
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
 from bisim_abstract._exact.classes import bisimulation_classes, reward_span
 from bisim_abstract._linkage.forests import Forest, spanning_forest
@@ -60,6 +60,7 @@ def propose_classes(
     Returns:
         (n_states) labels.
     """
+    check_resources(resources)
     return bisimulation_classes(mdp, relation=relation, digits=DIGITS, resources=resources).labels
 
 
@@ -96,6 +97,7 @@ def propose_components(
         (n_states) labels; None if there are fewer gaps than asked for, or no clear one in the
         largest sample.
     """
+    check_resources(resources)
     points = as_points(embedding, n_states)
     rng = as_generator(seed)
     rank = check_int("rank", rank, low=0)
@@ -186,6 +188,7 @@ def repair_labels(
         rounds: Rounds at most; it ends when nobody moves.
         resources: Threads; all cores by default.
     """
+    check_resources(resources)
     check_mdp(mdp)
     block = as_labels(labels, mdp.n_states)
     for _ in range(check_int("rounds", rounds, low=0)):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.parallel import map_chunks
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 
@@ -30,12 +30,13 @@ def match_actions(
 
     Args:
         mdp: The model.
-        labels: (n_states) block of each state; any whole numbers.
+        labels: (n_states) block of each state; whole numbers from 0 on.
         resources: Threads; all cores by default. The result does not depend on them.
 
     Returns:
         (n_states, n_actions) names from 0 on in each block, -1 where a state lacks an action.
     """
+    check_resources(resources)
     from bisim_abstract._kernels.matching import match_kernel
 
     check_mdp(mdp)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bisim_abstract._base.checks import as_generator, check_choice, check_int
 from bisim_abstract._base.parallel import spans
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray, SeedLike
 from bisim_abstract._propose.embedding import as_points, checked_points
 from bisim_abstract._propose.faiss_index import Index, Points, faiss_ready
@@ -63,6 +63,7 @@ def retrieve_pairs(
         InvalidArgumentError: If points are not finite, or FAISS refuses the index.
         MemoryLimitError: If the pairs would not fit.
     """
+    check_resources(resources)
     n = len(np.atleast_1d(points))
     s, t = _proposed(points, k, index, seed, nprobe, resources)
     return np.divmod(np.unique(np.minimum(s, t) * n + np.maximum(s, t)), n)
@@ -95,6 +96,7 @@ def retrieve_neighbours(
     Raises:
         MemoryLimitError: If the neighbours would not fit.
     """
+    check_resources(resources)
     n = len(np.atleast_1d(points))
     s, t = _proposed(points, k, index, seed, nprobe, resources)
     order = np.argsort(s, kind="stable")

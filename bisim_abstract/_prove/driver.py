@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bisim_abstract._base.atomic import check_writable, remove_unfinished
-from bisim_abstract._base.checks import check_gamma
+from bisim_abstract._base.checks import check_gamma, check_path
 from bisim_abstract._base.deadline import OutOfTimeError, limited, seconds
 from bisim_abstract._base.progress import compiling, shown, tell
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._bounds.arms import Arms
@@ -58,8 +58,14 @@ def prove(
     checkpoint: str | Path | None = None,
     callback: ProgressCallback | None = None,
     progress: bool = False,
+    gives_up: bool = False,
 ) -> Certificate:
-    """`certify`, with its goal, method and budgets in one object."""
+    """`certify`, with its goal, method and budgets in one object.
+
+    If it `gives_up`, Ctrl-C ends it at once, by a `KeyboardInterrupt` that says where, and without
+    a certificate: for callers that go on from the checkpoint.
+    """
+    check_resources(resources)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
     check_relation(mdp, options.relation)
@@ -77,6 +83,7 @@ def prove(
             f"n_clusters must be between 1 and {max(n_live, 1)}, got {options.n_clusters}"
         )
     if checkpoint is not None:  # before any work that could not be kept
+        check_path("checkpoint", checkpoint)
         check_writable(checkpoint)
         remove_unfinished(checkpoint)
     with (
@@ -89,7 +96,7 @@ def prove(
         table = Arms(
             mdp, gamma, relation=options.relation, resources=left, **options.method.starts()
         )
-        run = _Run(options.method.begin(table, options), options, budget, report)
+        run = _Run(options.method.begin(table, options), options, budget, report, gives_up)
         return run.to_the_end(checkpoint)
 
 
@@ -149,6 +156,7 @@ class _Run:
     options: Options
     budget: Budget
     report: ProgressCallback | None
+    gives_up: bool
 
     def to_the_end(self, checkpoint: str | Path | None) -> Certificate:
         """All steps that are needed and allowed, and the certificate."""
@@ -171,6 +179,8 @@ class _Run:
             stop = f"budget: {budget.elapsed():.1f} seconds"
         except KeyboardInterrupt:
             stop, left = f"{INTERRUPTED} in {work.unit} {work.done + 1}", seconds(WAIT)
+            if self.gives_up:
+                raise KeyboardInterrupt(stop) from None
         try:
             work.settle()
             with limited(left):
@@ -181,6 +191,8 @@ class _Run:
             if stop.startswith(INTERRUPTED):
                 raise  # a second one gives all of it up
             why = f"{INTERRUPTED} after {work.unit} {work.done}"
+            if self.gives_up:
+                raise KeyboardInterrupt(why) from None
         work.settle()
         return self._certificate(f"{why}; {UNDERIVED}", is_hasty=True)
 

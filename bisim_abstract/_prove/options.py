@@ -16,6 +16,7 @@ from bisim_abstract._base.checks import (
     check_positive,
     check_real,
 )
+from bisim_abstract._base.text import short
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import KEEP, check_share
 from bisim_abstract._model.renaming import RELATIONS
@@ -168,7 +169,8 @@ def check_tau(tau: float | str | None) -> float | None:
     if tau is None:
         return None
     if isinstance(tau, str):
-        check_choice("tau", tau, ("auto",))
+        if tau != "auto":
+            raise InvalidArgumentError(f'tau must be a number or "auto", got {short(tau)}')
         return None
     threshold = check_real("tau", tau)
     if threshold < 0.0:

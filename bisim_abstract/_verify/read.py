@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.text import short
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.renaming import RELATIONS
@@ -895,12 +896,3 @@ def _frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     values = np.ascontiguousarray(values).view()
     values.setflags(write=False)
     return values
-
-
-def short(value: object) -> str:
-    """What a value looks like, cut to a few words; never fails."""
-    try:
-        text = repr(value)
-    except Exception:  # any repr of a malformed field may fail; the verdict must not
-        text = f"an unprintable {type(value).__name__}"
-    return text if len(text) <= 40 else text[:36] + " ..."

@@ -79,7 +79,7 @@ from bisim_abstract._base.checks import (
 )
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.progress import compiling, shown
-from bisim_abstract._base.resources import HERE, Resources
+from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.text import counted, seconds_text
 from bisim_abstract._base.types import Progress, ProgressCallback, SeedLike
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
@@ -234,6 +234,7 @@ def verify(
         InvalidArgumentError: If the arguments are swapped, or the certificate is a path.
         MemoryLimitError: If the check would not fit; it says nothing about the certificate.
     """
+    check_resources(resources)
     check_mdp(mdp, call="verify(mdp, certificate)")
     _check_kind(certificate)
     check_choice("mode", mode, MODES)

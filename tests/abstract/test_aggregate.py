@@ -198,9 +198,9 @@ def test_weights_of_any_size(scale: float) -> None:
     [
         ({"labels": [0, 1]}, "labels must be one whole number per state"),
         ({"weighting": "visits"}, "weighting must be one of 'uniform', 'start', 'visitation'"),
-        ({"weighting": [1.0, 1.0]}, "weighting must be a name or 4 finite numbers"),
-        ({"weighting": [1.0, -1.0, 1.0, 1.0]}, "finite numbers >= 0"),
-        ({"weighting": [1.0, math.nan, 1.0, 1.0]}, "finite numbers >= 0"),
+        ({"weighting": [1.0, 1.0]}, "weighting must be a name or 4 numbers"),
+        ({"weighting": [1.0, -1.0, 1.0, 1.0]}, "finite and at least 0, got -1.0"),
+        ({"weighting": [1.0, math.nan, 1.0, 1.0]}, "finite and at least 0, got nan"),
     ],
 )
 def test_bad_arguments_are_named(kwargs: dict[str, Any], message: str) -> None:

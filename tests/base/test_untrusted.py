@@ -49,9 +49,9 @@ from bisim_abstract._base.untrusted import (
 from bisim_abstract._model import umb
 from bisim_abstract._model.observations import Observations
 from bisim_abstract.encoders import ActionMaxEncoder, load_encoder
-from bisim_abstract.encoders.transitions import Transitions
+from bisim_abstract.encoders.transitions import Transitions, sample_transitions
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
-from bisim_abstract.parts import sparse_mdp
+from bisim_abstract.parts import read_bridge, sparse_mdp
 from tests.support import ROOT
 
 READERS: dict[str, Callable[[Path], Any]] = {
@@ -65,6 +65,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "tarball": read_tarball,
     "is_tarball": is_tarball,
     "json": read_regular,
+    "bridge": read_bridge,
 }
 
 
@@ -526,6 +527,10 @@ def files(
     GroundAgent(np.zeros(1, int), known, n_actions=2, metadata=about).save(paths["agent"])
     fitted = ActionMaxEncoder(dim=2, gamma=0.9, steps=2, seed=0).fit(mdp, n_transitions=20)
     fitted.save(paths["encoder"])
+    paths["transitions"] = folder / "transitions.npz"
+    sample_transitions(mdp, 20, seed=0).save(paths["transitions"])
+    paths["bridge"] = folder / "bridge.npz"
+    np.savez(paths["bridge"], transitions=np.zeros((3, 2), int), rewards=np.zeros((3, 2)))
     paths["read_model"] = write_model(mdp, folder / "model.umb")
     paths["config"] = folder / "config.json"
     write_json(paths["config"], Config(source=Source(name="FrozenLake-v1"), title="x").header())
@@ -579,6 +584,69 @@ def test_nothing_that_a_file_says_reaches_a_terminal(
             assert is_plain(text), repr(text)
         count += 1
     assert count > 10
+
+
+BOMB = 2**20  # entries of an array of zeros, which is packed into a 200th or less
+
+
+def bombs(path: Path, target: Path) -> Iterator[str]:
+    """The file with one array that is much longer than the others say, for every array."""
+    arrays: dict[str, Any] = npz.read_npz(path)
+    for name, array in arrays.items():
+        length = BOMB if array.ndim < 2 else max(BOMB // max(array.shape[1], 1), 1)
+        long = np.zeros((length, *array.shape[1:]), array.dtype)
+        changed_arrays: dict[str, Any] = arrays | {name: long}
+        np.savez_compressed(target, **changed_arrays)
+        yield name
+    np.savez_compressed(target, **arrays, more=np.zeros(BOMB))
+    yield "more"
+
+
+@pytest.mark.parametrize(
+    "kind", ["model", "certificate", "agent", "encoder", "transitions", "bridge"]
+)
+def test_arrays_of_a_wrong_size_are_refused_before_they_are_unpacked(
+    kind: str, files: dict[str, Path], tmp_path: Path, peak: Callable[[], int]
+) -> None:
+    for name in bombs(files[kind], tmp_path / "x.npz"):
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        if (kind, name) == ("bridge", "more"):  # of which other arrays are passed over
+            READERS[kind](tmp_path / "x.npz")
+        else:
+            with pytest.raises(FileFormatError, match=r"x\.npz"):
+                READERS[kind](tmp_path / "x.npz")
+        assert peak() - before < BOMB // 2, name
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        kind_of(tmp_path / "x.npz")
+        assert peak() - before < BOMB // 2, name
+
+
+@pytest.mark.parametrize("kind", ["model", "certificate", "agent"])
+def test_a_large_header_is_stored_as_it_is(
+    kind: str, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, found = tmp_path / "x.npz", READERS[kind](files[kind])
+    monkeypatch.setattr(npz, "LARGE_HEADER", 10)
+    found.save(path)
+    READERS[kind](path)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.getinfo("header.npy").compress_type == zipfile.ZIP_STORED
+
+
+def test_what_arrays_say_of_themselves_is_bounded(tmp_path: Path, peak: Callable[[], int]) -> None:
+    path = tmp_path / "x.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("header.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(b"\x93NUMPY\x02\x00" + SIZE.to_bytes(4, "little"))
+        written(member, SIZE)
+    tracemalloc.reset_peak()
+    with pytest.raises(FileFormatError, match=r"a header of 8.4 MB"):
+        npz.read_npz(path)
+    assert peak() < SIZE // 2
 
 
 @pytest.mark.parametrize("compress", [True, False])

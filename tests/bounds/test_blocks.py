@@ -129,7 +129,7 @@ def test_the_centre_is_the_middle_of_the_range() -> None:
     P[1, 0, [1, 3]] = 0.25, 0.75
     P[2:, 0, 2] = 1.0
     mdp = TabularMDP.from_dense(P, [[1.0], [3.0], [0.0], [0.0]])
-    model = build_blocks(mdp, [5, 5, -1, -1])
+    model = build_blocks(mdp, [5, 5, 1, 1])
     assert model.labels.tolist() == [0, 0, 1, 1]
     assert model.low.ravel().tolist() == [1.0, 0.0]
     assert model.high.ravel().tolist() == [3.0, 0.0]

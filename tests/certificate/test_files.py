@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import time
+import types
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +16,12 @@ import numpy as np
 import pytest
 
 from bisim_abstract import (
+    certify,
     verify,
 )
 from bisim_abstract._bounds.blocks import BlockLevel
-from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._certificate.certificate import TIMES, Certificate
+from bisim_abstract._prove import driver
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import sparse_mdp
 from tests.support.certificates import changed, forged, layered, made, same
@@ -33,6 +38,31 @@ def test_round_trip_is_exact(tmp_path: Path, name: str, tau: float | None) -> No
     loaded = Certificate.load(str(tmp_path / name))
     assert same(certificate, loaded)
     assert not loaded.lower.flags.writeable
+
+
+def test_equal_runs_write_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the clock and the calendar say."""
+    mdp, written = sparse_mdp(12, 2, seed=0), []
+    for pace in (0.001, 7.0):
+        clock = itertools.count()
+        told = types.SimpleNamespace(monotonic=lambda clock=clock, pace=pace: pace * next(clock))
+        monkeypatch.setattr(driver, "time", told)
+        monkeypatch.setattr(time, "time", lambda pace=pace: 1e9 * pace)
+        certificate = certify(mdp, 0.9)
+        assert certificate.run["seconds"] > 0.0
+        certificate.save(tmp_path / "c")
+        written.append((tmp_path / "c").read_bytes())
+        assert not set(TIMES) & set(Certificate.load(tmp_path / "c").run)
+    assert written[0] == written[1]
+
+
+def test_times_are_added_to_what_a_file_holds(tmp_path: Path) -> None:
+    certificate = certify(sparse_mdp(5, 2, seed=0), 0.9)
+    certificate.save(tmp_path / "c")
+    loaded = Certificate.load(tmp_path / "c")
+    assert loaded.times == {}
+    assert dict(loaded.with_times(certificate.times).run) == dict(certificate.run)
+    assert loaded.with_times({}) is loaded
 
 
 def test_round_trip_of_nothing_covered(tmp_path: Path) -> None:

@@ -359,6 +359,18 @@ def test_mathematics_names_modules_that_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / "bisim_abstract" / name).exists()] == []
 
 
+def test_certificate_format_has_the_arrays_that_are_read() -> None:
+    from bisim_abstract._certificate.certificate import SHAPES
+
+    text = (DOCS / "certificate-format.md").read_text(encoding="utf-8")
+    part = text[text.index("### The arrays") : text.index("### The digest")]
+    listed = re.findall(r"^\| `([\w.]+)` \|", part, re.MULTILINE)
+    known = {name.replace("#", "0") for name in SHAPES} | {"header", "digest"}
+    assert sorted(listed) == sorted(known)
+    # A number in words is wrong as soon as there is one more.
+    assert not re.findall(r"\b(two|three|four|five|six|seven|eight|nine|ten) arrays", part)
+
+
 def test_certificate_format_names_every_part() -> None:
     from bisim_abstract._abstract.value import BOUNDS, NUMBERS
     from bisim_abstract._certificate import certificate

@@ -241,8 +241,51 @@ def test_targets_that_cannot_be_written(
     check_refused(call(*words, "-o", "no/such/file"), "no/such: there is no such directory")
     check_refused(call(*words, "-o", world.folder), str(world.folder), "is a directory")
     check_refused(call(*words, "-o", ""), "is a directory")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    check_refused(call(*words, "-o", "out"), "not writable")
+    # Root may write everywhere, and cannot here.
+    check_refused(call(*words, "-o", "/proc/x.npz"), "/proc: no file can be written in this")
+    loop = looped(world.folder)
+    check_refused(call(*words, "-o", loop), f"{loop}: is a link that leads back to itself")
+
+
+def looped(folder: Path) -> Path:
+    """A link to a link to itself."""
+    first, second = folder / "loop", folder / "other"
+    for link, target in ((first, second), (second, first)):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    return first
+
+
+def test_a_loop_of_links_is_told_by_exports_too(call: Any, world: World) -> None:
+    loop = looped(world.folder).rename(world.folder / "loop.json")
+    (world.folder / "other").unlink()
+    (world.folder / "other").symlink_to(loop)
+    loop.unlink()
+    loop.symlink_to(world.folder / "other")
+    words = ("export", world.certificate, "--model", world.lake)
+    for flag in ("-o", "--clusters"):
+        check_refused(call(*words, flag, loop), "is a link that leads back to itself")
+        check_refused(call(*words, flag, "/proc/x.json"), "/proc: no file can be written")
+
+
+def test_brackets_do_not_come_back(call: Any, world: World) -> None:
+    long = "[" * 5_000
+    for words in (
+        ("certify", "FrozenLake-v1", "--env-arg", f"map_name={long}"),
+        ("certify", "FrozenLake-v1", "--env-arg", f"is_slippery={long}"),
+        ("certify", "FrozenLake-v1", "--env-arg", long),
+        ("certify", "FrozenLake-v1", "--env-arg", f"desc={long}"),
+        ("certify", "FrozenLake-v1", "--tau", long),
+        ("certify", world.lake, "--const", long),
+        ("certify", "FrozenLake-v1", "--memory-limit", long),
+        ("certify", "FrozenLake-v1", "--gamma", long),
+        ("certify", "FrozenLake-v1", "--backend", long),
+        ("certify", long),
+        (long,),
+    ):
+        ended = call(*words)
+        check_refused(ended)
+        assert len(ended.err) < 1_200, words
 
 
 def test_runs_that_cannot_be_written(
@@ -252,6 +295,9 @@ def test_runs_that_cannot_be_written(
     check_refused(call(*words, "-o", world.lake), "lake.npz: is a file")
     check_refused(call(*words, "-o", world.lake / "below"), "lake.npz: is no directory")
     check_refused(call(*words, "-o", world.folder), "is not empty and holds no run")
+    loop = looped(world.folder)
+    check_refused(call(*words, "-o", loop), f"{loop}: is a link that leads back to itself")
+    check_refused(call(*words, "-o", "/proc/run"), "/proc: no file can be written in this")
 
     def refused(self: Path, *args: Any, **kwargs: Any) -> None:
         raise PermissionError(13, "Permission denied", str(self))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ from bisim_abstract import (
 )
 from bisim_abstract._app import cli, sources
 from bisim_abstract._app.cli import main
+from bisim_abstract._base import starting
+from bisim_abstract._prove import driver
 from tests.support.commands import COMMANDS, SMALL, World, check_refused, command, loaded
 
 # -- exit codes --------------------------------------------------------------------------------
@@ -123,8 +129,76 @@ def test_interrupted_is_130(
     assert ended.err.startswith("bisim-abstract: interrupted")
     assert ended.err.count("\n") == 1
     assert loaded(ended.out)["exit_code"] == 130
-    if name == "run":
-        assert "nothing is kept yet; give the same command again" in ended.err
+    left = "nothing is kept yet; give the same command again"
+    assert f"interrupted: {left if name == 'run' else 'nothing was written'}\n" in ended.err
+
+
+def interrupting(after: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does its work, and is interrupted right after it."""
+
+    def done(*args: Any, **kwargs: Any) -> None:
+        after(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    return done
+
+
+@pytest.mark.parametrize("name", ["extract", "train", "certify", "solve", "report"])
+def test_what_was_written_before_an_interruption_is_named(
+    name: str, call: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.Out, "finish", interrupting(lambda *args, **kwargs: None))
+    words = command(name, world, world.lake)
+    for quiet in ([], ["--quiet"]):  # over what was there before, too
+        ended = call(*words, *quiet)
+        assert ended.code == 130
+        assert ended.err == f"bisim-abstract: interrupted: {words[-1]} is written\n"
+
+
+def test_a_checkpoint_is_named(call: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Certificate.save
+    monkeypatch.setattr(Certificate, "save", interrupting(save))
+    monkeypatch.setattr(driver._Run, "_certificate", interrupted_twice(driver._Run._certificate))
+    words = ("certify", world.lake, "-o", "c.npz", "--checkpoint", "k.npz")
+    ended = call(*words)
+    assert ended.code == 130
+    assert "the steps that were done are kept in k.npz; the same command goes on" in ended.err
+    assert not Path("c.npz").exists()
+    assert Certificate.load("k.npz").stop == "unfinished"
+
+
+def test_what_is_being_written_is_written_before_an_interruption_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(starting, "is_command", lambda: True)
+    before, done = signal.getsignal(signal.SIGINT), []
+
+    def write() -> None:
+        with starting.finishing():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("written")
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write()
+        assert done == ["written"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with starting.finishing():
+            done.append("again")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupted_twice(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Certificates as they are made, but for those that an interruption leaves."""
+
+    def made(self: Any, stop: str, **kwargs: Any) -> Any:
+        if stop != driver.UNFINISHED:
+            raise KeyboardInterrupt
+        return make(self, stop, **kwargs)
+
+    return made
 
 
 def test_certify_keeps_what_it_has_when_interrupted(
@@ -136,8 +210,11 @@ def test_certify_keeps_what_it_has_when_interrupted(
     monkeypatch.setattr(cli, "_ignore", interrupt)
     ended = call("certify", world.lake, "-o", "c.npz", "--quiet")
     assert ended.code == 130
+    assert ended.err == "bisim-abstract: interrupted: what is proven so far is in c.npz\n"
     found = Certificate.load("c.npz")
     assert found.stop == "interrupted in step 1"
+    with zipfile.ZipFile("c.npz") as archive:  # packing it would take most of the time
+        assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
     assert verify(TabularMDP.load(world.lake), found).is_valid
 
 

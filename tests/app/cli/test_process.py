@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -21,9 +22,57 @@ from bisim_abstract import (
 )
 from bisim_abstract._app import cli
 from bisim_abstract._app.cli import main
+from bisim_abstract._base import memory
 from bisim_abstract._prove.driver import prove
 from tests.support import ROOT
 from tests.support.commands import World, check_refused, command, loaded, started
+
+# -- memory ------------------------------------------------------------------------------------
+
+
+def limited(*words: str, most: int) -> subprocess.CompletedProcess[str]:
+    """A command whose address space is limited."""
+    code = (
+        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, ({most}, {most})); "
+        f"sys.argv = ['bisim-abstract', *{list(words)!r}]; "
+        "runpy.run_module('bisim_abstract', run_name='__main__', alter_sys=False)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_too_little_address_space_is_told(tmp_path: Path) -> None:
+    target = tmp_path / "c.npz"
+    done = limited("certify", "FrozenLake-v1", "-o", str(target), "--json", most=500 * 10**6)
+    assert done.returncode == 2
+    sentence = done.stderr.strip()
+    assert sentence.startswith("bisim-abstract: the address space of this process is limited to ")
+    assert "500.0 MB" in sentence
+    assert "ulimit -v" in sentence
+    assert json.loads(done.stdout)["exit_code"] == 2
+    assert not target.exists()
+    assert limited("--version", most=500 * 10**6).returncode == 0
+
+
+def test_training_needs_more_address_space(
+    monkeypatch: pytest.MonkeyPatch, call: Any, world: World
+) -> None:
+    monkeypatch.setattr(memory, "address_limit", lambda: 10**14)
+    monkeypatch.setattr(memory, "TORCH", 2 * 10**14)
+    check_refused(call("train", world.lake, "-o", "e.npz"), "limited to 100.0 TB", "ulimit -v")
+
+
+@pytest.mark.parametrize("kind", [ImportError, OSError])
+def test_libraries_that_cannot_be_loaded_name_the_limit(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = kind("failed to map segment from shared object")
+    monkeypatch.setattr(memory, "address_limit", lambda: 10**9)
+    code, text = cli._explained(error)
+    assert code == 2
+    assert "address space of this process is limited to 1.0 GB" in text
+
 
 # -- imports, warnings, pipes ------------------------------------------------------------------
 

@@ -184,7 +184,7 @@ def interrupted(
 def test_interruptions_while_starting(moment: str, is_script: bool, tmp_path: Path) -> None:
     done = interrupted(moment, tmp_path, is_script=is_script)
     assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "bisim-abstract: interrupted\n"
+    assert done.stderr == "bisim-abstract: interrupted: nothing was written\n"
 
 
 def test_who_ignores_interruptions_goes_on(tmp_path: Path) -> None:

@@ -158,8 +158,19 @@ def test_hostile_settings(name: str, folder: Path) -> None:
 
 def test_unknown_settings_are_named(folder: Path) -> None:
     rewritten(folder / "config.json", HOSTILE["unknown setting"])
-    with pytest.raises(FileFormatError, match=r"unknown settings: \['colour'\]"):
+    with pytest.raises(FileFormatError, match=r"an unknown setting, 'colour'; known are source,"):
         Config.load(folder / "config.json")
+
+
+def test_unknown_parts_of_the_file_are_named(folder: Path) -> None:
+    path = folder / "config.json"
+    document = json.loads(path.read_bytes())
+    write_json(path, document | {"gama": 0.5, "confg": {}})
+    with pytest.raises(FileFormatError, match=r"an unknown setting, 'gama'; known are format"):
+        Config.load(path)
+    write_json(path, document | {"confg": {}})
+    with pytest.raises(FileFormatError, match=r"unknown setting, 'confg'; did you mean config\?"):
+        Config.load(path)
 
 
 HOSTILE_CERTIFY: dict[str, Any] = {

@@ -76,7 +76,8 @@ def test_stopped_while_certifying(
     if number == signal.SIGINT:
         assert done.returncode == 130
         assert done.stderr == (
-            f"bisim-abstract: interrupted: go on with bisim-abstract run --resume {folder}\n"
+            f"bisim-abstract: interrupted: what was done is kept in {folder}; go on with "
+            f"bisim-abstract run --resume {folder}\n"
         )
     else:
         assert done.returncode == -signal.SIGKILL
