@@ -47,7 +47,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@echo "setting up $(VENV), once"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "  1/2 PyTorch for the CPU (about 200 MB)"
+	@echo "  1/2 PyTorch (about 200 MB for the CPU; PyPI's builds for Linux bring gigabytes)"
 	@$(BIN)/python $(PIP_INSTALL) torch
 	@echo "  2/2 bisim-abstract and what it needs"
 	@$(BIN)/python $(PIP_INSTALL) -e .
@@ -192,5 +192,5 @@ bench-table: $(VENV)/.core
 	$(BIN)/python scripts/bench_table.py
 
 clean:
-	rm -rf .venv* .cache build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv* .cache build dist site *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

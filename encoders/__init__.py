@@ -65,15 +65,9 @@ _NEEDS_TORCH = {
 def __getattr__(name: str) -> Any:
     if name not in _NEEDS_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bisim_abstract.errors import MissingDependency
+    from bisim_abstract._base.checks import require
 
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        raise MissingDependency(
-            f"torch is needed for {name} and could not be imported ({error}); "
-            "try: pip install torch"
-        ) from error
+    require("torch")
     value = getattr(importlib.import_module(f"{__name__}.{_NEEDS_TORCH[name]}"), name)
     globals()[name] = value
     return value

@@ -35,6 +35,8 @@ from bisim_abstract import (
     plot_curves,
     value_loss,
 )
+from bisim_abstract._base.checks import require
+from bisim_abstract.errors import MissingDependency
 from bisim_abstract.parts import score_above_random
 from bisim_abstract.wrappers import AbstractedEnv, Distractor, TabularEnv, extract_mdp, make_env
 
@@ -230,9 +232,9 @@ def run_ends(options: Options) -> None:
 def run_deep(options: Options) -> None:
     """Stable-Baselines3 on the abstraction against itself on raw states."""
     try:
-        import stable_baselines3 as sb3
-    except ImportError as error:
-        console.print(f"[yellow]left out: {error}; pip install 'bisim-abstract[agents]'[/yellow]")
+        sb3 = require("stable_baselines3", extra="agents")
+    except MissingDependency as error:
+        console.print(f"left out: {error}", style="yellow", markup=False)
         return
     import torch
 

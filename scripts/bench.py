@@ -14,7 +14,6 @@ what to look at. Peers that are not installed are named and left out.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import time
 from dataclasses import dataclass, replace
@@ -49,8 +48,10 @@ from bisim_abstract import (
     certify,
     mico_distance,
 )
+from bisim_abstract._base.checks import require
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._exact.pair_solvers import Matching, StochasticPairs
+from bisim_abstract.errors import MissingDependency
 from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 
@@ -70,9 +71,9 @@ class Options:
 def peer(name: str) -> Any | None:
     """A peer's module, or None with a remark."""
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        console.print(f"[yellow]{name} is not installed, left out ({error})[/yellow]")
+        return require(name, extra="bench")
+    except MissingDependency as error:
+        console.print(f"left out: {error}", style="yellow", markup=False)
         return None
 
 

@@ -564,6 +564,7 @@ def _compare(options: argparse.Namespace, out: Out) -> int:
             second,
             options.gamma,
             relation=options.relation,
+            digits=options.digits,
             max_seconds=options.max_seconds,
             resources=_resources(options),
             callback=out.callback,
@@ -1259,6 +1260,9 @@ def _parser() -> _Parser:
     _add_model_file(command)
     _add_gamma(command)
     _add_relation(command, default="plain")
+    command.add_argument(
+        "--digits", metavar="N", type=int, help="states are alike up to N digits (exactly)"
+    )
     command.add_argument("--max-seconds", metavar="S", type=float, help="budget of time")
     _add_memory_limit(command)
     _add_common(command)

@@ -167,12 +167,20 @@ def as_generator(seed: SeedLike) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional module, or say how to install it."""
+def require(module: str, *, extra: str | None = None, package: str | None = None) -> ModuleType:
+    """Import a module, or say how to install it.
+
+    Args:
+        module: Its name.
+        extra: The extra of this package that brings it, if one does.
+        package: What pip calls it, if that differs and no extra brings it.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        # This package is on no index: its name would install nothing, or a stranger's package.
+        what = f"-e '.[{extra}]'" if extra else package or module
         raise MissingDependency(
             f"{module} is needed here and could not be imported ({error}); "
-            f"install it with: pip install 'bisim-abstract[{extra}]'"
+            f"run in your clone of bisim_abstract: pip install -c constraints.txt {what}"
         ) from error

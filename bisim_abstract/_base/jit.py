@@ -84,7 +84,7 @@ def _save_if_possible(compiled: Any) -> None:
         try:
             save(*args)
         except OSError:
-            return
+            _watch.is_kept = False
 
     cache.save_overload = guarded
 

@@ -75,7 +75,10 @@ def seconds_text(seconds: float, compile_seconds: float = 0.0) -> str:
     text = f"{seconds:.1f} s"
     if compile_seconds < 0.05:  # would read 0.0
         return text
-    return f"{text}, and {compile_seconds:.1f} s to compile the solvers, once"
+    from bisim_abstract._base.jit import is_kept  # loads numba, which has compiled already
+
+    how_often = "once" if is_kept() else "in every process"
+    return f"{text}, and {compile_seconds:.1f} s to compile the solvers, {how_often}"
 
 
 def duration_text(seconds: float) -> str:

@@ -23,6 +23,7 @@ from bisim_abstract._base.checks import (
     as_array,
     check_choice,
     check_gamma,
+    check_int,
     check_positive,
     check_states,
 )
@@ -62,6 +63,7 @@ MOST_CLASSES = 5_000  # of which tables of all pairs are made without being aske
 FEATURES = 4  # value functions: the best and the worst value, and what tells most besides
 FEATURE_WORK = 14_000_000_000  # transitions that making these may read: about ten seconds
 WIDE = 0.25  # of the largest distance: where starts may be as far apart, blocks are looked for
+HAIR = 1e-9  # of the largest distance: models that are as close may differ by rounding alone
 BLOCK_STEPS = 3  # of certify: one that proposes blocks, and those before it
 
 
@@ -74,6 +76,7 @@ class ModelComparison:
         second: The second one.
         gamma: The discount.
         relation: "plain" if actions correspond by their names, "lax" if by what they do.
+        digits: Number of digits up to which states and starts count as alike; None if exactly.
         union: Both models in one, and where their states are in it.
         source: Where the bounds come from: the exact metric of the union, or a certificate of it,
             which `verify(comparison.union.model, comparison.source)` checks.
@@ -81,23 +84,26 @@ class ModelComparison:
         upper: They are at most so far apart, and so are the optimal start values.
         most: No two states of such models can be farther apart.
         are_bisimilar: Whether the models are proven to be the same from their starts on: both give
-            the same probability to each class of states that are exactly alike. Estimated models
-            never are: the true ones may differ.
-        unmatched: How many states of the first, and of the second, are not proven to be exactly
-            like a state of the other model. Of estimated models, all but the end of episodes.
+            the same probability to each class of states that are exactly alike. Where `digits` are
+            given, whether they are the same up to these: `upper` is what is proven then. Estimated
+            models never are: the true ones may differ.
+        unmatched: How many states of the first, and of the second, are not alike, exactly or up to
+            `digits`, to a state of the other model. Of estimated models, all but the end of
+            episodes.
         pairs: (k, 2) states of the first and of the second model that were compared.
         pair_lower: (k) lower bounds on their distances.
         pair_upper: (k) upper bounds.
         difference: The pair with the largest lower bound, of these and of start states, and what
             tells it apart; None if no pair is proven to differ.
-        labels: (states of the union) classes of states that are exactly alike.
-        within: How far apart two states of one class can be: 0, unless sums were rounded.
+        labels: (states of the union) classes of states that are alike, exactly or up to `digits`.
+        within: How far apart two states of one class can be: 0, unless something was rounded.
     """
 
     first: TabularMDP
     second: TabularMDP
     gamma: float
     relation: str
+    digits: int | None
     union: ModelUnion
     source: MetricBounds | Certificate
     lower: float
@@ -117,6 +123,11 @@ class ModelComparison:
         """For estimated models, the bounds hold with probability 1 - alpha; None for exact ones."""
         estimate = self.union.model.estimate
         return None if estimate is None or not estimate.is_sampled else estimate.alpha
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether states of one class are proven to be exactly alike, and so are the starts."""
+        return self.within == 0.0 and self.upper == 0.0
 
     @property
     def scope(self) -> str:
@@ -145,8 +156,13 @@ class ModelComparison:
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        if self.are_bisimilar:
+        if self.are_bisimilar and self.is_exact:
             return "The models are the same from their starts on: distance 0, by exact classes."
+        if self.are_bisimilar:
+            return (
+                f"The models are equal {self._up_to} from their starts on, which are at most "
+                f"{self.upper:.6g} apart."
+            )
         return (
             f"The starts are at least {self.lower:.6g} and at most {self.upper:.6g} apart, of at "
             f"most {self.most:.6g} possible."
@@ -158,6 +174,7 @@ class ModelComparison:
         return {
             "gamma": self.gamma,
             "relation": self.relation,
+            "digits": self.digits,
             "states": [self.first.n_states, self.second.n_states],
             "lower": self.lower,
             "upper": self.upper,
@@ -173,7 +190,9 @@ class ModelComparison:
         }
 
     def __repr__(self) -> str:
-        apart = "bisimilar" if self.are_bisimilar else f"{self.lower:.4g} to {self.upper:.4g} apart"
+        apart = f"{self.lower:.4g} to {self.upper:.4g} apart"
+        if self.are_bisimilar:
+            apart = "bisimilar" if self.is_exact else f"bisimilar {self._up_to}"
         return (
             f"ModelComparison({self.first.n_states:,} and {self.second.n_states:,} states, "
             f"gamma={self.gamma!r}, {apart}{'' if self.relation == 'plain' else ', lax'})"
@@ -186,6 +205,8 @@ class ModelComparison:
         rows = [("values", f"optimal start values differ by at most {self.upper:.6g}")]
         if self.union.model.estimate is None:
             rows.append(("alike", self._alike_text()))
+            if self.digits is None and not self.are_bisimilar and self.upper <= HAIR * self.most:
+                rows.append(("rounding", "may be all that differs: compare with digits=12"))
         if self.pairs.shape[0]:
             rows.append(("pairs", self._pairs_text()))
         if self.difference is not None:
@@ -200,13 +221,18 @@ class ModelComparison:
         return rows
 
     def _alike_text(self) -> str:
+        how = "exactly" if self.digits is None else self._up_to
         if self.unmatched == (0, 0):
-            return "every state of either model is exactly like one of the other"
+            return f"every state of either model is {how} like one of the other"
         one, two = self.unmatched
         return (
             f"{one:,} of {counted(self.first.n_states, 'state')} of the first model and {two:,} of "
-            f"{self.second.n_states:,} of the second are exactly like none of the other"
+            f"{self.second.n_states:,} of the second are {how} like none of the other"
         )
+
+    @property
+    def _up_to(self) -> str:
+        return f"up to {counted(self.digits or 0, 'digit')}"
 
     def _pairs_text(self) -> str:
         differ, same = int((self.pair_lower > 0.0).sum()), int((self.pair_upper == 0.0).sum())
@@ -223,6 +249,7 @@ def compare_models(
     gamma: float,
     *,
     relation: str = "plain",
+    digits: int | None = None,
     pairs: npt.ArrayLike | None = None,
     exact: bool | None = None,
     max_seconds: float | None = None,
@@ -242,6 +269,9 @@ def compare_models(
         gamma: The discount, in [0, 1).
         relation: "plain" compares action by action; "lax" lets actions be renamed, and the models
             may have different numbers of them.
+        digits: States and starts count as alike if they are so up to this many digits, as by
+            `bisimulation_classes`; 12 suits models that differ by rounding alone. Bounds still
+            hold, and include what was rounded. None compares floats exactly.
         pairs: (k, 2) states of the first and of the second model to compare besides: those that
             should correspond. By default, states with the same `state_ids`, if both models have
             the same ids; else none. Bounds hold for any pairs. Good ones make them tight where
@@ -274,6 +304,8 @@ def compare_models(
     check_mdp(second, call=call)
     gamma = check_gamma(gamma)
     check_choice("relation", relation, RELATIONS)
+    if digits is not None:
+        digits = check_int("digits", digits, low=1, high=15)
     if max_seconds is not None:
         max_seconds = check_positive("max_seconds", max_seconds)
     if exact is not None and type(exact) is not bool:
@@ -285,7 +317,9 @@ def compare_models(
     union = disjoint_union(first, second, relation=relation)
     with shown(callback, progress) as report, resources.started(report) as ready:
         tell(report, "looking for classes", 0, None, "")
-        classes = bisimulation_classes(union.model, relation=relation, resources=ready)
+        classes = bisimulation_classes(
+            union.model, relation=relation, digits=digits, resources=ready
+        )
         work = _Work(
             first=first,
             second=second,
@@ -357,7 +391,9 @@ class _Work:
     def compared(self) -> ModelComparison:
         """All of it."""
         one, two = self.first, self.second
-        are_bisimilar = self._are_bisimilar()
+        is_same = self.classes.is_exact and self._has_same_starts(None)
+        digits = self.classes.digits
+        are_bisimilar = is_same or (digits is not None and self._has_same_starts(digits))
         alike = self._alike(self.pairs[:, 0], self.pairs[:, 1])
         is_known = are_bisimilar and bool(alike.all())  # all that is asked for, by classes
         is_all = self._solves_all()
@@ -384,7 +420,7 @@ class _Work:
             places = self.union.first, self.union.second
             return start_distance(one.start, two.start, coupling, read, features, places, self.most)
 
-        lower, upper = (0.0, 0.0) if are_bisimilar else starts()
+        lower, upper = (0.0, 0.0) if is_same else starts()
         if not is_all and upper > WIDE * self.most and lower < 0.5 * upper:
             source = self._with_blocks(coupling, features)
             lower, upper = starts()
@@ -396,6 +432,7 @@ class _Work:
             second=two,
             gamma=self.gamma,
             relation=self.relation,
+            digits=digits,
             union=self.union,
             source=source,
             lower=lower,
@@ -411,12 +448,12 @@ class _Work:
             within=self.within,
         )
 
-    def _are_bisimilar(self) -> bool:
-        """Whether starts give each exact class the same mass."""
-        if self.is_estimate or not self.classes.is_exact:
+    def _has_same_starts(self, digits: int | None) -> bool:
+        """Whether starts give each class the same mass, exactly or up to so many digits."""
+        if self.is_estimate:
             return False
         one, two = (self.labels[place] for place in (self.union.first, self.union.second))
-        return has_equal_masses(self.first.start, self.second.start, one, two)
+        return has_equal_masses(self.first.start, self.second.start, one, two, digits=digits)
 
     def _alike(self, s: IntArray, t: IntArray) -> BoolArray:
         """Which pairs of states are of one class."""

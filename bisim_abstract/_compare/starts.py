@@ -138,14 +138,22 @@ def start_distance(
     return lower, min(upper, most)
 
 
-def has_equal_masses(one: FloatArray, other: FloatArray, labels: IntArray, more: IntArray) -> bool:
-    """Whether two distributions give every class the same share, exactly.
+def has_equal_masses(
+    one: FloatArray,
+    other: FloatArray,
+    labels: IntArray,
+    more: IntArray,
+    *,
+    digits: int | None = None,
+) -> bool:
+    """Whether two distributions give every class the same share.
 
     Args:
         one: (n) masses, divided by their exact sum.
         other: (m) likewise.
         labels: (n) class of each state of the first.
         more: (m) class of each state of the second.
+        digits: Shares may differ by one unit of this decimal; None if not at all.
     """
     shares = []
     for masses, classes in ((one, labels), (other, more)):
@@ -159,6 +167,8 @@ def has_equal_masses(one: FloatArray, other: FloatArray, labels: IntArray, more:
             share[label] = share.get(label, 0) + (number << shift)
         shares.append(share)
     total, others = (sum(share.values()) for share in shares)
-    if shares[0].keys() != shares[1].keys():
-        return False
-    return all(shares[0][label] * others == shares[1][label] * total for label in shares[0])
+    gap = max(
+        abs(shares[0].get(label, 0) * others - shares[1].get(label, 0) * total)
+        for label in shares[0].keys() | shares[1].keys()
+    )
+    return gap == 0 if digits is None else gap * 10**digits <= total * others

@@ -102,7 +102,8 @@ def read_model(
         goal: A label of the file: states that have it become absorbing. Where no reward is named,
             entering one of them pays 1.
         actions: Which choices of different states are the same action: those of one name, or with
-            "positions" the first ones, the second ones and so on.
+            "positions" the first ones, the second ones and so on. Storm compares choices by their
+            positions: its numbers of classes are those of "positions".
 
     Raises:
         FileFormatError: If it is none of these, or damaged.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import importlib
 import os
 import re
 import sys
@@ -22,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.cached import cached_property
-from bisim_abstract._base.checks import check_int
+from bisim_abstract._base.checks import check_int, require
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.parallel import Array, Data, Job, LocalBackend
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import IntArray
-from bisim_abstract.errors import InvalidArgumentError, MissingDependency
+from bisim_abstract.errors import InvalidArgumentError
 
 LEAST_SIZES = {"LSH": 1, "IVF": 1, "HNSW": 2, "NSG": 2}  # below, FAISS ends the process
 # Bits that such an index takes: per hyperplane, links and neighbours of a point, and per cell.
@@ -238,10 +237,7 @@ def _import_faiss() -> Any:
             stack.enter_context(warnings.catch_warnings())
             # Types made by SWIG lack a module name, which newer Pythons remark on.
             warnings.filterwarnings("ignore", "builtin type [sS]wig", DeprecationWarning)
-        try:
-            return importlib.import_module("faiss")
-        except ImportError as error:
-            raise MissingDependency(f"{error}; try: pip install faiss-cpu") from error
+        return require("faiss", package="faiss-cpu")
 
 
 @contextmanager

@@ -734,7 +734,7 @@ def test_without_matplotlib_the_extra_is_named(
         return load(name, *rest)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(MissingDependency, match=r"bisim-abstract\[plots\]"):
+    with pytest.raises(MissingDependency, match=r"-e '\.\[plots\]'"):
         draw(None)
 
 

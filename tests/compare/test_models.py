@@ -250,6 +250,50 @@ def test_what_only_rounding_makes_equal_is_not_the_same() -> None:
     assert compare_models(first, first, 0.9).are_bisimilar
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_digits_let_rounding_pass(exact: bool) -> None:
+    """Rows divided by their sums; one start moves by a unit in the last place."""
+    for seed in range(10):
+        mdp = random_mdp(12, seed=seed)
+        start = np.full(12, 1.0) / 12.0
+        mdp = dataclasses.replace(mdp, start=start)
+        rows = mdp.kernel().toarray().reshape(12, mdp.n_actions, 12) * (1.0 - 1e-15)
+        start = np.nextafter(start, [0.0, 1.0] * 6)
+        other = TabularMDP.from_dense(rows, mdp.rewards, order="sas", start=start)
+        plain = compare_models(mdp, other, 0.9, exact=exact)
+        assert not plain.are_bisimilar
+        assert "digits=12" in plain.summary()
+        found = compare_models(mdp, other, 0.9, exact=exact, digits=12)
+        assert found.are_bisimilar
+        assert found.unmatched == (0, 0)
+        assert found.lower == 0.0 < found.upper <= 1e-9 * found.most
+        assert found.sentence.startswith("The models are equal up to 12 digits from their starts")
+        assert "every state of either model is up to 12 digits like one of" in found.summary()
+        assert "bisimilar up to 12 digits" in repr(found)
+        assert json.loads(json.dumps(found.to_dict()))["digits"] == 12
+
+
+def test_digits_hide_no_difference() -> None:
+    """Bounds enclose what was rounded away, and exact classes stay exact."""
+    P = np.eye(2)[:, None, :]
+    one = TabularMDP.from_dense(P, [1.0, 0.0], start=[1.0, 0.0])
+    other = TabularMDP.from_dense(P, [1.0 + 1e-4, 0.0], start=[1.0, 0.0])
+    found = compare_models(one, other, 0.5, digits=3)
+    assert found.are_bisimilar
+    assert found.lower <= 2e-4 <= found.upper <= 1e-3
+    assert not compare_models(one, other, 0.5, digits=6).are_bisimilar
+    starts = dataclasses.replace(one, start=np.array([1.0 - 1e-4, 1e-4]))
+    found = compare_models(one, starts, 0.5, digits=3)
+    assert found.are_bisimilar
+    assert found.lower <= 2e-4 <= found.upper
+    assert not compare_models(one, starts, 0.5, digits=5).are_bisimilar
+    same = compare_models(one, one, 0.5, digits=3)
+    assert same.upper == 0.0
+    assert same.sentence.endswith("distance 0, by exact classes.")
+    with pytest.raises(InvalidArgumentError, match="digits must be"):
+        compare_models(one, one, 0.5, digits=16)
+
+
 # -- what differs ------------------------------------------------------------------------------
 
 

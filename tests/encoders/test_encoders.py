@@ -39,6 +39,7 @@ from bisim_abstract.encoders.action_max import ActionMaxLearner
 from bisim_abstract.encoders.mico import MICoLearner
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import grouped_mdp, random_mdp
+from tests.support import ROOT
 from tests.support.learners import QUICK, halves, learner_of, pushed_points, steps_down
 
 CLASSES: list[type[Encoder]] = [ActionMaxEncoder, DBCEncoder, MICoEncoder]
@@ -492,7 +493,9 @@ def test_torch_is_loaded_late_and_its_lack_explained() -> None:
     late, missing, none = run.stdout.splitlines()
     assert late == "False"
     assert missing.startswith("MissingDependency")
-    assert "pip install torch" in missing
+    line = missing.partition("run in your clone of bisim_abstract: ")[2]
+    assert line == "pip install -c constraints.txt torch"
+    assert line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert none == "none"
 
 

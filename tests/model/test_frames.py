@@ -130,7 +130,7 @@ def test_graphs_need_clusters_and_networkx(
     with pytest.raises(NotCertifiedError, match="no threshold"):
         plain.to_networkx()
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'bisim-abstract\[frames\]'"):
+    with pytest.raises(MissingDependency, match=r"-c constraints.txt -e '\.\[frames\]'"):
         certificate.to_networkx()
 
 

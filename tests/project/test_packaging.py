@@ -1,9 +1,11 @@
-"""The built wheel: what it holds, and that it works outside the checkout."""
+"""What is built and installed: its files, and that it works outside the checkout."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -15,19 +17,25 @@ pytestmark = pytest.mark.slow
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
-    )
+    outside = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    words = [str(part) for part in command]
+    done = subprocess.run(words, cwd=cwd, env=outside, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built by way of the source distribution, as a release is."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source")
     run("git", "clone", "--quiet", ROOT, source / "clone", cwd=source)
-    run(sys.executable, "-m", "build", "--outdir", out, source / "clone", cwd=source)
+    return source / "clone"
+
+
+@pytest.fixture(scope="module")
+def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built by way of the source distribution, as a release is."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--outdir", out, clone, cwd=out)
     (built,) = out.glob("*.whl")
     return built
 
@@ -69,6 +77,24 @@ def test_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     assert Path(where).is_relative_to(tmp_path)
     assert converged == "True"
     assert "Bisimulation certificate" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_editable_install_is_found_by_type_checkers(clone: Path, tmp_path: Path) -> None:
+    """It is a path that static tools follow, and nothing but the package is on it."""
+    venv.create(tmp_path / "env")
+    python, empty = tmp_path / "env" / "bin" / "python", tmp_path / "empty"
+    empty.mkdir()
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps",
+        "-e", clone, cwd=empty)  # fmt: skip
+    code = "from bisim_abstract import certify, wrappers\nreveal_type(certify)\n"
+    (empty / "user.py").write_text(code + "reveal_type(wrappers.extract_mdp)\n")
+    told = run(sys.executable, "-m", "mypy", "--python-executable", python, "--follow-imports",
+               "silent", "user.py", cwd=empty)  # fmt: skip
+    assert "-> bisim_abstract._certificate.certificate.Certificate" in told
+    assert "-> bisim_abstract._model.mdp.TabularMDP" in told
+    code = "import importlib.util as u; print(*[u.find_spec(x) is not None for x in {!r}])"
+    names = ["bisim_abstract", "wrappers", "encoders", "tests", "scripts"]
+    assert run(python, "-c", code.format(names), cwd=empty).split() == ["True"] + 4 * ["False"]
 
 
 def test_read_only_install_without_a_home_works(wheel: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from typing import Any
 
@@ -13,7 +14,8 @@ from bisim_abstract import Resources
 from bisim_abstract._base import deadline
 from bisim_abstract._base.parallel import Job, LocalBackend, Sweep
 from bisim_abstract._propose import faiss_index
-from bisim_abstract._propose.faiss_index import Index, Points
+from bisim_abstract._propose.faiss_index import Index, Points, faiss_ready
+from bisim_abstract.errors import MissingDependency
 
 KINDS = ["Flat", "IVF32,Flat", "HNSW8", "LSH12", "PCA3,Flat"]
 
@@ -102,3 +104,12 @@ def test_a_search_ends_when_its_time_does(monkeypatch: pytest.MonkeyPatch) -> No
         index.search(points, 3, resources=Resources(threads=1))
     assert next(looks) == 6
     assert not faiss_index._inside._depths
+
+
+def test_without_faiss_the_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with (
+        pytest.raises(MissingDependency, match=r"clone .*: pip install -c constraints.txt faiss-"),
+        faiss_ready(),
+    ):
+        pass

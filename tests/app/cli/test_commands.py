@@ -55,6 +55,8 @@ def test_compare(call: Any, world: World) -> None:
     assert 0.6158 <= told["lower"] <= told["upper"] <= 0.6159
     assert not told["are_bisimilar"]
     assert told["difference"]["first"] == 14
+    ended = call("compare", world.lake, "FrozenLake-v1", "--digits", 12, "--json")
+    assert json.loads(ended.out)["digits"] == 12
     ended = call("compare", world.lake, "FrozenLake-v1", "--relation", "lax")
     assert ended.code == 0, ended.err
     assert ended.out.startswith("The models are the same")
