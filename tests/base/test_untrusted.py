@@ -611,7 +611,7 @@ def test_arrays_of_a_wrong_size_are_refused_before_they_are_unpacked(
     for name in bombs(files[kind], tmp_path / "x.npz"):
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
-        if (kind, name) == ("bridge", "more"):  # of which other arrays are passed over
+        if kind in ("model", "bridge") and name == "more":  # which nobody reads or unpacks
             READERS[kind](tmp_path / "x.npz")
         else:
             with pytest.raises(FileFormatError, match=r"x\.npz"):

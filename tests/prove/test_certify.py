@@ -29,7 +29,7 @@ from bisim_abstract import (
 )
 from bisim_abstract._base.types import Progress
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._certificate.certificate import TIMES, Certificate
 from bisim_abstract._prove import covering as covering_module
 from bisim_abstract._prove import refinement
 from bisim_abstract._prove.certify import certify
@@ -94,7 +94,7 @@ def assert_encloses(certificate: Certificate, mdp: TabularMDP) -> None:
 def content(certificate: Certificate) -> dict[str, Any]:
     """All that a certificate says, time and reason of the end apart; arrays as bytes."""
     held = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
-    held["run"] = {name: x for name, x in certificate.run.items() if name != "seconds"}
+    held["run"] = {name: x for name, x in certificate.run.items() if name not in TIMES}
     del held["model"]
     value = held.pop("value")
     if value is not None:

@@ -29,6 +29,7 @@ from bisim_abstract import (
 from bisim_abstract._base.types import Progress
 from bisim_abstract._bounds import spanning
 from bisim_abstract._bounds.arms import Arms
+from bisim_abstract._certificate.certificate import TIMES
 from bisim_abstract._linkage.thresholds import CertifiedInterval
 from bisim_abstract._prove import refinement
 from bisim_abstract._prove.options import Options
@@ -411,7 +412,7 @@ def content(certificate: Certificate) -> dict[str, Any]:
         return tuple(plain(x) for x in value) if isinstance(value, tuple) else value
 
     held = {f.name: plain(getattr(certificate, f.name)) for f in dataclasses.fields(certificate)}
-    held["run"] = {name: x for name, x in certificate.run.items() if name != "seconds"}
+    held["run"] = {name: x for name, x in certificate.run.items() if name not in TIMES}
     del held["model"]
     return held
 
