@@ -490,22 +490,26 @@ from bisim_abstract._app.cli import main
 from bisim_abstract.parts import grouped_mdp
 mdp, _ = grouped_mdp(30, 3, seed=0)
 certificate = b.certify(mdp, 0.9)
+mdp.save("modèle 1.npz")
+certificate.save("certificat é.npz")
+assert main(["verify", "modèle 1.npz", "certificat é.npz"]) == 0
 print(json.dumps([b.__file__, b.verify(mdp, certificate).verdict]))
 """
 
 
 @pytest.fixture(scope="module")
 def install() -> Iterator[Path]:
-    """The package as it is installed, without anything compiled."""
+    """The package as it is installed, without anything compiled, in a path with odd letters."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "bisim_abstract", Path(name) / "bisim_abstract", ignore=ignored)
-        yield Path(name)
+        ignored, place = shutil.ignore_patterns("__pycache__"), Path(name) / "café à côté"
+        shutil.copytree(ROOT / "bisim_abstract", place / "bisim_abstract", ignore=ignored)
+        yield place
 
 
 def says_only_that_it_compiles(done: subprocess.CompletedProcess[str]) -> bool:
-    return all(line.startswith("compiling solvers, ") for line in done.stderr.splitlines())
+    lines = [line.removeprefix("note: ") for line in done.stderr.splitlines()]
+    return all(line.startswith("compiling solvers, ") for line in lines)
 
 
 def check_use(done: subprocess.CompletedProcess[str], install: Path) -> None:
@@ -517,8 +521,8 @@ def check_use(done: subprocess.CompletedProcess[str], install: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cache", ["no home", "NUMBA_CACHE_DIR"])
-def test_install_that_its_user_cannot_write_to(cache: str, install: Path) -> None:
+@pytest.mark.parametrize("cache", ["no home", "HOME unset", "NUMBA_CACHE_DIR"])
+def test_install_that_its_user_cannot_write_to(cache: str, install: Path, tmp_path: Path) -> None:
     closed = install.parent / f"{install.name}-closed"
     shutil.copytree(install, closed)
     for path in [closed, *closed.rglob("*")]:
@@ -527,7 +531,8 @@ def test_install_that_its_user_cannot_write_to(cache: str, install: Path) -> Non
         env = {"PYTHONPATH": str(closed), "HOME": "/nonexistent", "XDG_CACHE_HOME": ""}
         if cache == "NUMBA_CACHE_DIR":
             env["NUMBA_CACHE_DIR"] = str(closed / "bisim_abstract")
-        done = python(USE, env=env, cwd="/", prefix=bound())
+        prefix = bound() + (["env", "-u", "HOME"] if cache == "HOME unset" else [])
+        done = python(USE, env=env, cwd=tmp_path, prefix=prefix, timeout=400.0)
         check_use(done, closed)
     finally:
         for path in [closed, *closed.rglob("*")]:
@@ -538,25 +543,31 @@ def test_install_that_its_user_cannot_write_to(cache: str, install: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mounts")
-def test_read_only_file_system(install: Path) -> None:
-    before = f"mount --bind {install} {install}\nmount -o remount,ro,bind {install}"
-    before += f"\n! touch {install}/x 2>/dev/null"
+def test_read_only_file_system(install: Path, tmp_path: Path) -> None:
+    place = shlex.quote(str(install))
+    before = f"mount --bind {place} {place}\nmount -o remount,ro,bind {place}"
+    before += f"\n! touch {place}/x 2>/dev/null"
     env = {"PYTHONPATH": str(install), "HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     code = f"import os; os.environ.pop('NUMBA_CACHE_DIR', None)\n{USE}"
     mount_home = "mount -t tmpfs -o ro none /mnt\n"  # a home that exists and cannot be written
-    done = python(code, before=mount_home + before, env=env | {"HOME": "/mnt"}, cwd="/")
+    done = python(
+        code, before=mount_home + before, env=env | {"HOME": "/mnt"}, cwd=tmp_path, timeout=400.0
+    )
     check_use(done, install)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mounts")
 def test_full_cache_of_compiled_code(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
     small = (
-        f"mount -t tmpfs -o size=64k none {tmp_path}\n"
-        f"head -c 64k /dev/zero > {tmp_path}/filler || true"
+        f"mount -t tmpfs -o size=64k none {cache}\nhead -c 64k /dev/zero > {cache}/filler || true"
     )
-    done = python(USE, before=small, env={"NUMBA_CACHE_DIR": str(tmp_path)})
+    done = python(
+        USE, before=small, env={"NUMBA_CACHE_DIR": str(cache)}, cwd=tmp_path, timeout=400.0
+    )
     assert ended(done)[1] == "verified"
     assert says_only_that_it_compiles(done)
 

@@ -41,6 +41,7 @@ def test_git_knows_every_test() -> None:
     listed = subprocess.run(
         [
             "git",
+            *("-c", f"safe.directory={ROOT}"),  # also in a checkout of another user
             "ls-files",
             "--others",
             "--ignored",
