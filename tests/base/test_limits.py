@@ -552,7 +552,9 @@ def test_read_only_file_system(install: Path, tmp_path: Path) -> None:
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     code = f"import os; os.environ.pop('NUMBA_CACHE_DIR', None)\n{USE}"
     mount_home = "mount -t tmpfs -o ro none /mnt\n"  # a home that exists and cannot be written
-    done = python(code, before=mount_home + before, env=env | {"HOME": "/mnt"}, cwd=tmp_path)
+    done = python(
+        code, before=mount_home + before, env=env | {"HOME": "/mnt"}, cwd=tmp_path, timeout=400.0
+    )
     check_use(done, install)
 
 
@@ -564,7 +566,9 @@ def test_full_cache_of_compiled_code(tmp_path: Path) -> None:
     small = (
         f"mount -t tmpfs -o size=64k none {cache}\nhead -c 64k /dev/zero > {cache}/filler || true"
     )
-    done = python(USE, before=small, env={"NUMBA_CACHE_DIR": str(cache)}, cwd=tmp_path)
+    done = python(
+        USE, before=small, env={"NUMBA_CACHE_DIR": str(cache)}, cwd=tmp_path, timeout=400.0
+    )
     assert ended(done)[1] == "verified"
     assert says_only_that_it_compiles(done)
 
