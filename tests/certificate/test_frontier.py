@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, certify, prove_value
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("_no_endless_loop")
 
 
 @given(good=st.lists(st.booleans(), max_size=200), most=st.integers(1, 60))
-@settings(max_examples=300)
 def test_first_good_of_anything(good: list[bool], most: int) -> None:
     asked: list[int] = []
 
@@ -50,7 +49,6 @@ def test_first_good_of_anything(good: list[bool], most: int) -> None:
 
 
 @given(count=st.integers(0, 3_000), data=st.data(), most=st.integers(1, 60))
-@settings(max_examples=300)
 def test_first_good_of_monotone_questions_is_exact(
     count: int, data: st.DataObject, most: int
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -157,7 +157,6 @@ def test_claims_hold_for_rounded_signatures(mdp: TabularMDP, digits: int) -> Non
         assert refines(classes.labels.tolist(), classes_exact(mdp))
 
 
-@settings(max_examples=60)
 @given(mdps(max_states=6), st.data())
 def test_claims_hold_for_any_merging(mdp: TabularMDP, data: st.DataObject) -> None:
     # One digit merges nearly everything: what is claimed must be large, not wrong.
@@ -336,7 +335,6 @@ def test_a_span_beyond_floats_is_handled_or_refused() -> None:
 # -- distortion --------------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
 @given(mdps(max_states=5), st.integers(1, 6), gammas(0.99))
 def test_distortion_bounds_what_merging_changes(mdp: TabularMDP, digits: int, gamma: float) -> None:
     classes = bisimulation_classes(mdp, digits=digits)

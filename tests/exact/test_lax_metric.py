@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -172,7 +172,6 @@ def test_lax_and_plain_against_linear_programs(part: int) -> None:
 # -- proofs in exact arithmetic ----------------------------------------------------------------
 
 
-@settings(max_examples=150)
 @given(scrambled_mdps(max_states=5, max_actions=3), gammas(), st.sampled_from(RELATIONS))
 def test_both_tables_prove_themselves(mdp: TabularMDP, gamma: float, relation: str) -> None:
     bounds = apart(mdp, gamma, relation)
@@ -185,7 +184,6 @@ def test_both_tables_prove_themselves(mdp: TabularMDP, gamma: float, relation: s
     assert (bounds.lower <= merged.upper).all()
 
 
-@settings(max_examples=100)
 @given(
     scrambled_mdps(max_states=5, max_actions=3),
     gammas(),
@@ -200,7 +198,6 @@ def test_few_sweeps_prove_themselves(
     check_inequalities(mdp, bounds.gamma, bounds.lower, bounds.upper, relation, bounds.apart)
 
 
-@settings(max_examples=150)
 @given(mdps(max_states=4, max_actions=3, min_states=2), gammas(), st.data())
 def test_residuals_bound_the_exact_backup_of_any_table(
     mdp: TabularMDP, gamma: float, data: st.DataObject
@@ -321,7 +318,6 @@ def test_residuals_near_the_fixed_point_are_tight_and_true(support: int) -> None
 # -- laws --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(scrambled_mdps(max_states=6, max_actions=3), gammas(0.99))
 def test_values_differ_by_no_more_than_states(mdp: TabularMDP, gamma: float) -> None:
     lax = bisimulation_metric(mdp, gamma, relation="lax")
@@ -333,7 +329,6 @@ def test_values_differ_by_no_more_than_states(mdp: TabularMDP, gamma: float) -> 
             assert abs(values[s] - values[t]) <= Fraction(float(table[s, t]))
 
 
-@settings(max_examples=60)
 @given(scrambled_mdps(max_states=6, max_actions=3), gammas(0.9), st.sampled_from(RELATIONS))
 def test_it_is_a_pseudometric(mdp: TabularMDP, gamma: float, relation: str) -> None:
     bounds = bisimulation_metric(mdp, gamma, relation=relation)
@@ -343,7 +338,6 @@ def test_it_is_a_pseudometric(mdp: TabularMDP, gamma: float, relation: str) -> N
     assert over.max() <= 1e-12 * max(float(upper.max()), 1.0)
 
 
-@settings(max_examples=60)
 @given(mdps(max_states=5, kinds=("deterministic",)), gammas(), st.integers(0, 2**32 - 1))
 def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float, seed: int) -> None:
     n = max(mdp.n_states, 2)
@@ -365,7 +359,6 @@ def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float, seed: i
         np.testing.assert_allclose(tables[0], tables[1], rtol=0.0, atol=allowed)
 
 
-@settings(max_examples=100)
 @given(scrambled_mdps(max_states=5), st.integers(1, 6), gammas(0.99), st.sampled_from(RELATIONS))
 def test_distortion_bounds_what_merging_changes(
     mdp: TabularMDP, digits: int, gamma: float, relation: str

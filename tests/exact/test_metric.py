@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -140,7 +140,6 @@ def test_few_sweeps_prove_themselves(mdp: TabularMDP, gamma: float, max_sweeps: 
     check_inequalities(mdp, bounds.gamma, bounds.lower, bounds.upper)
 
 
-@settings(max_examples=100)
 @given(mdps(max_states=5), gammas(0.99))
 def test_the_metric_converges_to_rounding(mdp: TabularMDP, gamma: float) -> None:
     bounds = apart(mdp, gamma, tol=1e-300)
@@ -148,7 +147,6 @@ def test_the_metric_converges_to_rounding(mdp: TabularMDP, gamma: float) -> None
     assert bounds.gap <= 1e-13 * bounds.diameter[1] / (1.0 - gamma) + 1e-300
 
 
-@settings(max_examples=100)
 @given(mdps(), gammas(0.99), st.integers(1, 12))
 def test_rounded_classes_still_enclose(mdp: TabularMDP, gamma: float, digits: int) -> None:
     classes = bisimulation_classes(mdp, digits=digits)
@@ -196,7 +194,6 @@ def test_bisimilar_states_are_at_distance_zero(mdp: TabularMDP, gamma: float) ->
         assert (bounds.upper[~alike] > 0.0).all()
 
 
-@settings(max_examples=60)
 @given(mdps(max_states=6), gammas(0.99), st.data())
 def test_renaming_states_moves_the_metric(
     mdp: TabularMDP, gamma: float, data: st.DataObject
@@ -229,7 +226,6 @@ def test_enclosed_by_value_iteration_with_a_linear_program(kind: str, seed: int)
     assert bounds.gap <= 1e-7
 
 
-@settings(max_examples=25)
 @given(mdps(max_states=4, kinds=("ratios", "dense", "mixed")), gammas(0.5))
 def test_encloses_the_linear_program_on_any_small_model(mdp: TabularMDP, gamma: float) -> None:
     truth = metric_lp(mdp, gamma)
@@ -253,7 +249,6 @@ def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float) -> None
     np.testing.assert_allclose(tables[0], tables[1], rtol=0.0, atol=allowed)
 
 
-@settings(max_examples=100)
 @given(mdps(max_states=5, kinds=("deterministic",)), gammas(0.99))
 def test_a_state_that_nobody_reaches_changes_nothing(mdp: TabularMDP, gamma: float) -> None:
     # Its coin makes the model stochastic: the same distances come from the other solver.

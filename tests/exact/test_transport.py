@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
@@ -91,7 +91,6 @@ def test_bounds_are_tight(problem: Problem) -> None:
     assert abs(plan.value - float(exact(problem))) <= 1e-13 * problem.cost.max()
 
 
-@settings(max_examples=60)
 @given(problems())
 def test_value_is_that_of_a_linear_program(problem: Problem) -> None:
     expected = transport_lp(*problem)
@@ -127,7 +126,6 @@ def test_powers_of_two_change_nothing_but_the_scale(
     np.testing.assert_array_equal(other.value, plan.value * factor)
 
 
-@settings(max_examples=100)
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), masses(n))), st.randoms())
 def test_equal_rows_cost_nothing(case: tuple[int, Floats], random: Any) -> None:
     n, mass = case
@@ -139,7 +137,6 @@ def test_equal_rows_cost_nothing(case: tuple[int, Floats], random: Any) -> None:
     assert 0.0 <= plan.upper <= 1e-14
 
 
-@settings(max_examples=100)
 @given(problems(), st.booleans())
 def test_swapping_both_sides_transposes(problem: Problem, split: bool) -> None:
     a, b = problem.a, problem.b
