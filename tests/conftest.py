@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.examples import forget_local_constants
+from tests.support.examples import PROFILE, forget_local_constants
 
 # Each test draws the same examples wherever and with whatever else it is run. `many` is what
 # `make test-slow` and the mutations run; tests do not set numbers of their own.
@@ -20,7 +18,7 @@ for name, examples in (("few", 25), ("many", 300)):
         max_examples=examples,
         suppress_health_check=[HealthCheck.too_slow],
     )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
+settings.load_profile(PROFILE)
 forget_local_constants()
 
 
