@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from bisim_abstract import InvalidArgumentError, Resources, TabularMDP, bisimulation_metric
 from bisim_abstract._bounds.arms import CHUNK, Arms
 from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
+from tests.support.examples import grid
 from tests.support.oracles import backup_exact, check_inequalities
 from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled
 
@@ -356,8 +357,7 @@ def test_the_coverage_gap_is_the_error(
     check_identities(mdp, gamma, data.draw(pair_sets(mdp.n_states)), *kinds)
 
 
-@pytest.mark.parametrize("kinds", BOTH_STARTS)
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@grid(share=[0.1, 0.5, 0.9], kinds=BOTH_STARTS)
 def test_the_coverage_gap_is_the_error_in_larger_models(
     kinds: tuple[str, str], share: float
 ) -> None:

@@ -32,6 +32,7 @@ from bisim_abstract._bounds.features import (
 )
 from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
+from tests.support.examples import grid, seeds
 from tests.support.oracles import fractions, lifted_exact
 from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled
 
@@ -115,7 +116,7 @@ def test_bounds_never_exceed_the_metric(mdp: TabularMDP, gamma: float, max_iter:
     check_against_metric(mdp, gamma, features)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(12)
 def test_any_function_will_do_with_its_correction(seed: int) -> None:
     """Iterates that start from 0 would not need theirs: these functions do."""
     rng = np.random.default_rng(seed)
@@ -145,9 +146,7 @@ WORLDS: dict[str, TabularMDP] = {
 }
 
 
-@pytest.mark.parametrize("max_iter", [1, 2, 5, 40, 10_000])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9, 0.99])
-@pytest.mark.parametrize("name", WORLDS)
+@grid(name=WORLDS, gamma=[0.0, 0.5, 0.9, 0.99], max_iter=[1, 2, 5, 40, 10_000])
 def test_named_worlds(name: str, gamma: float, max_iter: int) -> None:
     mdp = WORLDS[name]
     features = value_features(mdp, gamma, max_iter=max_iter, resources=Resources(threads=1))
@@ -327,7 +326,7 @@ def arbitrary(rng: np.random.Generator, k: int, n: int, witnesses: int = 0) -> V
     return made.with_witnesses(extra)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5)
 def test_lower_is_the_largest_corrected_difference(seed: int) -> None:
     features = arbitrary(np.random.default_rng(seed), 5, 20, witnesses=2)
     points, corrections = features.points(), features.all_corrections
@@ -380,7 +379,7 @@ def test_lower_broadcasts() -> None:
     assert features.lower([], []).shape == (0,)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5)
 def test_boxes_and_their_gaps(seed: int) -> None:
     rng = np.random.default_rng(seed)
     features = arbitrary(rng, 4, 40, witnesses=1)
@@ -450,9 +449,7 @@ def worst_model(mdp: TabularMDP, signs: npt.NDArray[np.int64], g: Floats, up: in
     return TabularMDP.from_dense(np.where(P < 1e-12, 0.0, P), R)
 
 
-@pytest.mark.parametrize("max_iter", [2, 10_000])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("seed", range(4))
+@grid(seed=range(4), gamma=[0.0, 0.5, 0.9], max_iter=[2, 10_000])
 def test_corrections_cover_every_model_within_the_radii(
     seed: int, gamma: float, max_iter: int
 ) -> None:

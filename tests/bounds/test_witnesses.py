@@ -31,6 +31,7 @@ from bisim_abstract.errors import MemoryLimitError
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from tests.support import honest
 from tests.support.blocks import noisy_groups
+from tests.support.examples import grid, seeds
 from tests.support.oracles import backup_exact
 from tests.support.worlds import BY_HAND, Known, gammas, mdps, scaled
 
@@ -178,7 +179,7 @@ def test_differences_are_no_more_than_exact_backups_allow() -> None:
             assert most <= above[x][y]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_features_that_are_far_off_are_allowed_for(seed: int) -> None:
     """Functions three times too large, with the corrections that this takes."""
     mdp, gamma = random_mdp(6, 2, seed=seed), (0.3, 0.6, 0.9)[seed % 3]
@@ -207,9 +208,7 @@ WORLDS: dict[str, TabularMDP] = {
 }
 
 
-@pytest.mark.parametrize("rounds", [1, 4, 200])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.99])
-@pytest.mark.parametrize("name", WORLDS)
+@grid(name=WORLDS, gamma=[0.0, 0.5, 0.99], rounds=[1, 4, 200])
 def test_named_worlds(name: str, gamma: float, rounds: int) -> None:
     mdp = WORLDS[name]
     for labels in (np.arange(mdp.n_states) % 2, np.arange(mdp.n_states)):

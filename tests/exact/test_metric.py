@@ -28,6 +28,7 @@ from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
 from bisim_abstract.errors import MemoryLimitError
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
+from tests.support.examples import grid
 from tests.support.oracles import (
     backup_exact,
     backup_pair_exact,
@@ -209,8 +210,7 @@ def test_renaming_states_moves_the_metric(
 # -- other methods -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", ["dense", "sparse", "deterministic"])
+@grid(kind=["dense", "sparse", "deterministic"], seed=range(4))
 def test_enclosed_by_value_iteration_with_a_linear_program(kind: str, seed: int) -> None:
     gamma = (0.3, 0.5, 0.6, 0.7)[seed]
     if kind == "dense":
