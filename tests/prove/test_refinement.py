@@ -37,6 +37,7 @@ from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 from tests.support.asking import certify_named
 from tests.support.blocks import EDGES, ends, estimated, noisy_groups, sampled, true_models
+from tests.support.examples import cases, seeds
 from tests.support.oracles import first_appearance, linked
 from tests.support.worlds import BY_HAND, Known
 
@@ -203,8 +204,9 @@ def drive(work: Refinement, mdp: TabularMDP, metric: Truth, *, until_met: bool) 
         check_proof(certificate, mdp)
 
 
+@pytest.mark.drawn
 @pytest.mark.usefixtures("thorough")
-@pytest.mark.parametrize("batch", range(12))
+@pytest.mark.parametrize("batch", range(cases(12)))
 def test_every_step_is_sound(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     for seed in range(5 * batch, 5 * batch + 5):
@@ -267,7 +269,8 @@ def test_splitting_adds_a_finer_level() -> None:
 # -- what certify returns ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", range(18))
+@pytest.mark.drawn
+@pytest.mark.parametrize("batch", range(cases(18)))
 def test_certify_is_sound(batch: int) -> None:
     compared = 0
     for seed in range(100 + 5 * batch, 105 + 5 * batch):
@@ -654,9 +657,10 @@ def test_estimates_hold_for_the_true_model(
     assert "with probability at least 0.9" in certificate.summary()
 
 
+@pytest.mark.drawn
 def test_covered_pairs_of_estimates_hold_for_the_true_model() -> None:
     held = 0
-    for seed in range(80):
+    for seed in range(cases(80)):
         truth = sparse_mdp(4, 1, support=2, seed=seed)
         mdp = sampled(truth, 50, np.random.default_rng(seed))
         certificate = certify(
@@ -666,11 +670,11 @@ def test_covered_pairs_of_estimates_hold_for_the_true_model() -> None:
         exact = Truth.of(truth, 0.5)
         lower, upper = bounds(certificate)
         held += bool((lower <= exact.upper).all() and (upper >= exact.lower).all())
-    assert held >= 72
+    assert held >= 0.9 * cases(80)
 
 
 @pytest.mark.usefixtures("thorough")
-@pytest.mark.parametrize("seed", range(8))
+@seeds(8)
 def test_true_models_at_the_edge_are_enclosed(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = 6

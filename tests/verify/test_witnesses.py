@@ -21,6 +21,7 @@ from bisim_abstract._prove.making import make_certificate
 from bisim_abstract.parts import sparse_mdp
 from tests.support.blocks import noisy_groups
 from tests.support.certificates import changed
+from tests.support.examples import seeds
 from tests.support.honest import (
     accepted,
     build,
@@ -116,7 +117,7 @@ def alone(mdp: TabularMDP, gamma: float, first: list[float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("has_rewards", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_corrections_of_each_function_by_itself_are_rejected(seed: int, has_rewards: bool) -> None:
     """A residual of 0 does not make g_2 admissible: what it reads is not."""
     rng = np.random.default_rng(seed)
