@@ -14,6 +14,7 @@ from bisim_abstract import InvalidArgumentError, TabularMDP, certify, prove_valu
 from bisim_abstract._certificate.frontier import Numbers, first_good, is_worth
 from bisim_abstract.parts import grouped_mdp
 from tests.support.asking import certify_named
+from tests.support.examples import seeds
 from tests.support.values import NOTHING_TO_LOSE, random_row
 from tests.support.worlds import BY_HAND, Known
 
@@ -91,7 +92,7 @@ def test_worlds_solved_by_hand_are_certified(known: Known) -> None:
     assert certificate.value.kept >= 0.95
 
 
-@pytest.mark.parametrize("seed", range(9))
+@seeds(9)
 def test_the_choice_is_the_coarsest_of_a_complete_frontier(seed: int) -> None:
     mdp = some_model(seed)
     n_live = mdp.n_states - (mdp.terminal_state is not None)
@@ -114,7 +115,7 @@ def test_the_choice_is_the_coarsest_of_a_complete_frontier(seed: int) -> None:
         assert certificate.n_clusters == min(good)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_points_are_what_prove_value_says(seed: int) -> None:
     mdp = some_model(seed)
     certificate = certify(mdp, 0.9)
@@ -138,7 +139,7 @@ def test_points_are_what_prove_value_says(seed: int) -> None:
     assert {point.n_clusters for point in few.points} <= told
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_max_loss_is_respected(seed: int) -> None:
     mdp = some_model(seed)
     counts = []
