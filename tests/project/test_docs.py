@@ -143,6 +143,7 @@ def test_every_page_is_there() -> None:
     assert set(PAGES) >= EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_code_runs_and_prints_what_is_shown(name: str, tmp_path: Path) -> None:
     assert "Taxi-v3" in gym.registry, "the pages are written for the pinned Gymnasium"
@@ -177,6 +178,7 @@ bisim-abstract() { "$PYTHON" -m bisim_abstract "$@"; }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [*(DOCS / name for name in PAGES), ROOT / "README.md"], ids=str)
 def test_commands_run(page: Path, tmp_path: Path) -> None:
     """All `sh` blocks of a page, one after another in one directory.

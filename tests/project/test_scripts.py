@@ -23,6 +23,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_demo_goes_the_whole_way(tmp_path: Path) -> None:
     out = run("scripts/demo.py", "--quick", "--out", str(tmp_path / "demo"))
     assert re.search(r"^clusters +25 instead of 2,500 states$", out, flags=re.MULTILINE)

@@ -92,6 +92,7 @@ def test_stopped_while_certifying(
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_killed_while_training(tmp_path: Path, finished: RunResult) -> None:
     folder = tmp_path / "run"
     words = ["run", ROOMS.name, "--env-arg=side=4", "--env-arg=room_size=2", "--tau", "1"]
@@ -111,8 +112,8 @@ def test_killed_while_training(tmp_path: Path, finished: RunResult) -> None:
 @pytest.mark.parametrize(
     ("stage", "left"),
     [
-        ("looking for classes", {"first-checkpoint.npz"}),
-        ("training", {"first-certificate.npz"}),
+        pytest.param("looking for classes", {"first-checkpoint.npz"}, marks=pytest.mark.slow),
+        pytest.param("training", {"first-certificate.npz"}, marks=pytest.mark.slow),
         (
             "looking for blocks in the embedding",
             {"first-certificate.npz", "encoder.npz", "checkpoint.npz"},
