@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,9 @@ from bisim_abstract._bounds.features import (
 )
 from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
-from tests.support.examples import grid, seeds
+from tests.support.examples import grid, naming, seeds
 from tests.support.oracles import fractions, lifted_exact
-from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled
+from tests.support.worlds import BY_HAND, dense, gammas, mdps, scaled
 
 Floats = npt.NDArray[np.float64]
 ITERATIONS = st.sampled_from((1, 2, 3, 5, 10_000))
@@ -155,22 +155,23 @@ def test_named_worlds(name: str, gamma: float, max_iter: int) -> None:
         check_against_metric(mdp, gamma, features)
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda known: f"{known.name}-{known.gamma}")
-def test_hand_solved_metrics(known: Known) -> None:
-    n = known.mdp.n_states
-    for max_iter in (1, 3, 20_000):
-        features = value_features(
-            known.mdp, known.gamma, max_iter=max_iter, resources=Resources(threads=1)
-        )
-        for x in range(n):
-            for y in range(n):
-                assert Fraction(float(features.lower(x, y))) <= known.metric[x][y]
-    # With one action, or none that matters, a value function attains the largest distance.
-    top = max(max(row) for row in known.metric)
-    if known.name in ("two_loops", "countdown", "all_alike", "one_state"):
-        every = np.arange(n)
-        lower = features.lower(every[:, None], every)
-        assert lower.max() >= float(top) * (1.0 - 1e-5)
+def test_hand_solved_metrics() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            n = known.mdp.n_states
+            for max_iter in (1, 3, 20_000):
+                features = value_features(
+                    known.mdp, known.gamma, max_iter=max_iter, resources=Resources(threads=1)
+                )
+                for x in range(n):
+                    for y in range(n):
+                        assert Fraction(float(features.lower(x, y))) <= known.metric[x][y]
+            # With one action, or none that matters, a value function attains the largest distance.
+            top = max(max(row) for row in known.metric)
+            if known.name in ("two_loops", "countdown", "all_alike", "one_state"):
+                every = np.arange(n)
+                lower = features.lower(every[:, None], every)
+                assert lower.max() >= float(top) * (1.0 - 1e-5)
 
 
 def test_more_iterations_give_smaller_corrections() -> None:
@@ -240,21 +241,23 @@ def test_each_kind_is_the_value_function_it_should_be(seed: int) -> None:
         close_up_to_a_constant(features.values[f], values)
 
 
-@pytest.mark.parametrize("n_actions", [1, 2, 3, 4, 20])
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16, 40])
-def test_no_two_functions_tell_the_same(n_actions: int, count: int) -> None:
-    features = value_features(random_mdp(3, n_actions, seed=0), 0.5, count=count, max_iter=1)
-    most = 1 if n_actions == 1 else n_actions + 2**n_actions + 2 ** (n_actions - 1)
-    assert features.kinds.size == min(count, most)
-    seen = set()
-    for row, kind in zip(features.signs.tolist(), features.kinds.tolist(), strict=True):
-        used = sum(map(abs, row))
-        assert used in (1, n_actions)
-        if kind == 1 or used == 1:  # linear: the opposite signs give the opposite function
-            kind = 1
-            row = max(row, [-sign for sign in row])
-        seen.add((*row, kind))
-    assert len(seen) == features.kinds.size
+def test_no_two_functions_tell_the_same() -> None:
+    for count, n_actions in product((1, 2, 3, 5, 8, 16, 40), (1, 2, 3, 4, 20)):
+        with naming(count=count, n_actions=n_actions):
+            features = value_features(
+                random_mdp(3, n_actions, seed=0), 0.5, count=count, max_iter=1
+            )
+            most = 1 if n_actions == 1 else n_actions + 2**n_actions + 2 ** (n_actions - 1)
+            assert features.kinds.size == min(count, most)
+            seen = set()
+            for row, kind in zip(features.signs.tolist(), features.kinds.tolist(), strict=True):
+                used = sum(map(abs, row))
+                assert used in (1, n_actions)
+                if kind == 1 or used == 1:  # linear: the opposite signs give the opposite function
+                    kind = 1
+                    row = max(row, [-sign for sign in row])
+                seen.add((*row, kind))
+            assert len(seen) == features.kinds.size
 
 
 def test_small_counts_sample_the_single_actions() -> None:

@@ -31,9 +31,9 @@ from bisim_abstract.errors import MemoryLimitError
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from tests.support import honest
 from tests.support.blocks import noisy_groups
-from tests.support.examples import grid, seeds
+from tests.support.examples import grid, naming, seeds
 from tests.support.oracles import backup_exact
-from tests.support.worlds import BY_HAND, Known, gammas, mdps, scaled
+from tests.support.worlds import BY_HAND, gammas, mdps, scaled
 
 Ints = npt.NDArray[np.int64]
 ONE = Resources(threads=1)
@@ -148,16 +148,17 @@ def test_the_joint_rule_holds_in_rational_arithmetic(
     check_against_metric(mdp, gamma, features)
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda known: f"{known.name}-{known.gamma}")
-def test_hand_solved_metrics(known: Known) -> None:
-    n = known.mdp.n_states
-    if n == 1:
-        return
-    for rounds in (1, 200):
-        features = some(known.mdp, known.gamma, np.arange(n), max_rounds=rounds)
-        check_joint(known.mdp, known.gamma, features)
-        for x, y in np.ndindex(n, n):
-            assert Fraction(float(features.lower(x, y))) <= known.metric[x][y]
+def test_hand_solved_metrics() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            n = known.mdp.n_states
+            if n == 1:
+                continue
+            for rounds in (1, 200):
+                features = some(known.mdp, known.gamma, np.arange(n), max_rounds=rounds)
+                check_joint(known.mdp, known.gamma, features)
+                for x, y in np.ndindex(n, n):
+                    assert Fraction(float(features.lower(x, y))) <= known.metric[x][y]
 
 
 def test_differences_are_no_more_than_exact_backups_allow() -> None:

@@ -28,7 +28,7 @@ from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
 from bisim_abstract.errors import MemoryLimitError
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
-from tests.support.examples import grid
+from tests.support.examples import grid, naming
 from tests.support.oracles import (
     backup_exact,
     backup_pair_exact,
@@ -36,7 +36,7 @@ from tests.support.oracles import (
     classes_exact,
     metric_lp,
 )
-from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled, two_loops
+from tests.support.worlds import BY_HAND, dense, gammas, mdps, scaled, two_loops
 
 ONE = Resources(threads=1)
 
@@ -71,20 +71,24 @@ def check_form(bounds: MetricBounds) -> None:
 # -- known answers -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda known: f"{known.name}-{known.gamma}")
-def test_hand_solved_metrics(known: Known) -> None:
-    assert backup_exact(known.mdp, known.gamma, known.metric) == known.metric
-    bounds = bisimulation_metric(known.mdp, known.gamma)
-    assert bounds.labels.tolist() == known.labels
-    assert bounds.is_converged
-    check_form(bounds)
-    n = known.mdp.n_states
-    for s in range(n):
-        for t in range(n):
-            low, high = Fraction(float(bounds.lower[s, t])), Fraction(float(bounds.upper[s, t]))
-            assert low <= known.metric[s][t] <= high
-    top = max(max(row) for row in known.metric)
-    assert bounds.gap <= 1e-9 * float(top)
+def test_hand_solved_metrics() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            assert backup_exact(known.mdp, known.gamma, known.metric) == known.metric
+            bounds = bisimulation_metric(known.mdp, known.gamma)
+            assert bounds.labels.tolist() == known.labels
+            assert bounds.is_converged
+            check_form(bounds)
+            n = known.mdp.n_states
+            for s in range(n):
+                for t in range(n):
+                    low, high = (
+                        Fraction(float(bounds.lower[s, t])),
+                        Fraction(float(bounds.upper[s, t])),
+                    )
+                    assert low <= known.metric[s][t] <= high
+            top = max(max(row) for row in known.metric)
+            assert bounds.gap <= 1e-9 * float(top)
 
 
 def test_one_class_has_distance_zero() -> None:

@@ -37,9 +37,9 @@ from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 from tests.support.asking import certify_named
 from tests.support.blocks import EDGES, ends, estimated, noisy_groups, sampled, true_models
-from tests.support.examples import cases, seeds
+from tests.support.examples import cases, naming, seeds
 from tests.support.oracles import first_appearance, linked
-from tests.support.worlds import BY_HAND, Known
+from tests.support.worlds import BY_HAND
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -293,17 +293,18 @@ def test_certify_is_sound(batch: int) -> None:
     assert compared > 0
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda k: f"{k.name}-{k.gamma}")
-def test_hand_solved_models(known: Known) -> None:
-    certificate = certify(known.mdp, known.gamma)
-    check_proof(certificate, known.mdp, mode="exact")
-    lower, upper = (table.tolist() for table in bounds(certificate))
-    for s, line in enumerate(known.metric):
-        for t, d in enumerate(line):
-            assert Fraction(lower[s][t]) <= d <= Fraction(upper[s][t])
-    at_zero = certify(known.mdp, known.gamma, tau=1e-9)
-    if at_zero.is_certified and known.gamma > 0.0:
-        assert at_zero.labels_upper.tolist() == known.labels
+def test_hand_solved_models() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            certificate = certify(known.mdp, known.gamma)
+            check_proof(certificate, known.mdp, mode="exact")
+            lower, upper = (table.tolist() for table in bounds(certificate))
+            for s, line in enumerate(known.metric):
+                for t, d in enumerate(line):
+                    assert Fraction(lower[s][t]) <= d <= Fraction(upper[s][t])
+            at_zero = certify(known.mdp, known.gamma, tau=1e-9)
+            if at_zero.is_certified and known.gamma > 0.0:
+                assert at_zero.labels_upper.tolist() == known.labels
 
 
 @pytest.mark.parametrize("few", [0, 150_000])
