@@ -44,7 +44,7 @@ def test_examples_do_not_depend_on_what_else_is_loaded() -> None:
 def test_profiles_leave_nothing_to_chance(name: str) -> None:
     profile = settings.get_profile(name)
     assert (profile.derandomize, profile.database, profile.deadline) == (True, None, None)
-    assert profile.max_examples == {"few": 75, "many": 300}[name]
+    assert profile.max_examples == {"few": 75, "many": 200}[name]
 
 
 def test_no_test_has_a_profile_of_its_own() -> None:
