@@ -116,8 +116,7 @@ $(VENV)/.slow: $(VENV)/.dev
 	@touch $@
 
 test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
-	$(BIN)/pytest $(PYTEST_OPTIONS) -m slow
-	HYPOTHESIS_PROFILE=many $(BIN)/pytest $(PYTEST_OPTIONS) -m "(hypothesis or drawn) and not slow"
+	HYPOTHESIS_PROFILE=many $(BIN)/pytest $(PYTEST_OPTIONS) -m "slow or hypothesis or drawn"
 	$(NEWEST)/bin/pytest $(PYTEST_OPTIONS) -m "not slow" tests/wrappers
 
 # What may differ between versions of Python: kernels and how they compile, rounding, files, one
