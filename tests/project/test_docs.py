@@ -237,6 +237,7 @@ def test_pictures_exist() -> None:
                 assert ((DOCS / name).parent / target).is_file(), f"{name} shows {target}"
 
 
+@pytest.mark.slow
 def test_drawings_are_made_by_a_script_and_follow_the_ground(tmp_path: Path) -> None:
     """Those of `scripts/drawings.py`: all are shown, and no colour is for one ground only."""
     done = subprocess.run(

@@ -151,6 +151,7 @@ def test_default_choices_are_worth_having() -> None:
         assert float(row[5]) >= float(row[6])
 
 
+@pytest.mark.slow
 def test_proven_losses_are_close_to_true_ones() -> None:
     """Those of the rooms and of Taxi: the script fails if one is above its limit."""
     out = run("scripts/values.py", "losses")

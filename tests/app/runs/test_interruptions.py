@@ -109,11 +109,12 @@ def test_killed_while_training(tmp_path: Path, finished: RunResult) -> None:
         assert (folder / name).read_bytes() == (finished.folder / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "left"),
     [
-        pytest.param("looking for classes", {"first-checkpoint.npz"}, marks=pytest.mark.slow),
-        pytest.param("training", {"first-certificate.npz"}, marks=pytest.mark.slow),
+        ("looking for classes", {"first-checkpoint.npz"}),
+        ("training", {"first-certificate.npz"}),
         (
             "looking for blocks in the embedding",
             {"first-certificate.npz", "encoder.npz", "checkpoint.npz"},
