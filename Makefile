@@ -18,8 +18,10 @@ export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export PIP_NO_CACHE_DIR := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --progress-bar off -c constraints.txt
-# Tests run in as many processes as there are cores; each of them uses one thread.
+# Tests run in as many processes as there are cores; each of them uses one thread. Work is stolen
+# from the end of a neighbour's share, so that fixtures of a file are rarely made twice.
 WORKERS ?= auto
+PYTEST_OPTIONS := -n $(WORKERS) --dist worksteal
 
 .PHONY: help setup demo newcomer test test-slow test-processors test-pythons test-oldest check check-forge release-check licences bench bench-compare bench-table docs house notebooks clean
 
@@ -28,7 +30,7 @@ help:
 	@echo "make test       set up, check lint and types, run the tests"
 	@echo "make test-slow  agents, browser, Ray, wheel, other-version tests and the site (needs Chromium)"
 	@echo "make test-processors  certificates and tests as on other processors"
-	@echo "make test-pythons  the core on the other versions of Python that are installed"
+	@echo "make test-pythons  what may differ, on the other versions of Python that are installed"
 	@echo "make test-oldest   the core with the oldest versions that pyproject.toml allows"
 	@echo "make release-check build, install elsewhere, run the README there"
 	@echo "make newcomer   what a newcomer waits for, in a fresh clone with nothing compiled"
@@ -106,7 +108,7 @@ check-forge: $(VENV)/.dev
 	$(BIN)/pre-commit validate-config
 
 test: check $(VENV)/.compiled
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest $(PYTEST_OPTIONS) -m "not slow"
 
 # Real agents, a cluster and peers, for the slow tests.
 $(VENV)/.slow: $(VENV)/.dev
@@ -115,8 +117,17 @@ $(VENV)/.slow: $(VENV)/.dev
 	@touch $@
 
 test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
-	$(BIN)/pytest -n $(WORKERS) -m slow
-	$(NEWEST)/bin/pytest -n $(WORKERS) -m "not slow" tests/wrappers
+	HYPOTHESIS_PROFILE=many $(BIN)/pytest $(PYTEST_OPTIONS) -m "slow or hypothesis or drawn"
+	$(NEWEST)/bin/pytest $(PYTEST_OPTIONS) -m "not slow" tests/wrappers
+
+# What may differ between versions of Python: kernels and how they compile, rounding, files, one
+# way from a model to a certificate and its verdict, and environments. None of it needs PyTorch.
+PYTHONS_TESTS := tests/kernels tests/wrappers tests/base/test_parallel.py \
+	tests/certificate/test_certificate.py tests/certificate/test_files.py \
+	tests/exact/test_metric.py tests/exact/test_transport.py tests/linkage \
+	tests/model/test_files.py tests/model/test_mdp.py tests/model/test_names.py \
+	tests/prove/test_pipeline.py tests/prove/test_relations.py \
+	tests/verify/test_honest.py tests/verify/test_verify.py
 
 # The libraries take the code of other processors: digests of certificates, and what could differ.
 test-processors: $(VENV)/.dev $(VENV)/.compiled
@@ -137,7 +148,8 @@ CORE_TESTS := $(CORE:%=tests/%) $(filter-out %/test_estimation.py %/test_frames.
 test-pythons: $(foreach v,$(OTHERS),$(if $(call find_python,$(v)),test-python-$(v),no-python-$(v)))
 
 test-python-%: .venv-%/.dev
-	.venv-$*/bin/pytest -n $(WORKERS) -m "not slow" $(CORE_TESTS)
+	@.venv-$*/bin/python -m bisim_abstract compile --quiet
+	.venv-$*/bin/pytest $(PYTEST_OPTIONS) -m "not slow" $(PYTHONS_TESTS)
 
 no-python-%:
 	@echo "Python $* is not installed here: nothing was tested with it"
@@ -156,7 +168,7 @@ $(OLDEST)/.dev: pyproject.toml scripts/oldest.py
 	@touch $@
 
 test-oldest: $(OLDEST)/.dev
-	$(OLDEST)/bin/pytest -n $(WORKERS) -m "not slow" -W ignore::DeprecationWarning \
+	$(OLDEST)/bin/pytest $(PYTEST_OPTIONS) -m "not slow" -W ignore::DeprecationWarning \
 		$(CORE_TESTS) tests/model/test_frames.py tests/model/test_graphs.py
 
 # Builds what is committed; what it built is left in dist/. A release gives its TAG.

@@ -1,23 +1,25 @@
-"""What holds for all tests: one Hypothesis profile, whose examples depend on the test alone."""
+"""What holds for all tests: Hypothesis profiles, whose examples depend on the test alone."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.examples import forget_local_constants
+from tests.support.examples import PROFILE, forget_local_constants
 
-# Each test draws the same examples wherever and with whatever else it is run; a test says how many
-# only where the usual number takes long or is too small.
-settings.register_profile(
-    "house",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=200,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("house")
+# Each test draws the same examples wherever and with whatever else it is run. `many` is what
+# `make test-slow` and the mutations run; tests do not set numbers of their own. `few` is as many as
+# it takes to draw models of every kind, which a test of the metric looks at.
+for name, examples in (("few", 75), ("many", 200)):
+    settings.register_profile(
+        name,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(PROFILE)
 forget_local_constants()
 
 

@@ -24,6 +24,7 @@ from bisim_abstract._abstract.aggregate import random_values
 from bisim_abstract._model.policies import policy_table
 from bisim_abstract._model.renaming import own_names
 from bisim_abstract.parts import random_mdp, sparse_mdp
+from tests.support.examples import grid, seeds
 from tests.support.oracles import lifted_exact, optimal_values_exact, policy_values_exact
 from tests.support.renaming import random_renaming, taken, with_random_actions
 from tests.support.worlds import dense
@@ -85,7 +86,7 @@ def by_definition(mdp: TabularMDP, found: Aggregation, raw: npt.ArrayLike) -> No
 # -- the aggregated model ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5)
 def test_rows_and_rewards_are_averages(seed: int) -> None:
     mdp, labels = ending(seed, terminal=4)
     rng = np.random.default_rng(seed)
@@ -247,7 +248,7 @@ def test_swapped_arguments_are_told_the_order() -> None:
 # -- losses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(10)
 def test_losses_are_enclosed(seed: int) -> None:
     mdp = random_mdp(6, n_actions=2, seed=seed)
     policy = np.random.default_rng(seed).integers(2, size=6)
@@ -308,8 +309,7 @@ def matched(
     return paid, row
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-@pytest.mark.parametrize("seed", range(20))
+@grid(seed=range(20), by_name=[False, True])
 def test_rows_and_rewards_are_averages_over_matched_actions(seed: int, by_name: bool) -> None:
     rng = np.random.default_rng(seed)
     mdp = random_mdp(9, 4, seed=seed)
@@ -343,7 +343,7 @@ def test_a_renaming_by_name_is_none() -> None:
     assert found.mdp == aggregate(mdp, [0, 0, 1, 1, 2, 2]).mdp
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(10)
 def test_lifted_policies_name_actions_that_states_have(seed: int) -> None:
     rng = np.random.default_rng(seed)
     mdp = with_random_actions(random_mdp(12, 5, seed=seed), rng)
@@ -361,7 +361,7 @@ def test_lifted_policies_name_actions_that_states_have(seed: int) -> None:
         assert mdp.available[np.arange(12), lifted].all()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(10)
 def test_lifted_probabilities_are_spread_evenly_and_exactly(seed: int) -> None:
     rng = np.random.default_rng(seed)
     mdp = with_random_actions(random_mdp(12, 6, seed=seed), rng, share=0.9)
@@ -415,7 +415,7 @@ def test_the_end_is_taken_out_before_names_are_compared() -> None:
 # -- action sets ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(10)
 def test_visitation_acts_at_random_among_the_actions_of_a_state(seed: int) -> None:
     rng = np.random.default_rng(seed)
     mdp = with_random_actions(random_mdp(7, 3, seed=seed), rng)
@@ -425,7 +425,7 @@ def test_visitation_acts_at_random_among_the_actions_of_a_state(seed: int) -> No
     np.testing.assert_allclose(found.weights, visits / visits.sum(), atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(10)
 def test_what_a_state_lacks_is_never_planned(seed: int) -> None:
     rng = np.random.default_rng(seed)
     mdp = with_random_actions(random_mdp(7, 4, seed=seed), rng)

@@ -19,6 +19,7 @@ from bisim_abstract._model.estimation import Estimate
 from bisim_abstract._model.renaming import own_names
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract.parts import ValueBracket, grouped_mdp, random_mdp, value_bracket
+from tests.support.examples import cases, naming, seeds
 from tests.support.oracles import fractions, lifted_exact
 from tests.support.renaming import (
     end_apart,
@@ -137,14 +138,15 @@ def check_stored_model(
     return value
 
 
-@pytest.mark.parametrize("first", range(0, 1_000, 50))
-def test_random_models(first: int) -> None:
-    for seed in range(first, first + 50):
-        check_stored_model(random_case(seed), by="worst" if seed % 4 == 0 else "start")
+@pytest.mark.drawn
+def test_random_models() -> None:
+    for seed in range(cases(1_000)):
+        with naming(seed=seed):
+            check_stored_model(random_case(seed), by="worst" if seed % 4 == 0 else "start")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1_000, 11_000, 1_000))
+@pytest.mark.parametrize("first", range(1_000, 5_000, 1_000))
 def test_many_random_models(first: int) -> None:
     for seed in range(first, first + 1_000):
         check_stored_model(random_case(seed), by="worst" if seed % 4 == 0 else "start")
@@ -168,30 +170,31 @@ def check_names(case: Case, value: ProvenValue) -> None:
             assert (names[value.labels == cluster] == name).any()
 
 
-@pytest.mark.parametrize("first", range(0, 400, 50))
-def test_states_that_lack_actions(first: int) -> None:
-    for seed in range(first, first + 50):
-        case = lacking(seed)
-        value = check_stored_model(case, by="worst" if seed % 4 == 0 else "start")
-        check_names(case, value)
-        assert (value.renaming is None) != case.mdp.has_action_sets
+@pytest.mark.drawn
+def test_states_that_lack_actions() -> None:
+    for seed in range(cases(400)):
+        with naming(seed=seed):
+            case = lacking(seed)
+            value = check_stored_model(case, by="worst" if seed % 4 == 0 else "start")
+            check_names(case, value)
+            assert (value.renaming is None) != case.mdp.has_action_sets
 
 
-@pytest.mark.parametrize("first", range(0, 400, 50))
-def test_any_renaming_gives_a_proof(first: int) -> None:
-    for seed in range(first, first + 50):
-        case = lacking(seed) if seed % 2 else random_case(seed)
-        rng = np.random.default_rng([79, seed])
-        renaming = random_renaming(case.mdp, case.labels, rng)
-        value = check_stored_model(case, renaming=renaming)
-        check_names(case, value)
-        assert np.array_equal(
-            own_names(case.mdp) if value.renaming is None else value.renaming, renaming
-        )
+@pytest.mark.drawn
+def test_any_renaming_gives_a_proof() -> None:
+    for seed in range(cases(400)):
+        with naming(seed=seed):
+            case = lacking(seed) if seed % 2 else random_case(seed)
+            rng = np.random.default_rng([79, seed])
+            renaming = random_renaming(case.mdp, case.labels, rng)
+            value = check_stored_model(case, renaming=renaming)
+            check_names(case, value)
+            own = own_names(case.mdp) if value.renaming is None else value.renaming
+            assert np.array_equal(own, renaming)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1_000, 6_000, 500))
+@pytest.mark.parametrize("first", range(1_000, 3_000, 500))
 def test_any_renaming_of_many_models_gives_a_proof(first: int) -> None:
     for seed in range(first, first + 500):
         case = lacking(seed) if seed % 2 else random_case(seed)
@@ -402,7 +405,7 @@ def test_shared_ground_values_are_only_tightened() -> None:
 # -- one function at a time ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(40)
 def test_any_values_can_be_moved_until_they_are_bounds(seed: int) -> None:
     case = random_case(2_000 + seed)
     mdp = with_radii(case.mdp, seed) if seed % 2 else case.mdp
@@ -423,7 +426,7 @@ def test_any_values_can_be_moved_until_they_are_bounds(seed: int) -> None:
                 assert left.min() <= 1e-8 * size + 1e-300
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(60)
 def test_start_means_enclose(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 40))
@@ -493,7 +496,7 @@ def plain_bracket(mdp: TabularMDP, labels: Ints, gamma: float, sides: int) -> li
     return values
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(30)
 def test_a_bracket_is_that_of_interval_value_iteration(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 7))
@@ -508,7 +511,7 @@ def test_a_bracket_is_that_of_interval_value_iteration(seed: int) -> None:
     np.testing.assert_allclose(bracket.lower, plain_bracket(mdp, labels, gamma, -1), atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(30)
 def test_a_bracket_of_single_states_is_tight(seed: int) -> None:
     case = random_case(3_000 + seed)
     n = case.mdp.n_states
@@ -575,11 +578,12 @@ def check_estimate(
     return value
 
 
-@pytest.mark.parametrize("first", range(0, 80, 10))
-def test_estimates_hold_for_the_worst_true_model(first: int) -> None:
-    for seed in range(first, first + 10):
-        case = random_case(4_000 + seed, max_states=4)
-        check_estimate(with_radii(case.mdp, seed), case.gamma, case.labels, seed)
+@pytest.mark.drawn
+def test_estimates_hold_for_the_worst_true_model() -> None:
+    for seed in range(cases(80)):
+        with naming(seed=seed):
+            case = random_case(4_000 + seed, max_states=4)
+            check_estimate(with_radii(case.mdp, seed), case.gamma, case.labels, seed)
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
@@ -677,7 +681,7 @@ def test_a_range_that_is_seen_is_no_range_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("has_blocks", [False, True])
-@pytest.mark.parametrize("seed", range(8))
+@seeds(8)
 def test_sampled_models(seed: int, has_blocks: bool) -> None:
     """From samples to bounds on the model that was sampled."""
     rng = np.random.default_rng(seed)

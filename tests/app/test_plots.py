@@ -51,6 +51,7 @@ from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
 from bisim_abstract.errors import MissingDependency
 from bisim_abstract.parts import random_mdp, sparse_mdp
 from bisim_abstract.wrappers import extract_mdp
+from tests.support.examples import grid
 
 
 @pytest.fixture(autouse=True)
@@ -753,10 +754,8 @@ def test_methods_draw_the_same() -> None:
         assert len(own.get_children()) == len(other.get_children())
 
 
-@pytest.mark.parametrize("tau", [None, 0.0, 0.5, 1e9])
-@pytest.mark.parametrize(
-    "make",
-    [
+@grid(
+    make=[
         lambda tau: by_hand(1, {}, tau=tau),
         lambda tau: by_hand(2, {}, tau=tau),
         lambda tau: by_hand(2, {(0, 1): (0.0, 0.0)}, tau=tau),
@@ -764,6 +763,7 @@ def test_methods_draw_the_same() -> None:
         lambda tau: by_hand(3, {(0, 1): (1e-300, 1e-300), (1, 2): (5.0, 9.0)}, tau=tau),
         lambda tau: by_hand(3, {(0, 1): (1e8, 1e8)}, tau=tau, high=1e9),
     ],
+    tau=[None, 0.0, 0.5, 1e9],
 )
 def test_odd_certificates_are_drawn(
     make: Callable[[float | None], Certificate], tau: float | None

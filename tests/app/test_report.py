@@ -185,6 +185,12 @@ def taxi() -> tuple[TabularMDP, Certificate]:
 
 
 @pytest.fixture(scope="module")
+def covered() -> tuple[TabularMDP, Certificate]:
+    mdp = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
+    return mdp, certify(mdp, 0.9, method=Covering(), tau=0.3)
+
+
+@pytest.fixture(scope="module")
 def abstained() -> tuple[TabularMDP, Certificate]:
     mdp = random_mdp(40, seed=3)
     certificate = certify(mdp, 0.9, tau=0.2, method=Blocks(max_pairs=50))
@@ -451,9 +457,8 @@ def test_labels_in_a_file_do_not_make_a_verdict(
     assert sentence_of(tmp_path).startswith("NOT CERTIFIED")
 
 
-def test_covered_scope_claims_less(tmp_path: Path) -> None:
-    mdp = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
-    certificate = certify(mdp, 0.9, method=Covering(), tau=0.3)
+def test_covered_scope_claims_less(covered: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
+    mdp, certificate = covered
     page_of(tmp_path, certificate, mdp)
     assert "between 3 and 5 clusters and the end" in sentence_of(tmp_path)
     check_exact(certificate, data_of(tmp_path / "page.html"))
@@ -602,11 +607,11 @@ def leaves_below(tree: figures.TreeFigure, node: int) -> set[int]:
 
 
 def test_merges_are_those_of_both_arms(
-    taxi: tuple[TabularMDP, Certificate], rooms: tuple[TabularMDP, Certificate]
+    taxi: tuple[TabularMDP, Certificate],
+    rooms: tuple[TabularMDP, Certificate],
+    covered: tuple[TabularMDP, Certificate],
 ) -> None:
-    lake = extract_mdp("FrozenLake-v1", env_args={"map_name": "8x8"})
-    covered = certify(lake, 0.9, method=Covering(), tau=0.3)
-    for certificate in (taxi[1], rooms[1], covered):
+    for certificate in (taxi[1], rooms[1], covered[1]):
         tree = figures.tree_figure(certificate, max_leaves=report.MAX_LEAVES)
         k, low, clusters = len(tree.leaves), tree.interval.low, tree.interval.n_clusters
         assert 2 <= clusters <= report.MAX_LEAVES

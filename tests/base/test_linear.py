@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from bisim_abstract._base.linear import solve_contraction
+from tests.support.examples import seeds
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.99, 0.9999])
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5)
 def test_solutions(seed: int, gamma: float) -> None:
     rng = np.random.default_rng(seed)
     matrix = gamma * rng.dirichlet(np.full(30, 0.2), size=30)

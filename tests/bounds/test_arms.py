@@ -11,12 +11,13 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import InvalidArgumentError, Resources, TabularMDP, bisimulation_metric
 from bisim_abstract._bounds.arms import CHUNK, Arms
 from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
+from tests.support.examples import grid
 from tests.support.oracles import backup_exact, check_inequalities
 from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled
 
@@ -344,7 +345,6 @@ def check_identities(
     assert (np.abs(upper - d) <= width + tol).all()
 
 
-@settings(max_examples=60)
 @given(
     mdp=mdps(6, min_states=2),
     gamma=st.sampled_from((0.0, 0.3, 0.5, 0.8, 0.9)),
@@ -357,8 +357,7 @@ def test_the_coverage_gap_is_the_error(
     check_identities(mdp, gamma, data.draw(pair_sets(mdp.n_states)), *kinds)
 
 
-@pytest.mark.parametrize("kinds", BOTH_STARTS)
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@grid(share=[0.1, 0.5, 0.9], kinds=BOTH_STARTS)
 def test_the_coverage_gap_is_the_error_in_larger_models(
     kinds: tuple[str, str], share: float
 ) -> None:
@@ -380,7 +379,6 @@ def test_the_coverage_gap_is_the_error_at_a_high_discount(kinds: tuple[str, str]
     check_identities(mdp, 0.99, all_pairs(8)[::2], *kinds)
 
 
-@settings(max_examples=40)
 @given(
     mdp=mdps(6, min_states=2),
     gamma=st.sampled_from((0.0, 0.5, 0.9)),
@@ -578,7 +576,6 @@ def test_threads_and_lookups_do_not_change_a_bit(share: float) -> None:
     check_same(swept(Arms(mdp, 0.95), chosen), reference)
 
 
-@settings(max_examples=60)
 @given(world=worlds(max_states=6, min_states=2), sweeps=st.integers(1, 4), data=st.data())
 def test_order_of_covering_does_not_change_a_bit(
     world: tuple[Arms, list[Pair]], sweeps: int, data: st.DataObject
@@ -600,7 +597,6 @@ def test_order_of_covering_does_not_change_a_bit(
         check_same(swept(other, [], sweeps), arms)
 
 
-@settings(max_examples=60)
 @given(world=worlds(max_states=6, min_states=2), data=st.data())
 def test_positions_are_found_anew_when_coverage_grows(
     world: tuple[Arms, list[Pair]], data: st.DataObject

@@ -12,6 +12,7 @@ from bisim_abstract._bounds.ground import Starts
 from bisim_abstract._bounds.spanning import Cells, find_cells, lower_forest
 from bisim_abstract.parts import grouped_mdp
 from tests.bounds.test_spanning import COVERAGE, table_of, thresholds
+from tests.support.examples import cases
 
 
 def boxes_of(seed: int, n_states: int = 60, n_cells: int = 12) -> tuple[Boxes, Starts, Cells]:
@@ -65,6 +66,7 @@ def test_rewards_are_not_read_where_lower_bounds_start_from_0() -> None:
     assert not boxes.row(3).any()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("pairs", COVERAGE)
 @pytest.mark.parametrize("single", [True, False])
 def test_compiled_trees_are_those_of_dense_rows(
@@ -72,7 +74,7 @@ def test_compiled_trees_are_those_of_dense_rows(
 ) -> None:
     # Prim's algorithm without a list of edges must link neither more nor less, nor elsewhere.
     monkeypatch.setattr(spanning, "SINGLE_LIMIT", 1_000 if single else 0)
-    for seed in range(8):
+    for seed in range(cases(8)):
         table = table_of(seed, pairs=pairs, levels=1 + seed % 2, features=seed % 3 != 0)
         cells = find_cells(table.n, table.ground)
         forests = []

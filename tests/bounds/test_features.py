@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,9 @@ from bisim_abstract._bounds.features import (
 )
 from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract.parts import Estimate, grouped_mdp, random_mdp, sparse_mdp
+from tests.support.examples import grid, naming, seeds
 from tests.support.oracles import fractions, lifted_exact
-from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled
+from tests.support.worlds import BY_HAND, dense, gammas, mdps, scaled
 
 Floats = npt.NDArray[np.float64]
 ITERATIONS = st.sampled_from((1, 2, 3, 5, 10_000))
@@ -115,7 +116,7 @@ def test_bounds_never_exceed_the_metric(mdp: TabularMDP, gamma: float, max_iter:
     check_against_metric(mdp, gamma, features)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(12)
 def test_any_function_will_do_with_its_correction(seed: int) -> None:
     """Iterates that start from 0 would not need theirs: these functions do."""
     rng = np.random.default_rng(seed)
@@ -145,9 +146,7 @@ WORLDS: dict[str, TabularMDP] = {
 }
 
 
-@pytest.mark.parametrize("max_iter", [1, 2, 5, 40, 10_000])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9, 0.99])
-@pytest.mark.parametrize("name", WORLDS)
+@grid(name=WORLDS, gamma=[0.0, 0.5, 0.9, 0.99], max_iter=[1, 2, 5, 40, 10_000])
 def test_named_worlds(name: str, gamma: float, max_iter: int) -> None:
     mdp = WORLDS[name]
     features = value_features(mdp, gamma, max_iter=max_iter, resources=Resources(threads=1))
@@ -156,22 +155,23 @@ def test_named_worlds(name: str, gamma: float, max_iter: int) -> None:
         check_against_metric(mdp, gamma, features)
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda known: f"{known.name}-{known.gamma}")
-def test_hand_solved_metrics(known: Known) -> None:
-    n = known.mdp.n_states
-    for max_iter in (1, 3, 20_000):
-        features = value_features(
-            known.mdp, known.gamma, max_iter=max_iter, resources=Resources(threads=1)
-        )
-        for x in range(n):
-            for y in range(n):
-                assert Fraction(float(features.lower(x, y))) <= known.metric[x][y]
-    # With one action, or none that matters, a value function attains the largest distance.
-    top = max(max(row) for row in known.metric)
-    if known.name in ("two_loops", "countdown", "all_alike", "one_state"):
-        every = np.arange(n)
-        lower = features.lower(every[:, None], every)
-        assert lower.max() >= float(top) * (1.0 - 1e-5)
+def test_hand_solved_metrics() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            n = known.mdp.n_states
+            for max_iter in (1, 3, 20_000):
+                features = value_features(
+                    known.mdp, known.gamma, max_iter=max_iter, resources=Resources(threads=1)
+                )
+                for x in range(n):
+                    for y in range(n):
+                        assert Fraction(float(features.lower(x, y))) <= known.metric[x][y]
+            # With one action, or none that matters, a value function attains the largest distance.
+            top = max(max(row) for row in known.metric)
+            if known.name in ("two_loops", "countdown", "all_alike", "one_state"):
+                every = np.arange(n)
+                lower = features.lower(every[:, None], every)
+                assert lower.max() >= float(top) * (1.0 - 1e-5)
 
 
 def test_more_iterations_give_smaller_corrections() -> None:
@@ -241,21 +241,23 @@ def test_each_kind_is_the_value_function_it_should_be(seed: int) -> None:
         close_up_to_a_constant(features.values[f], values)
 
 
-@pytest.mark.parametrize("n_actions", [1, 2, 3, 4, 20])
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16, 40])
-def test_no_two_functions_tell_the_same(n_actions: int, count: int) -> None:
-    features = value_features(random_mdp(3, n_actions, seed=0), 0.5, count=count, max_iter=1)
-    most = 1 if n_actions == 1 else n_actions + 2**n_actions + 2 ** (n_actions - 1)
-    assert features.kinds.size == min(count, most)
-    seen = set()
-    for row, kind in zip(features.signs.tolist(), features.kinds.tolist(), strict=True):
-        used = sum(map(abs, row))
-        assert used in (1, n_actions)
-        if kind == 1 or used == 1:  # linear: the opposite signs give the opposite function
-            kind = 1
-            row = max(row, [-sign for sign in row])
-        seen.add((*row, kind))
-    assert len(seen) == features.kinds.size
+def test_no_two_functions_tell_the_same() -> None:
+    for count, n_actions in product((1, 2, 3, 5, 8, 16, 40), (1, 2, 3, 4, 20)):
+        with naming(count=count, n_actions=n_actions):
+            features = value_features(
+                random_mdp(3, n_actions, seed=0), 0.5, count=count, max_iter=1
+            )
+            most = 1 if n_actions == 1 else n_actions + 2**n_actions + 2 ** (n_actions - 1)
+            assert features.kinds.size == min(count, most)
+            seen = set()
+            for row, kind in zip(features.signs.tolist(), features.kinds.tolist(), strict=True):
+                used = sum(map(abs, row))
+                assert used in (1, n_actions)
+                if kind == 1 or used == 1:  # linear: the opposite signs give the opposite function
+                    kind = 1
+                    row = max(row, [-sign for sign in row])
+                seen.add((*row, kind))
+            assert len(seen) == features.kinds.size
 
 
 def test_small_counts_sample_the_single_actions() -> None:
@@ -327,7 +329,7 @@ def arbitrary(rng: np.random.Generator, k: int, n: int, witnesses: int = 0) -> V
     return made.with_witnesses(extra)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5)
 def test_lower_is_the_largest_corrected_difference(seed: int) -> None:
     features = arbitrary(np.random.default_rng(seed), 5, 20, witnesses=2)
     points, corrections = features.points(), features.all_corrections
@@ -380,7 +382,7 @@ def test_lower_broadcasts() -> None:
     assert features.lower([], []).shape == (0,)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5)
 def test_boxes_and_their_gaps(seed: int) -> None:
     rng = np.random.default_rng(seed)
     features = arbitrary(rng, 4, 40, witnesses=1)
@@ -450,9 +452,7 @@ def worst_model(mdp: TabularMDP, signs: npt.NDArray[np.int64], g: Floats, up: in
     return TabularMDP.from_dense(np.where(P < 1e-12, 0.0, P), R)
 
 
-@pytest.mark.parametrize("max_iter", [2, 10_000])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("seed", range(4))
+@grid(seed=range(4), gamma=[0.0, 0.5, 0.9], max_iter=[2, 10_000])
 def test_corrections_cover_every_model_within_the_radii(
     seed: int, gamma: float, max_iter: int
 ) -> None:

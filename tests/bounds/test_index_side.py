@@ -15,6 +15,7 @@ from bisim_abstract._bounds.index_side import index_side_run, truncated_mdp
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.certify import single_build
 from bisim_abstract.parts import Estimate, random_mdp, sparse_mdp
+from tests.support.examples import grid
 from tests.support.oracles import backup_exact
 
 GAMMA = 0.7
@@ -29,8 +30,7 @@ def some_pairs(mdp: TabularMDP, seed: int) -> tuple[np.ndarray, np.ndarray, np.n
     return first, second, np.random.default_rng(seed).random(first.size) < 0.6
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("omit", [0.0, 0.2])
+@grid(omit=[0.0, 0.2], seed=range(12))
 def test_theorem_and_bounds(seed: int, omit: float) -> None:
     mdp = model(seed)
     first, second, covered = some_pairs(mdp, seed)

@@ -14,6 +14,7 @@ from bisim_abstract._bounds.jumps import CHUNK, can_jump, jump
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from tests.support.blocks import Floats, partition, small_mdp
+from tests.support.examples import grid
 from tests.support.oracles import check_inequalities
 
 ONE = Resources(threads=1)
@@ -63,8 +64,7 @@ def verified(arms: Arms, mode: str) -> None:
     ).raise_if_rejected()
 
 
-@pytest.mark.parametrize("kind", ["states", "random", "one", "classes"])
-@pytest.mark.parametrize("seed", range(8))
+@grid(seed=range(8), kind=["states", "random", "one", "classes"])
 def test_jumps_prove_themselves(seed: int, kind: str) -> None:
     mdp = small_mdp(seed)
     arms = arms_of(mdp, GAMMAS[seed % 4], kind, seed, share=(1.0, 0.5)[seed % 3 == 0])
@@ -98,8 +98,7 @@ def guesses(arms: Arms, truth: Floats, rng: np.random.Generator) -> dict[str, Fl
     }
 
 
-@pytest.mark.parametrize("kind", ["states", "random", "one"])
-@pytest.mark.parametrize("seed", range(6))
+@grid(seed=range(6), kind=["states", "random", "one"])
 def test_no_guess_is_believed(seed: int, kind: str) -> None:
     mdp, rng = small_mdp(seed), np.random.default_rng([seed, 6])
     gamma = GAMMAS[seed % 4]
@@ -182,9 +181,7 @@ def test_a_jump_of_blocks_reaches_what_sweeps_do(gamma: float) -> None:
     np.testing.assert_allclose(jumped.upper, swept.upper, atol=1e-7)
 
 
-@pytest.mark.parametrize("is_upper", [True, False])
-@pytest.mark.parametrize("kind", ["states", "random"])
-@pytest.mark.parametrize("seed", range(6))
+@grid(seed=range(6), kind=["states", "random"], is_upper=[True, False])
 def test_couplings_say_where_a_backup_came_from(seed: int, kind: str, is_upper: bool) -> None:
     mdp = small_mdp(seed) if seed else sparse_mdp(6, 1, support=3, seed=1)
     arms = arms_of(mdp, 0.9, kind, seed)

@@ -25,6 +25,7 @@ from bisim_abstract._bounds.spanning import (
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import certified_intervals
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
+from tests.support.examples import cases, seeds
 from tests.support.oracles import first_appearance, linked, refines
 
 Floats = npt.NDArray[np.float64]
@@ -114,9 +115,10 @@ def bounds(table: Arms) -> tuple[Floats, Floats]:
 COVERAGE = ("none", "some", "inside", "across", "one cell pair", "all")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("pairs", COVERAGE)
 def test_every_state_a_cell_gives_exact_single_linkage(pairs: str) -> None:
-    for seed in range(10):
+    for seed in range(cases(10)):
         table = table_of(seed, pairs=pairs, levels=seed % 3, features=seed % 2 == 0)
         below, above = forests(table)
         lower, upper = bounds(table)
@@ -126,6 +128,7 @@ def test_every_state_a_cell_gives_exact_single_linkage(pairs: str) -> None:
                 assert above.labels(tau).tolist() == linked(upper, tau), (seed, tau)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("pairs", COVERAGE)
 @pytest.mark.parametrize("limit", [0, 30, 10_000_000])
 def test_coarser_cells_err_on_the_safe_side(
@@ -134,7 +137,7 @@ def test_coarser_cells_err_on_the_safe_side(
     monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
     monkeypatch.setattr(spanning, "OPEN_LIMIT", limit)
     coarser = 0
-    for seed in range(12):
+    for seed in range(cases(12)):
         table = table_of(seed, pairs=pairs, levels=1 + seed % 2, features=seed % 2 == 0)
         assert find_cells(table.n, table.ground).first.size <= table.n
         below, above = forests(table)
@@ -150,6 +153,7 @@ def test_coarser_cells_err_on_the_safe_side(
     assert (coarser == 0) == (pairs == "all")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("pairs", COVERAGE)
 @pytest.mark.parametrize("is_coarse", [False, True])
 def test_certified_intervals_hold_for_the_metric(
@@ -158,7 +162,7 @@ def test_certified_intervals_hold_for_the_metric(
     if is_coarse:
         monkeypatch.setattr(spanning, "SINGLE_LIMIT", 0)
     useful = 0
-    for seed in range(12):
+    for seed in range(cases(12)):
         table = table_of(seed, pairs=pairs, levels=1 + seed % 2)
         metric = bisimulation_metric(table.mdp, table.gamma, resources=Resources(threads=1))
         middle = (metric.lower + metric.upper) / 2.0
@@ -240,7 +244,7 @@ def test_cells_are_what_no_level_tells_apart(monkeypatch: pytest.MonkeyPatch) ->
     assert find_cells(n, bare.ground).first.size == 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(12)
 def test_rows_bound_all_pairs_of_two_cells(seed: int) -> None:
     table = table_of(seed, pairs="none", features=seed % 2 == 0)
     states = np.arange(table.n)

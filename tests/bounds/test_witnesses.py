@@ -31,8 +31,9 @@ from bisim_abstract.errors import MemoryLimitError
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from tests.support import honest
 from tests.support.blocks import noisy_groups
+from tests.support.examples import grid, naming, seeds
 from tests.support.oracles import backup_exact
-from tests.support.worlds import BY_HAND, Known, gammas, mdps, scaled
+from tests.support.worlds import BY_HAND, gammas, mdps, scaled
 
 Ints = npt.NDArray[np.int64]
 ONE = Resources(threads=1)
@@ -147,16 +148,17 @@ def test_the_joint_rule_holds_in_rational_arithmetic(
     check_against_metric(mdp, gamma, features)
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda known: f"{known.name}-{known.gamma}")
-def test_hand_solved_metrics(known: Known) -> None:
-    n = known.mdp.n_states
-    if n == 1:
-        return
-    for rounds in (1, 200):
-        features = some(known.mdp, known.gamma, np.arange(n), max_rounds=rounds)
-        check_joint(known.mdp, known.gamma, features)
-        for x, y in np.ndindex(n, n):
-            assert Fraction(float(features.lower(x, y))) <= known.metric[x][y]
+def test_hand_solved_metrics() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            n = known.mdp.n_states
+            if n == 1:
+                continue
+            for rounds in (1, 200):
+                features = some(known.mdp, known.gamma, np.arange(n), max_rounds=rounds)
+                check_joint(known.mdp, known.gamma, features)
+                for x, y in np.ndindex(n, n):
+                    assert Fraction(float(features.lower(x, y))) <= known.metric[x][y]
 
 
 def test_differences_are_no_more_than_exact_backups_allow() -> None:
@@ -178,7 +180,7 @@ def test_differences_are_no_more_than_exact_backups_allow() -> None:
             assert most <= above[x][y]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_features_that_are_far_off_are_allowed_for(seed: int) -> None:
     """Functions three times too large, with the corrections that this takes."""
     mdp, gamma = random_mdp(6, 2, seed=seed), (0.3, 0.6, 0.9)[seed % 3]
@@ -207,9 +209,7 @@ WORLDS: dict[str, TabularMDP] = {
 }
 
 
-@pytest.mark.parametrize("rounds", [1, 4, 200])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.99])
-@pytest.mark.parametrize("name", WORLDS)
+@grid(name=WORLDS, gamma=[0.0, 0.5, 0.99], rounds=[1, 4, 200])
 def test_named_worlds(name: str, gamma: float, rounds: int) -> None:
     mdp = WORLDS[name]
     for labels in (np.arange(mdp.n_states) % 2, np.arange(mdp.n_states)):

@@ -18,6 +18,7 @@ from bisim_abstract import (
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract.errors import FileFormatError
 from tests.support.certificates import by_hand, forged, layered
+from tests.support.examples import cases
 
 # -- files of levels and features that were forged ---------------------------------------------
 
@@ -93,22 +94,39 @@ def test_surplus_component_arrays_are_refused(tmp_path: Path, name: str) -> None
     refused(tmp_path / "c", lambda header, arrays: arrays.update({name: np.zeros(10)}))
 
 
+SHAPES: list[Callable[[Any], Any]] = [
+    lambda array: array[:-1],
+    lambda array: np.concatenate([array, array[-1:]]),
+    lambda array: array[None],
+    lambda array: array[:0],
+    lambda array: array.ravel()[0],
+]
+SHAPES_OF_TABLES: list[Callable[[Any], Any]] = [
+    lambda array: array[:, :-1],
+    lambda array: array.ravel(),
+    lambda array: np.empty((0, 10**12)),
+]
+
+
+def some_of(wrong: list[Any], name: str) -> list[Any]:
+    """All of them by the profile `many`, one by `few`: another one for the next component."""
+    count = cases(len(wrong), few=1)
+    return (wrong * 2)[COMPONENTS.index(name) % len(wrong) :][:count]
+
+
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_component_arrays_of_wrong_shape_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "c"
-
-    def to(shape: Callable[[Any], Any]) -> None:
-        refused(path, lambda header, arrays: arrays.update({name: shape(arrays[name])}))
-
-    to(lambda array: array[:-1])
-    to(lambda array: np.concatenate([array, array[-1:]]))
-    to(lambda array: array[None])
-    to(lambda array: array[:0])
-    to(lambda array: array.ravel()[0])
+    shapes = some_of(SHAPES, name)
     if layered_array(path, name).ndim == 2:
-        to(lambda array: array[:, :-1])
-        to(lambda array: array.ravel())
-        to(lambda array: np.empty((0, 10**12)))
+        shapes += some_of(SHAPES_OF_TABLES, name)
+    for shape in shapes:
+
+        def reshape(header: dict[str, Any], arrays: dict[str, Any], shape: Any = shape) -> None:
+            arrays[name] = shape(arrays[name])
+
+        refused(path, reshape)
 
 
 def layered_array(path: Path, name: str) -> npt.NDArray[Any]:
@@ -118,6 +136,7 @@ def layered_array(path: Path, name: str) -> npt.NDArray[Any]:
     return found
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_component_arrays_of_wrong_dtype_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "c"
@@ -127,7 +146,7 @@ def test_component_arrays_of_wrong_dtype_are_refused(tmp_path: Path, name: str) 
         kinds.append(np.float64)
     if array.itemsize == 8:
         kinds.append(np.dtype("M8[s]"))
-    for dtype in kinds:
+    for dtype in some_of(kinds, name):
 
         def recast(header: dict[str, Any], arrays: dict[str, Any], dtype: Any = dtype) -> None:
             array = arrays[name]

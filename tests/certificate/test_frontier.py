@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, certify, prove_value
 from bisim_abstract._certificate.frontier import Numbers, first_good, is_worth
 from bisim_abstract.parts import grouped_mdp
 from tests.support.asking import certify_named
+from tests.support.examples import naming, seeds
 from tests.support.values import NOTHING_TO_LOSE, random_row
-from tests.support.worlds import BY_HAND, Known
+from tests.support.worlds import BY_HAND
 
 pytestmark = pytest.mark.usefixtures("_no_endless_loop")
 
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("_no_endless_loop")
 
 
 @given(good=st.lists(st.booleans(), max_size=200), most=st.integers(1, 60))
-@settings(max_examples=300)
 def test_first_good_of_anything(good: list[bool], most: int) -> None:
     asked: list[int] = []
 
@@ -50,7 +50,6 @@ def test_first_good_of_anything(good: list[bool], most: int) -> None:
 
 
 @given(count=st.integers(0, 3_000), data=st.data(), most=st.integers(1, 60))
-@settings(max_examples=300)
 def test_first_good_of_monotone_questions_is_exact(
     count: int, data: st.DataObject, most: int
 ) -> None:
@@ -85,15 +84,16 @@ def test_where_nothing_can_be_lost(name: str, gamma: float) -> None:
     assert certificate.verdict.level == "useful", certificate.verdict.sentence
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda k: f"{k.name}-{k.gamma}")
-def test_worlds_solved_by_hand_are_certified(known: Known) -> None:
-    certificate = certify(known.mdp, known.gamma)
-    assert certificate.is_certified, certificate.verdict.sentence
-    assert certificate.value is not None
-    assert certificate.value.kept >= 0.95
+def test_worlds_solved_by_hand_are_certified() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            certificate = certify(known.mdp, known.gamma)
+            assert certificate.is_certified, certificate.verdict.sentence
+            assert certificate.value is not None
+            assert certificate.value.kept >= 0.95
 
 
-@pytest.mark.parametrize("seed", range(9))
+@seeds(9)
 def test_the_choice_is_the_coarsest_of_a_complete_frontier(seed: int) -> None:
     mdp = some_model(seed)
     n_live = mdp.n_states - (mdp.terminal_state is not None)
@@ -116,7 +116,7 @@ def test_the_choice_is_the_coarsest_of_a_complete_frontier(seed: int) -> None:
         assert certificate.n_clusters == min(good)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_points_are_what_prove_value_says(seed: int) -> None:
     mdp = some_model(seed)
     certificate = certify(mdp, 0.9)
@@ -140,7 +140,7 @@ def test_points_are_what_prove_value_says(seed: int) -> None:
     assert {point.n_clusters for point in few.points} <= told
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_max_loss_is_respected(seed: int) -> None:
     mdp = some_model(seed)
     counts = []

@@ -7,6 +7,7 @@ import pytest
 
 from bisim_abstract import Certificate, InvalidArgumentError, TabularMDP, certify
 from bisim_abstract.parts import NearPair
+from tests.support.examples import seeds
 from tests.support.oracles import metric_lp, transport_lp
 from tests.support.values import random_row, with_equal_radii
 from tests.support.worlds import dense
@@ -33,7 +34,7 @@ def clusters_of(certificate: Certificate) -> list[int]:
     return [int(x) for x in labels]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(12)
 def test_pairs_by_brute_force(seed: int) -> None:
     mdp = some_model(seed)
     whole = certify(mdp, 0.9, tol=1e-6)

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -164,7 +164,6 @@ def test_equal_estimates_are_not_the_same_models() -> None:
 # -- models that are the same ------------------------------------------------------------------
 
 
-@settings(max_examples=15)
 @given(mdp=mdps(min_states=2), data=st.data())
 def test_a_permuted_copy_is_the_same(mdp: TabularMDP, data: st.DataObject) -> None:
     order = np.array(data.draw(st.permutations(range(mdp.n_states))))

@@ -191,6 +191,7 @@ def mico_truth(mdp: TabularMDP, gamma: float, *, same_action: bool) -> FloatArra
     return np.asarray(np.linalg.solve(system, gaps.ravel()).reshape(n, n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", ["any", "same_action"])
 def test_mico_approaches_its_fixed_point(pairs: str) -> None:
     mdp = random_mdp(5, 2, seed=3)
@@ -205,6 +206,7 @@ def test_mico_approaches_its_fixed_point(pairs: str) -> None:
     np.testing.assert_allclose(np.diag(found), np.diag(truth), atol=0.08 * truth.max())
 
 
+@pytest.mark.slow
 def test_dbc_approaches_the_metric_of_a_chain() -> None:
     # State i pays i and moves to i - 1. Rewards rise, so the metric is that of the values, a
     # line, which L1 distances can follow exactly. More than one coordinate lets points pass.

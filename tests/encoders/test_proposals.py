@@ -42,6 +42,7 @@ def test_any_encoder_is_an_embedding_and_none_is_trusted(cls: type[Encoder], met
     assert verify(mdp, single_build(mdp, 0.8, sweeps=5, embedding=encoder)).is_valid
 
 
+@pytest.mark.slow
 def test_a_trained_encoder_finds_the_blocks_and_a_random_one_does_not() -> None:
     env = RoomsGridEnv(side=20, room_size=5)
     mdp = env.to_mdp()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -21,6 +21,7 @@ from bisim_abstract import (
     bisimulation_metric,
 )
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
+from tests.support.examples import naming
 from tests.support.oracles import (
     classes_exact,
     first_appearance,
@@ -29,7 +30,7 @@ from tests.support.oracles import (
     refines,
     variation_exact,
 )
-from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, permuted
+from tests.support.worlds import BY_HAND, dense, gammas, mdps, permuted
 
 
 def check_claims(mdp: TabularMDP, classes: BisimulationClasses) -> None:
@@ -61,11 +62,12 @@ def check_claims(mdp: TabularMDP, classes: BisimulationClasses) -> None:
 # -- known answers -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda known: f"{known.name}-{known.gamma}")
-def test_hand_solved_classes(known: Known) -> None:
-    classes = bisimulation_classes(known.mdp)
-    assert classes.labels.tolist() == known.labels == classes_exact(known.mdp)
-    check_claims(known.mdp, classes)
+def test_hand_solved_classes() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            classes = bisimulation_classes(known.mdp)
+            assert classes.labels.tolist() == known.labels == classes_exact(known.mdp)
+            check_claims(known.mdp, classes)
 
 
 def test_a_model_without_twins_is_its_own_quotient() -> None:
@@ -157,7 +159,6 @@ def test_claims_hold_for_rounded_signatures(mdp: TabularMDP, digits: int) -> Non
         assert refines(classes.labels.tolist(), classes_exact(mdp))
 
 
-@settings(max_examples=60)
 @given(mdps(max_states=6), st.data())
 def test_claims_hold_for_any_merging(mdp: TabularMDP, data: st.DataObject) -> None:
     # One digit merges nearly everything: what is claimed must be large, not wrong.
@@ -336,7 +337,6 @@ def test_a_span_beyond_floats_is_handled_or_refused() -> None:
 # -- distortion --------------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
 @given(mdps(max_states=5), st.integers(1, 6), gammas(0.99))
 def test_distortion_bounds_what_merging_changes(mdp: TabularMDP, digits: int, gamma: float) -> None:
     classes = bisimulation_classes(mdp, digits=digits)

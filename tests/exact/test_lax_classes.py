@@ -10,7 +10,7 @@ import gymnasium as gym
 import minigrid  # noqa: F401
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -174,7 +174,6 @@ def test_claims_hold_for_rounded_signatures(mdp: TabularMDP, relation: str, digi
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=100)
 def test_copies_with_renamed_actions_are_found(seed: int) -> None:
     base = sparse_mdp(5, 3, support=2, seed=seed)
     mdp, of = scrambled(base, seed, n_states=12, n_actions=5)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -27,6 +27,7 @@ from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
 from bisim_abstract.parts import sparse_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
+from tests.support.examples import cases
 from tests.support.oracles import (
     backup_pair_exact,
     check_inequalities,
@@ -149,9 +150,9 @@ def test_states_with_different_actions_are_as_far_apart_as_can_be() -> None:
 # -- against a naive oracle --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 3))])
-def test_lax_and_plain_against_linear_programs(part: int) -> None:
-    for seed in range(part * 25, part * 25 + 25):
+@pytest.mark.drawn
+def test_lax_and_plain_against_linear_programs() -> None:
+    for seed in range(cases(100, few=8)):
         mdp = random_model(seed, support=1 + seed % 3)
         if seed % 2:
             mdp = perturbed(mdp, seed)
@@ -172,7 +173,6 @@ def test_lax_and_plain_against_linear_programs(part: int) -> None:
 # -- proofs in exact arithmetic ----------------------------------------------------------------
 
 
-@settings(max_examples=150)
 @given(scrambled_mdps(max_states=5, max_actions=3), gammas(), st.sampled_from(RELATIONS))
 def test_both_tables_prove_themselves(mdp: TabularMDP, gamma: float, relation: str) -> None:
     bounds = apart(mdp, gamma, relation)
@@ -185,7 +185,6 @@ def test_both_tables_prove_themselves(mdp: TabularMDP, gamma: float, relation: s
     assert (bounds.lower <= merged.upper).all()
 
 
-@settings(max_examples=100)
 @given(
     scrambled_mdps(max_states=5, max_actions=3),
     gammas(),
@@ -200,7 +199,6 @@ def test_few_sweeps_prove_themselves(
     check_inequalities(mdp, bounds.gamma, bounds.lower, bounds.upper, relation, bounds.apart)
 
 
-@settings(max_examples=150)
 @given(mdps(max_states=4, max_actions=3, min_states=2), gammas(), st.data())
 def test_residuals_bound_the_exact_backup_of_any_table(
     mdp: TabularMDP, gamma: float, data: st.DataObject
@@ -321,7 +319,6 @@ def test_residuals_near_the_fixed_point_are_tight_and_true(support: int) -> None
 # -- laws --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(scrambled_mdps(max_states=6, max_actions=3), gammas(0.99))
 def test_values_differ_by_no_more_than_states(mdp: TabularMDP, gamma: float) -> None:
     lax = bisimulation_metric(mdp, gamma, relation="lax")
@@ -333,7 +330,6 @@ def test_values_differ_by_no_more_than_states(mdp: TabularMDP, gamma: float) -> 
             assert abs(values[s] - values[t]) <= Fraction(float(table[s, t]))
 
 
-@settings(max_examples=60)
 @given(scrambled_mdps(max_states=6, max_actions=3), gammas(0.9), st.sampled_from(RELATIONS))
 def test_it_is_a_pseudometric(mdp: TabularMDP, gamma: float, relation: str) -> None:
     bounds = bisimulation_metric(mdp, gamma, relation=relation)
@@ -343,7 +339,6 @@ def test_it_is_a_pseudometric(mdp: TabularMDP, gamma: float, relation: str) -> N
     assert over.max() <= 1e-12 * max(float(upper.max()), 1.0)
 
 
-@settings(max_examples=60)
 @given(mdps(max_states=5, kinds=("deterministic",)), gammas(), st.integers(0, 2**32 - 1))
 def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float, seed: int) -> None:
     n = max(mdp.n_states, 2)
@@ -365,7 +360,6 @@ def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float, seed: i
         np.testing.assert_allclose(tables[0], tables[1], rtol=0.0, atol=allowed)
 
 
-@settings(max_examples=100)
 @given(scrambled_mdps(max_states=5), st.integers(1, 6), gammas(0.99), st.sampled_from(RELATIONS))
 def test_distortion_bounds_what_merging_changes(
     mdp: TabularMDP, digits: int, gamma: float, relation: str

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -28,6 +28,7 @@ from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
 from bisim_abstract.errors import MemoryLimitError
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
+from tests.support.examples import grid, naming
 from tests.support.oracles import (
     backup_exact,
     backup_pair_exact,
@@ -35,7 +36,7 @@ from tests.support.oracles import (
     classes_exact,
     metric_lp,
 )
-from tests.support.worlds import BY_HAND, Known, dense, gammas, mdps, scaled, two_loops
+from tests.support.worlds import BY_HAND, dense, gammas, mdps, scaled, two_loops
 
 ONE = Resources(threads=1)
 
@@ -70,20 +71,24 @@ def check_form(bounds: MetricBounds) -> None:
 # -- known answers -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda known: f"{known.name}-{known.gamma}")
-def test_hand_solved_metrics(known: Known) -> None:
-    assert backup_exact(known.mdp, known.gamma, known.metric) == known.metric
-    bounds = bisimulation_metric(known.mdp, known.gamma)
-    assert bounds.labels.tolist() == known.labels
-    assert bounds.is_converged
-    check_form(bounds)
-    n = known.mdp.n_states
-    for s in range(n):
-        for t in range(n):
-            low, high = Fraction(float(bounds.lower[s, t])), Fraction(float(bounds.upper[s, t]))
-            assert low <= known.metric[s][t] <= high
-    top = max(max(row) for row in known.metric)
-    assert bounds.gap <= 1e-9 * float(top)
+def test_hand_solved_metrics() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            assert backup_exact(known.mdp, known.gamma, known.metric) == known.metric
+            bounds = bisimulation_metric(known.mdp, known.gamma)
+            assert bounds.labels.tolist() == known.labels
+            assert bounds.is_converged
+            check_form(bounds)
+            n = known.mdp.n_states
+            for s in range(n):
+                for t in range(n):
+                    low, high = (
+                        Fraction(float(bounds.lower[s, t])),
+                        Fraction(float(bounds.upper[s, t])),
+                    )
+                    assert low <= known.metric[s][t] <= high
+            top = max(max(row) for row in known.metric)
+            assert bounds.gap <= 1e-9 * float(top)
 
 
 def test_one_class_has_distance_zero() -> None:
@@ -140,7 +145,6 @@ def test_few_sweeps_prove_themselves(mdp: TabularMDP, gamma: float, max_sweeps: 
     check_inequalities(mdp, bounds.gamma, bounds.lower, bounds.upper)
 
 
-@settings(max_examples=100)
 @given(mdps(max_states=5), gammas(0.99))
 def test_the_metric_converges_to_rounding(mdp: TabularMDP, gamma: float) -> None:
     bounds = apart(mdp, gamma, tol=1e-300)
@@ -148,7 +152,6 @@ def test_the_metric_converges_to_rounding(mdp: TabularMDP, gamma: float) -> None
     assert bounds.gap <= 1e-13 * bounds.diameter[1] / (1.0 - gamma) + 1e-300
 
 
-@settings(max_examples=100)
 @given(mdps(), gammas(0.99), st.integers(1, 12))
 def test_rounded_classes_still_enclose(mdp: TabularMDP, gamma: float, digits: int) -> None:
     classes = bisimulation_classes(mdp, digits=digits)
@@ -196,7 +199,6 @@ def test_bisimilar_states_are_at_distance_zero(mdp: TabularMDP, gamma: float) ->
         assert (bounds.upper[~alike] > 0.0).all()
 
 
-@settings(max_examples=60)
 @given(mdps(max_states=6), gammas(0.99), st.data())
 def test_renaming_states_moves_the_metric(
     mdp: TabularMDP, gamma: float, data: st.DataObject
@@ -212,8 +214,7 @@ def test_renaming_states_moves_the_metric(
 # -- other methods -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", ["dense", "sparse", "deterministic"])
+@grid(kind=["dense", "sparse", "deterministic"], seed=range(4))
 def test_enclosed_by_value_iteration_with_a_linear_program(kind: str, seed: int) -> None:
     gamma = (0.3, 0.5, 0.6, 0.7)[seed]
     if kind == "dense":
@@ -229,7 +230,6 @@ def test_enclosed_by_value_iteration_with_a_linear_program(kind: str, seed: int)
     assert bounds.gap <= 1e-7
 
 
-@settings(max_examples=25)
 @given(mdps(max_states=4, kinds=("ratios", "dense", "mixed")), gammas(0.5))
 def test_encloses_the_linear_program_on_any_small_model(mdp: TabularMDP, gamma: float) -> None:
     truth = metric_lp(mdp, gamma)
@@ -253,7 +253,6 @@ def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float) -> None
     np.testing.assert_allclose(tables[0], tables[1], rtol=0.0, atol=allowed)
 
 
-@settings(max_examples=100)
 @given(mdps(max_states=5, kinds=("deterministic",)), gammas(0.99))
 def test_a_state_that_nobody_reaches_changes_nothing(mdp: TabularMDP, gamma: float) -> None:
     # Its coin makes the model stochastic: the same distances come from the other solver.

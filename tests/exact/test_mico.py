@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -41,7 +41,6 @@ def check_encloses(mdp: TabularMDP, gamma: float, weights: np.ndarray, **options
     assert widest <= found.gap
 
 
-@settings(max_examples=40)
 @given(st.data(), mdps(max_states=3, max_actions=3), gammas(0.999))
 def test_the_tables_enclose_the_fixed_point(
     data: st.DataObject, mdp: TabularMDP, gamma: float
@@ -84,7 +83,6 @@ def test_the_largest_gap_is_that_of_rounding() -> None:
     assert found.gap <= 1e-12 * found.upper.max()
 
 
-@settings(max_examples=40)
 @given(st.data(), mdps(max_states=5, max_actions=2), gammas(0.95))
 def test_it_lies_above_the_on_policy_metric(
     data: st.DataObject, mdp: TabularMDP, gamma: float

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -127,7 +127,6 @@ def test_policy_values_are_enclosed(mdp: TabularMDP, gamma: float, data: st.Data
     assert values.policy.shape == policy.shape
 
 
-@settings(max_examples=100)
 @given(mdps(max_actions=3), gammas(), st.data())
 def test_actions_are_certain_probabilities(
     mdp: TabularMDP, gamma: float, data: st.DataObject
@@ -319,7 +318,6 @@ def test_rewards_beyond_floats_are_refused() -> None:
 # -- the value of the start --------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(mdps(), gammas(), st.data())
 def test_start_values_are_enclosed(mdp: TabularMDP, gamma: float, data: st.DataObject) -> None:
     start = data.draw(policies(1, mdp.n_states))[0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
@@ -18,6 +18,7 @@ from bisim_abstract import InvalidArgumentError, Resources
 from bisim_abstract._base.jit import kernel
 from bisim_abstract._kernels.transport import bounds_kernel, normalise_rows_kernel
 from bisim_abstract.parts import TransportPlans, solve_transport
+from tests.support.examples import naming
 from tests.support.oracles import transport_exact, transport_lp
 
 Floats = npt.NDArray[np.float64]
@@ -91,7 +92,6 @@ def test_bounds_are_tight(problem: Problem) -> None:
     assert abs(plan.value - float(exact(problem))) <= 1e-13 * problem.cost.max()
 
 
-@settings(max_examples=60)
 @given(problems())
 def test_value_is_that_of_a_linear_program(problem: Problem) -> None:
     expected = transport_lp(*problem)
@@ -127,7 +127,6 @@ def test_powers_of_two_change_nothing_but_the_scale(
     np.testing.assert_array_equal(other.value, plan.value * factor)
 
 
-@settings(max_examples=100)
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), masses(n))), st.randoms())
 def test_equal_rows_cost_nothing(case: tuple[int, Floats], random: Any) -> None:
     n, mass = case
@@ -139,7 +138,6 @@ def test_equal_rows_cost_nothing(case: tuple[int, Floats], random: Any) -> None:
     assert 0.0 <= plan.upper <= 1e-14
 
 
-@settings(max_examples=100)
 @given(problems(), st.booleans())
 def test_swapping_both_sides_transposes(problem: Problem, split: bool) -> None:
     a, b = problem.a, problem.b
@@ -336,17 +334,17 @@ def test_costs_next_to_zero(cost: list[list[float]]) -> None:
 # -- ties, degeneracy, size --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [2, 5, 9, 17, 40, 80])
-@pytest.mark.parametrize("levels", [1, 2, 3, 1000])
-def test_uniform_masses_are_assignments(n: int, levels: int) -> None:
-    # Every vertex of this polytope is as degenerate as can be.
-    rng = np.random.default_rng(n * levels)
-    cost = rng.integers(0, levels, size=(n, n)).astype(np.float64)
-    plan = solve_transport(cost, np.ones(n), np.full(n, 3.0))
-    rows, cols = linear_sum_assignment(cost)
-    expected = Fraction(int(cost[rows, cols].sum()), n)
-    assert encloses(float(plan.lower), expected, float(plan.upper))
-    assert plan.upper - plan.lower <= 1e-12 * levels
+def test_uniform_masses_are_assignments() -> None:
+    for levels, n in product((1, 2, 3, 1000), (2, 5, 9, 17, 40, 80)):
+        with naming(levels=levels, n=n):
+            # Every vertex of this polytope is as degenerate as can be.
+            rng = np.random.default_rng(n * levels)
+            cost = rng.integers(0, levels, size=(n, n)).astype(np.float64)
+            plan = solve_transport(cost, np.ones(n), np.full(n, 3.0))
+            rows, cols = linear_sum_assignment(cost)
+            expected = Fraction(int(cost[rows, cols].sum()), n)
+            assert encloses(float(plan.lower), expected, float(plan.upper))
+            assert plan.upper - plan.lower <= 1e-12 * levels
 
 
 @pytest.mark.parametrize(("m", "n"), [(40, 40), (1, 40), (40, 1), (7, 40), (40, 7), (30, 31)])

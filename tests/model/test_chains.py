@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -48,7 +48,6 @@ def off_by(chain: TabularMDP, mdp: TabularMDP, weights: FloatArray) -> FloatArra
     return shares
 
 
-@settings(max_examples=60)
 @given(st.data(), mdps(max_states=4, max_actions=4))
 def test_the_exact_mixture_is_within_the_radii(data: st.DataObject, mdp: TabularMDP) -> None:
     weights = data.draw(policies(mdp))
@@ -71,7 +70,6 @@ def test_the_radii_are_needed() -> None:
     assert shares.max() > 0.02
 
 
-@settings(max_examples=25)
 @given(st.data(), mdps(max_states=5, max_actions=3))
 def test_actions_are_copied(data: st.DataObject, mdp: TabularMDP) -> None:
     actions = np.array([data.draw(st.integers(0, mdp.n_actions - 1)) for _ in range(mdp.n_states)])
@@ -122,7 +120,6 @@ def test_states_that_lack_actions() -> None:
     assert mdp.under_policy([1, 0, 2, 1]).rewards[1, 0] == mdp.rewards[1, 1]
 
 
-@settings(max_examples=25)
 @given(st.data(), mdps(max_states=4, max_actions=3), gammas(0.99))
 def test_its_values_are_those_of_the_policy(
     data: st.DataObject, mdp: TabularMDP, gamma: float

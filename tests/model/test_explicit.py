@@ -15,6 +15,7 @@ from bisim_abstract._model.explicit import ExplicitModel, Reward
 from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.parts import sparse_mdp
 from tests.support.checkers import random_model
+from tests.support.examples import seeds
 
 
 def by_hand(model: ExplicitModel, reward: str | None, goal: str | None) -> list[list[Any]]:
@@ -90,7 +91,7 @@ def test_costs_and_weights() -> None:
     assert (model.to_mdp(reward={"all": 2.5}).rewards == 2.5 * plain.rewards).all()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(20)
 def test_several_rewards_side_by_side(seed: int) -> None:
     """The distance is that of the largest weighted difference of rewards, by its definition."""
     model = random_model(seed, n_states=5)

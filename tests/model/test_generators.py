@@ -11,6 +11,7 @@ import pytest
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, bisimulation_classes
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
+from tests.support.examples import seeds
 
 Maker = Callable[..., TabularMDP]
 
@@ -101,7 +102,7 @@ def test_refusals(
 
 
 @pytest.mark.parametrize("maker", [random_mdp, sparse_mdp])
-@pytest.mark.parametrize("seed", range(8))
+@seeds(8)
 def test_rewards_span_exactly_zero_to_one(maker: Maker, seed: int) -> None:
     mdp = maker(11, 2, seed=seed)
     assert mdp.rewards.min() == 0.0
@@ -190,7 +191,7 @@ def test_planted_labels(n: int, n_groups: int) -> None:
     assert mdp.metadata["n_groups"] == n_groups
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5)
 @pytest.mark.parametrize(("n", "n_groups", "support"), [(40, 6, 4), (31, 5, 5), (24, 3, 1)])
 def test_groups_without_noise_are_bisimilar(n: int, n_groups: int, support: int, seed: int) -> None:
     mdp, groups = grouped_mdp(n, n_groups, noise=0.0, support=support, seed=seed)

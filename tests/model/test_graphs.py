@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import TabularMDP, aggregate
@@ -78,7 +78,6 @@ def test_parallel_edges_add_up() -> None:
     assert mdp.rewards.tolist() == [[1.0], [0.0]]
 
 
-@settings(max_examples=30)
 @given(st.integers(4, 9), st.integers(1, 3), st.integers(0, 10**6), st.booleans())
 def test_what_is_written_is_read(n: int, a: int, seed: int, has_sets: bool) -> None:
     mdp = sparse_mdp(n, n_actions=a, seed=seed)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import TabularMDP
@@ -39,7 +39,6 @@ def expected(P: Any, R: Any) -> Any:
     return out
 
 
-@settings(max_examples=40)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
 def test_dense_rewards_of_next_states(n: int, a: int, seed: int) -> None:
     P, R = world(n, a, seed)

@@ -12,6 +12,7 @@ import pytest
 
 from bisim_abstract import BisimError, InvalidArgumentError, TabularMDP
 from bisim_abstract.parts import random_mdp, sparse_mdp
+from tests.support.examples import seeds
 from tests.support.models import ENV_NAMES, dense_of, env_mdp, estimate_of, loops, parts
 
 # -- reading -------------------------------------------------------------------------------------
@@ -30,7 +31,7 @@ def reached_by_search(mdp: TabularMDP) -> list[int]:
     return sorted(seen)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(12)
 def test_reachable_against_a_plain_search(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, n_actions = int(rng.integers(1, 60)), int(rng.integers(1, 3))

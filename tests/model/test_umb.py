@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import TabularMDP, aggregate, estimate_mdp, read_model
@@ -24,7 +24,6 @@ from tests.support.models import TAXI
 
 
 @given(st.integers(0, 10_000), st.booleans())
-@settings(max_examples=30)
 def test_a_model_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, seed: int, compress: bool
 ) -> None:
@@ -222,7 +221,6 @@ def test_archives_that_are_more_than_files(written: Path, kind: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150)
 def test_damage_is_noticed_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -48,7 +48,6 @@ def check_part(part: TabularMDP, union: ModelUnion, places: np.ndarray) -> None:
             assert is_end or whole.available[places[s], a] == part.available[s, a]
 
 
-@settings(max_examples=25)
 @given(first=mdps(), second=mdps(), data=st.data())
 def test_parts_are_as_they_were(first: TabularMDP, second: TabularMDP, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(second.n_states)))

@@ -20,6 +20,7 @@ import gymnasium as gym
 import pytest
 
 from tests.support import ROOT, house
+from tests.support.examples import naming
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
@@ -144,6 +145,7 @@ def test_every_page_is_there() -> None:
     assert set(PAGES) >= EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_code_runs_and_prints_what_is_shown(name: str, tmp_path: Path) -> None:
     assert "Taxi-v3" in gym.registry, "the pages are written for the pinned Gymnasium"
@@ -182,6 +184,7 @@ bisim-abstract() { "$PYTHON" -m bisim_abstract "$@"; }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [*(DOCS / name for name in PAGES), ROOT / "README.md"], ids=str)
 def test_commands_run(page: Path, tmp_path: Path) -> None:
     """All `sh` blocks of a page, one after another in one directory.
@@ -235,25 +238,30 @@ def test_install_lines_name_constraints_and_extras_that_exist() -> None:
     assert {a or b for a, b in named} <= set(extras["optional-dependencies"])
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name: str) -> None:
-    text = read(name)
-    for target in links(text):
-        if re.match(r"https?://", target):
-            continue
-        path, _, anchor = target.partition("#")
-        there = (DOCS / name).parent / path if path else DOCS / name
-        assert there.exists(), f"{name} links to {target}"
-        if anchor:
-            assert anchor in slugs(there.read_text(encoding="utf-8")), f"{name} links to {target}"
+def test_links_lead_somewhere() -> None:
+    for name in PAGES:
+        with naming(name=name):
+            text = read(name)
+            for target in links(text):
+                if re.match(r"https?://", target):
+                    continue
+                path, _, anchor = target.partition("#")
+                there = (DOCS / name).parent / path if path else DOCS / name
+                assert there.exists(), f"{name} links to {target}"
+                if anchor:
+                    assert anchor in slugs(there.read_text(encoding="utf-8")), (
+                        f"{name} links to {target}"
+                    )
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_pictures_exist(name: str) -> None:
-    for target in pictures(read(name)):
-        assert ((DOCS / name).parent / target).is_file(), f"{name} shows {target}"
+def test_pictures_exist() -> None:
+    for name in PAGES:
+        with naming(name=name):
+            for target in pictures(read(name)):
+                assert ((DOCS / name).parent / target).is_file(), f"{name} shows {target}"
 
 
+@pytest.mark.slow
 def test_drawings_are_made_by_a_script_and_follow_the_ground(tmp_path: Path) -> None:
     """Those of `scripts/drawings.py`: all are shown, and no colour is for one ground only."""
     done = subprocess.run(
@@ -279,25 +287,29 @@ def test_drawings_are_made_by_a_script_and_follow_the_ground(tmp_path: Path) -> 
             assert not re.search(r"(?:fill|stroke): #(?!ffffff)", text)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_no_unknown_hosts(name: str) -> None:
-    hosts = set(re.findall(r"https?://([\w.-]+)", read(name)))
-    assert hosts <= HOSTS
-    assert not re.search(r"index-url|(?<![\w.])/(tmp|home|work|root)/", read(name))
+def test_no_unknown_hosts() -> None:
+    for name in PAGES:
+        with naming(name=name):
+            hosts = set(re.findall(r"https?://([\w.-]+)", read(name)))
+            assert hosts <= HOSTS
+            assert not re.search(r"index-url|(?<![\w.])/(tmp|home|work|root)/", read(name))
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_index_names_every_page_and_lines_are_short(name: str) -> None:
-    path = Path(name)
-    if path.name != "index.md":
-        index = path.parent / "index.md"
-        assert f"({path.name}" in read(index.as_posix())
-    elif path.parent != Path():
-        assert f"({name}" in read("index.md")
-    # Tables and formulas have no lines to break, and output is what it is.
-    text = re.sub(r"^```(text|math)$.*?^```$", "", read(name), flags=re.DOTALL | re.MULTILINE)
-    long = [line for line in text.splitlines() if len(line) > 100]
-    assert not [line for line in long if not line.startswith("|")]
+def test_index_names_every_page_and_lines_are_short() -> None:
+    for name in PAGES:
+        with naming(name=name):
+            path = Path(name)
+            if path.name != "index.md":
+                index = path.parent / "index.md"
+                assert f"({path.name}" in read(index.as_posix())
+            elif path.parent != Path():
+                assert f"({name}" in read("index.md")
+            # Tables and formulas have no lines to break, and output is what it is.
+            text = re.sub(
+                r"^```(text|math)$.*?^```$", "", read(name), flags=re.DOTALL | re.MULTILINE
+            )
+            long = [line for line in text.splitlines() if len(line) > 100]
+            assert not [line for line in long if not line.startswith("|")]
 
 
 # -- the reference and the site ----------------------------------------------------------------

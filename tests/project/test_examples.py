@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 
 from tests.support import ROOT
 
@@ -41,23 +40,16 @@ def test_examples_do_not_depend_on_what_else_is_loaded() -> None:
     assert drawn() == drawn("bisim_abstract._app.cli", "tests.support.worlds")
 
 
-def test_one_profile_holds_for_all() -> None:
-    assert settings.default is not None
-    assert settings.default.derandomize
-    assert settings.default.database is None
-    assert settings.default.deadline is None
-
-    @settings(max_examples=3)
-    @given(st.booleans())
-    def few(value: bool) -> None:
-        del value
-
-    own = few._hypothesis_internal_use_settings  # type: ignore[attr-defined]
-    assert own.derandomize
+@pytest.mark.parametrize("name", ["few", "many"])
+def test_profiles_leave_nothing_to_chance(name: str) -> None:
+    profile = settings.get_profile(name)
+    assert (profile.derandomize, profile.database, profile.deadline) == (True, None, None)
+    assert profile.max_examples == {"few": 75, "many": 200}[name]
 
 
-@pytest.mark.parametrize("name", ["derandomize", "deadline", "database", "register_profile"])
-def test_no_test_has_a_profile_of_its_own(name: str) -> None:
+def test_no_test_has_a_profile_of_its_own() -> None:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if path.name != "test_examples.py":
-            assert f"{name}=" not in path.read_text(), path
+            text = path.read_text()
+            for name in ("derandomize", "deadline", "database", "max_examples", "register_profile"):
+                assert f"{name}=" not in text, f"{path} sets {name}"

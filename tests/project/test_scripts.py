@@ -23,6 +23,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_demo_goes_the_whole_way(tmp_path: Path) -> None:
     out = run("scripts/demo.py", "--quick", "--out", str(tmp_path / "demo"))
     assert re.search(r"^clusters +25 instead of 2,500 states$", out, flags=re.MULTILINE)
@@ -150,6 +151,7 @@ def test_default_choices_are_worth_having() -> None:
         assert float(row[5]) >= float(row[6])
 
 
+@pytest.mark.slow
 def test_proven_losses_are_close_to_true_ones() -> None:
     """Those of the rooms and of Taxi: the script fails if one is above its limit."""
     out = run("scripts/values.py", "losses")

@@ -18,6 +18,7 @@ from bisim_abstract import errors
 from bisim_abstract._base.deadline import OutOfTimeError
 from bisim_abstract._prove.work import OverBudgetError
 from tests.support import ROOT, house
+from tests.support.examples import naming
 
 PACKAGE = Path(bisim_abstract.__file__).parent
 SURFACES = [
@@ -111,14 +112,14 @@ def test_version_is_that_of_the_changelog() -> None:
     assert bisim_abstract.__version__ == newest.group(1)
 
 
-@pytest.mark.parametrize("name", [name for name in CORE if name])
-def test_modules_keep_their_own_lists(name: str) -> None:
-    module = importlib.import_module(f"bisim_abstract.{name}")
-    assert module.__doc__
-    listed = list(getattr(module, "__all__", []))
-    assert listed == sorted(set(listed))
-    for entry in listed:
-        assert hasattr(module, entry), entry
+def test_modules_keep_their_own_lists() -> None:
+    for name in filter(None, CORE):
+        module = importlib.import_module(f"bisim_abstract.{name}")
+        assert module.__doc__, name
+        listed = list(getattr(module, "__all__", []))
+        assert listed == sorted(set(listed)), name
+        for entry in listed:
+            assert hasattr(module, entry), f"{name}.{entry}"
 
 
 def test_what_is_public_in_a_module_reaches_the_surface() -> None:
@@ -153,29 +154,35 @@ FUNCTIONS = [(name, value) for name, value in OBJECTS if inspect.isfunction(valu
 CLASSES = [(name, value) for name, value in OBJECTS if inspect.isclass(value)]
 
 
-@pytest.mark.parametrize(("name", "function"), FUNCTIONS, ids=[name for name, _ in FUNCTIONS])
-def test_functions_describe_their_arguments(name: str, function: types.FunctionType) -> None:
-    text = inspect.cleandoc(function.__doc__ or "")
-    assert text, f"{name} has no docstring"
-    parameters = [entry.lstrip("*") for entry in inspect.signature(function).parameters]
-    if parameters:
-        match = re.search(r"^Args:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
-        assert match is not None, f"{name} has no section Args"
-        described = re.findall(r"^    \**(\w+):", match[1], re.MULTILINE)
-        assert described == parameters
+def test_functions_describe_their_arguments() -> None:
+    for name, function in FUNCTIONS:
+        with naming(name=name):
+            text = inspect.cleandoc(function.__doc__ or "")
+            assert text, f"{name} has no docstring"
+            parameters = [entry.lstrip("*") for entry in inspect.signature(function).parameters]
+            if parameters:
+                match = re.search(r"^Args:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+                assert match is not None, f"{name} has no section Args"
+                described = re.findall(r"^    \**(\w+):", match[1], re.MULTILINE)
+                assert described == parameters
 
 
-@pytest.mark.parametrize(("name", "cls"), CLASSES, ids=[name for name, _ in CLASSES])
-def test_classes_and_their_methods_are_described(name: str, cls: type) -> None:
-    assert inspect.cleandoc(cls.__doc__ or ""), f"{name} has no docstring"
-    assert not (cls.__doc__ or "").startswith(f"{cls.__name__}("), f"{name} has a generated one"
-    for entry, value in vars(cls).items():
-        if entry.startswith("_"):
-            continue
-        plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        plain = getattr(plain, "func", plain)  # cached_property
-        if inspect.isfunction(plain) or isinstance(plain, property):
-            assert inspect.getdoc(getattr(cls, entry)) or inspect.getdoc(plain), f"{name}.{entry}"
+def test_classes_and_their_methods_are_described() -> None:
+    for name, cls in CLASSES:
+        with naming(name=name):
+            assert inspect.cleandoc(cls.__doc__ or ""), f"{name} has no docstring"
+            assert not (cls.__doc__ or "").startswith(f"{cls.__name__}("), (
+                f"{name} has a generated one"
+            )
+            for entry, value in vars(cls).items():
+                if entry.startswith("_"):
+                    continue
+                plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+                plain = getattr(plain, "func", plain)  # cached_property
+                if inspect.isfunction(plain) or isinstance(plain, property):
+                    assert inspect.getdoc(getattr(cls, entry)) or inspect.getdoc(plain), (
+                        f"{name}.{entry}"
+                    )
 
 
 def test_packages_are_described_with_an_example() -> None:

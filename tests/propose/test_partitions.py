@@ -19,6 +19,7 @@ from bisim_abstract._propose.partitions import (
 )
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from bisim_abstract.wrappers import RoomsGridEnv
+from tests.support.examples import seeds
 from tests.support.oracles import first_appearance
 from tests.support.worlds import BY_HAND, Known
 
@@ -114,7 +115,7 @@ def test_one_cluster_is_cut_somewhere_or_not_at_all() -> None:
         assert found is None or (found.shape == labels.shape and found.min() == 0)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5)
 def test_a_sample_stands_for_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     points, labels = planted([200, 120, 80], seed)
     monkeypatch.setattr(proposals, "SAMPLE", 60)
@@ -141,7 +142,7 @@ def test_many_blocks_need_a_sample_that_is_allowed(monkeypatch: pytest.MonkeyPat
     assert propose_components(points, 600, n_blocks=3, most=1) is not None  # the smallest sample
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(8)
 def test_groups_that_the_sample_missed_are_found(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ from bisim_abstract._verify.verify import verify
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 from bisim_abstract.parts import grouped_mdp, random_mdp, repair_labels, sparse_mdp
 from tests.support.asking import certify_named, single_named
+from tests.support.examples import cases, grid
 from tests.support.worlds import BY_HAND, Known
 
 Floats = npt.NDArray[np.float64]
@@ -118,8 +119,7 @@ def covering(mdp: TabularMDP, gamma: float, **options: Any) -> Certificate:
 # -- soundness ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("kind", GENERATORS)
+@grid(kind=GENERATORS, gamma=GAMMAS)
 def test_both_enclose_the_exact_metric(kind: str, gamma: float) -> None:
     mdp = GENERATORS[kind](3)
     for index, upper_start in (("Flat", "constant"), ("LSH6", "reward")):
@@ -227,7 +227,7 @@ def test_every_round_draws_anew() -> None:
     assert all(a < b for a, b in itertools.pairwise(sizes))
 
 
-@pytest.mark.parametrize(("seed", "tol"), [(0, None), (1, None), (2, 1e-12), (3, 1e-12)])
+@pytest.mark.parametrize(("seed", "tol"), [(0, None), (2, 1e-12)])
 def test_uniform_partners_cover_everything(seed: int, tol: float | None) -> None:
     made = covering(
         random_mdp(18, 3, seed=seed),
@@ -453,14 +453,15 @@ def test_checkpoints_of_other_models_are_refused(tmp_path: Path) -> None:
         covering(other, 0.9, max_rounds=2, checkpoint=path, **OPTIONS)
 
 
+@pytest.mark.drawn
 def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run"
     covering(MODEL, 0.9, max_rounds=1, checkpoint=path, **OPTIONS)
     good = path.read_bytes()
     whole = content(covering(MODEL, 0.9, max_rounds=2, **OPTIONS))
     rng = np.random.default_rng(0)
-    refused = 0
-    for at in rng.choice(len(good), 150, replace=False):
+    refused, count = 0, cases(150)
+    for at in rng.choice(len(good), count, replace=False):
         data = bytearray(good)
         data[at] ^= int(rng.integers(1, 256))
         path.write_bytes(data)
@@ -470,7 +471,7 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
             refused += 1
         else:
             assert content(resumed) == whole, f"byte {at} was changed unnoticed"
-    assert refused > 100
+    assert refused > 2 * count // 3
     for size in (0, 1, 100, len(good) // 2, len(good) - 1):
         path.write_bytes(good[:size])
         with pytest.raises(FileFormatError):
@@ -561,6 +562,7 @@ def started(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     checkpoint, target = tmp_path / "run", tmp_path / "certificate"
     rng = np.random.default_rng(0)

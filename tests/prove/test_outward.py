@@ -11,6 +11,7 @@ from bisim_abstract import TabularMDP, bisimulation_metric, certify, verify
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._model.generators import random_mdp, sparse_mdp
 from bisim_abstract._prove.sweeping import moved_outward
+from tests.support.examples import seeds
 from tests.support.oracles import backup_exact
 
 MODELS = [random_mdp(4, 2, seed=0), sparse_mdp(5, 2, support=2, seed=1), random_mdp(3, 1, seed=2)]
@@ -37,7 +38,7 @@ def test_bounds_moved_outward_prove_themselves(mdp: TabularMDP, gamma: float) ->
     assert delta <= 1e-13 * arms.starts.diameter / (1.0 - gamma)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(12)
 def test_what_is_taken_over_needs_no_widening(seed: int) -> None:
     """Bounds that only meet their inequalities up to rounding would be accepted with one."""
     mdp = sparse_mdp(9, 2, support=3, seed=seed)

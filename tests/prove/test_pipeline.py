@@ -23,6 +23,7 @@ from bisim_abstract._base.labels import numbered
 from bisim_abstract._linkage.forests import spanning_forest
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import grouped_mdp, random_mdp, single_build, sparse_mdp
+from tests.support.examples import grid
 from tests.support.oracles import refines
 
 MODELS: dict[str, Callable[[int], TabularMDP]] = {
@@ -33,8 +34,7 @@ MODELS: dict[str, Callable[[int], TabularMDP]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("gamma", [0.0, 0.7, 0.95])
+@grid(gamma=[0.0, 0.7, 0.95], name=MODELS)
 def test_every_certificate_is_verified_exactly_and_brackets_the_clustering(
     name: str, gamma: float
 ) -> None:

@@ -12,6 +12,7 @@ from bisim_abstract._bounds.blocks import build_blocks
 from bisim_abstract._prove import reach, refinement
 from bisim_abstract._prove.reach import shortest_links
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
+from tests.support.examples import seeds
 
 
 def with_blocks(mdp: TabularMDP, blocks: IntArray) -> Arms:
@@ -39,7 +40,7 @@ def reached(table: Arms, blocks: IntArray) -> float:
     return float(shortest.max())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(8)
 def test_no_sweep_gets_below_what_is_said_to_be_the_best(seed: int) -> None:
     if seed % 2:
         mdp, blocks = grouped_mdp(40, 4, noise=(0.02, 0.3)[seed % 3 % 2], seed=seed)

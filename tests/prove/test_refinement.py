@@ -38,8 +38,9 @@ from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 from tests.support.asking import certify_named
 from tests.support.blocks import EDGES, ends, estimated, noisy_groups, sampled, true_models
+from tests.support.examples import cases, naming, seeds
 from tests.support.oracles import first_appearance, linked
-from tests.support.worlds import BY_HAND, Known
+from tests.support.worlds import BY_HAND
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -204,8 +205,9 @@ def drive(work: Refinement, mdp: TabularMDP, metric: Truth, *, until_met: bool) 
         check_proof(certificate, mdp)
 
 
+@pytest.mark.drawn
 @pytest.mark.usefixtures("thorough")
-@pytest.mark.parametrize("batch", range(12))
+@pytest.mark.parametrize("batch", range(cases(12)))
 def test_every_step_is_sound(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     for seed in range(5 * batch, 5 * batch + 5):
@@ -268,7 +270,8 @@ def test_splitting_adds_a_finer_level() -> None:
 # -- what certify returns ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", range(18))
+@pytest.mark.drawn
+@pytest.mark.parametrize("batch", range(cases(18)))
 def test_certify_is_sound(batch: int) -> None:
     compared = 0
     for seed in range(100 + 5 * batch, 105 + 5 * batch):
@@ -291,17 +294,18 @@ def test_certify_is_sound(batch: int) -> None:
     assert compared > 0
 
 
-@pytest.mark.parametrize("known", BY_HAND, ids=lambda k: f"{k.name}-{k.gamma}")
-def test_hand_solved_models(known: Known) -> None:
-    certificate = certify(known.mdp, known.gamma)
-    check_proof(certificate, known.mdp, mode="exact")
-    lower, upper = (table.tolist() for table in bounds(certificate))
-    for s, line in enumerate(known.metric):
-        for t, d in enumerate(line):
-            assert Fraction(lower[s][t]) <= d <= Fraction(upper[s][t])
-    at_zero = certify(known.mdp, known.gamma, tau=1e-9)
-    if at_zero.is_certified and known.gamma > 0.0:
-        assert at_zero.labels_upper.tolist() == known.labels
+def test_hand_solved_models() -> None:
+    for known in BY_HAND:
+        with naming(name=known.name, gamma=known.gamma):
+            certificate = certify(known.mdp, known.gamma)
+            check_proof(certificate, known.mdp, mode="exact")
+            lower, upper = (table.tolist() for table in bounds(certificate))
+            for s, line in enumerate(known.metric):
+                for t, d in enumerate(line):
+                    assert Fraction(lower[s][t]) <= d <= Fraction(upper[s][t])
+            at_zero = certify(known.mdp, known.gamma, tau=1e-9)
+            if at_zero.is_certified and known.gamma > 0.0:
+                assert at_zero.labels_upper.tolist() == known.labels
 
 
 @pytest.mark.parametrize("few", [0, 150_000])
@@ -655,9 +659,10 @@ def test_estimates_hold_for_the_true_model(
     assert "with probability at least 0.9" in certificate.summary()
 
 
+@pytest.mark.drawn
 def test_covered_pairs_of_estimates_hold_for_the_true_model() -> None:
     held = 0
-    for seed in range(80):
+    for seed in range(cases(80)):
         truth = sparse_mdp(4, 1, support=2, seed=seed)
         mdp = sampled(truth, 50, np.random.default_rng(seed))
         certificate = certify(
@@ -667,11 +672,11 @@ def test_covered_pairs_of_estimates_hold_for_the_true_model() -> None:
         exact = Truth.of(truth, 0.5)
         lower, upper = bounds(certificate)
         held += bool((lower <= exact.upper).all() and (upper >= exact.lower).all())
-    assert held >= 72
+    assert held >= 0.9 * cases(80)
 
 
 @pytest.mark.usefixtures("thorough")
-@pytest.mark.parametrize("seed", range(8))
+@seeds(8)
 def test_true_models_at_the_edge_are_enclosed(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = 6

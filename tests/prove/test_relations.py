@@ -22,6 +22,7 @@ from bisim_abstract import (
     verify,
 )
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
+from tests.support.examples import grid, seeds
 from tests.support.oracles import transport_exact
 from tests.support.relations import renamed_mdp
 from tests.support.worlds import mirrored
@@ -35,9 +36,7 @@ METHODS: dict[str, Blocks | Covering] = {
 }
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("seed", range(6))
+@grid(seed=range(6), method=METHODS, relation=RELATIONS)
 def test_certificates_hold_and_are_verified(relation: str, method: str, seed: int) -> None:
     mdp = renamed_mdp(seed, n=8, missing=0.3 * (seed % 2))
     gamma = 0.8
@@ -56,7 +55,7 @@ def test_certificates_hold_and_are_verified(relation: str, method: str, seed: in
     assert (upper >= below - 1e-12).all()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(12)
 def test_proven_loss_encloses_the_true_one(seed: int) -> None:
     mdp = renamed_mdp(seed, n=9, noise=0.05, missing=0.3 * (seed % 2))
     certificate = certify(mdp, 0.8, relation="lax", max_loss=0.3)
@@ -92,7 +91,7 @@ def test_a_corridor_and_its_mirror_image_are_one() -> None:
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("seed", range(8))
+@seeds(8)
 def test_correspondences_bound_what_actions_differ_by(relation: str, seed: int) -> None:
     """In fractions, under lower bounds of the metric: a wrong name or a dropped term shows."""
     mdp = renamed_mdp(seed, n=7, noise=0.1, missing=0.2)

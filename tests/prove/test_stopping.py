@@ -16,6 +16,7 @@ from bisim_abstract._certificate.frontier import ValueSearch
 from bisim_abstract._prove import driver
 from bisim_abstract._prove.refinement import Refinement
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
+from tests.support.examples import cases
 
 ONE = Resources(threads=1)
 
@@ -57,6 +58,7 @@ def looks_of_a_whole_run(clock: Clock, mdp: TabularMDP, asked: dict[str, Any]) -
     return clock.looks - before
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("goal", ASKED)
 def test_a_run_may_end_at_any_look(clock: Clock, model: str, goal: str) -> None:
@@ -64,7 +66,7 @@ def test_a_run_may_end_at_any_look(clock: Clock, model: str, goal: str) -> None:
     mdp, asked = MODELS[model](), ASKED[goal]
     total = looks_of_a_whole_run(clock, mdp, asked)
     assert total > 20
-    for seconds in np.unique(np.geomspace(1.0, total, 12).astype(int)).tolist():
+    for seconds in np.unique(np.geomspace(1.0, total, cases(12)).astype(int)).tolist():
         before = clock.looks
         found = certify(mdp, 0.9, max_seconds=float(seconds), resources=ONE, **asked)
         used = clock.looks - before

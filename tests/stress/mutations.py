@@ -1944,6 +1944,7 @@ class Worker:
         """The exit code and what was printed; -1 if it took too long."""
         env = {**os.environ, "PYTHONPATH": str(self.tree), "NUMBA_CACHE_DIR": str(cache)}
         env["OPENBLAS_NUM_THREADS"] = "1"  # workers share the cores
+        env.setdefault("HYPOTHESIS_PROFILE", "many")  # as `make test-slow` has it
         try:
             done = subprocess.run(
                 command,

@@ -13,14 +13,16 @@ from bisim_abstract._verify import verify as module
 from bisim_abstract.parts import sparse_mdp
 from tests.stress import forgeries
 from tests.stress.truth import exact_deterministic_metric
+from tests.support.examples import cases
 from tests.support.oracles import metric_exact
 from tests.support.worlds import best_action, coins, countdown
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("component", forgeries.FORGERS)
 def test_no_forgery_is_accepted(component: str) -> None:
-    tally, wrong = forgeries.run(component, 12, seed=1)
-    assert sum(tally.values()) == 12
+    tally, wrong = forgeries.run(component, cases(12), seed=1)
+    assert sum(tally.values()) == cases(12)
     assert not wrong
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import Certificate, TabularMDP, Verification, bisimulation_metric
@@ -279,7 +279,6 @@ def test_the_oracle_knows_models_solved_by_hand(known: Any) -> None:
         assert truth.exact_deterministic_metric(known.mdp, known.gamma) == known.metric
 
 
-@settings(max_examples=30)
 @given(models(max_states=3), st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3))
 def test_the_oracle_agrees_with_fractions(mdp: TabularMDP, entries: list[float]) -> None:
     n = mdp.n_states

@@ -18,7 +18,7 @@ from tests.support.honest import (
 # -- alterations -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def honest() -> dict[str, Any]:
     """Converged at all levels, so that nothing has room; some pairs of each kind covered."""
     content = build(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import (
@@ -218,7 +218,6 @@ def perturb(content: dict[str, Any], rng: np.random.Generator) -> None:
         setattr(holder, name, new)
 
 
-@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), changes=st.integers(0, 4))
 def test_what_float_mode_accepts_is_true(seed: int, changes: int) -> None:
     rng = np.random.default_rng(seed)
@@ -266,7 +265,6 @@ def assert_clusters(mdp: TabularMDP, content: dict[str, Any]) -> None:
                     assert content["labels_lower"][s] == content["labels_lower"][t]
 
 
-@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_tables_are_judged_as_by_definition(seed: int) -> None:
     """Block tables of any kind: accepted exactly if all inequalities hold."""

@@ -18,6 +18,7 @@ from bisim_abstract import TabularMDP, verify
 from bisim_abstract._verify import remembered
 from bisim_abstract._verify.floats import Reader
 from bisim_abstract._verify.read import read_claims
+from tests.support.examples import cases
 from tests.support.honest import (
     Floats,
     Ints,
@@ -81,10 +82,10 @@ def check_encloses(content: dict[str, Any], mdp: TabularMDP) -> None:
 # -- honest certificates -------------------------------------------------------------------------
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("first", range(0, 100, 20))
-def test_accepts_honest_certificates(first: int, relation: str) -> None:
-    for seed in range(first, first + 20):
+def test_accepts_honest_certificates(relation: str) -> None:
+    for seed in range(cases(100)):
         content, mdp = some_certificate(seed, relation)
         accepted(content, mdp)
         if seed % 3 == 0:
@@ -108,9 +109,10 @@ def test_accepts_honest_certificates_of_estimates(relation: str) -> None:
         accepted(content, mdp)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_accepts_clusters_over_all_pairs(relation: str) -> None:
-    for seed in range(16):
+    for seed in range(cases(16)):
         content, mdp = some_certificate(seed, relation)
         for tau in thresholds(*bounds(mdp, content))[-3:]:
             accepted(at_tau(mdp, content, tau), mdp)
@@ -146,11 +148,12 @@ def test_no_entry_has_room(seed: int, relation: str) -> None:
                 rejected(content, mdp)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_verdicts_are_those_of_the_inequalities(relation: str) -> None:
     """Entries moved at random: accepted exactly if every inequality holds, by its definition."""
     verdicts = []
-    for seed in range(60):
+    for seed in range(cases(60)):
         rng = np.random.default_rng([8, seed])
         mdp = renamed_mdp(seed, n=4, n_actions=2 + seed % 2)
         gamma, how = 0.5, relation_of(mdp, 0.5, relation)
@@ -195,7 +198,7 @@ def test_verdicts_are_those_of_the_inequalities(relation: str) -> None:
         assert result.is_valid or not is_true, result.problem
         if result.is_valid and not is_true:  # rounding may hide as much as it is widened by
             assert 0.0 < result.widening < 1e-12
-    assert 10 <= sum(verdicts) <= 50
+    assert cases(60) // 6 <= sum(verdicts) <= cases(60) * 5 // 6
 
 
 def test_safe_start_values_are_on_the_safe_side() -> None:
@@ -270,9 +273,10 @@ def test_bounds_of_one_relation_are_not_those_of_the_other() -> None:
     rejected(with_pair("plain", 0.0, 1.0 - 1e-6), mdp, "upper bound of pair (0, 1)")
 
 
+@pytest.mark.drawn
 def test_a_relation_that_is_flipped_is_noticed() -> None:
     noticed = 0
-    for seed in range(40):
+    for seed in range(cases(40)):
         mdp = renamed_mdp(seed, n=4, n_actions=2, missing=0.0)
         metrics = [compared_metric(mdp, 0.5, relation=name, sweeps=25) for name in RELATIONS]
         if np.abs(metrics[0] - metrics[1]).max() < 1e-3:
@@ -282,7 +286,7 @@ def test_a_relation_that_is_flipped_is_noticed() -> None:
             content = build(mdp, 0.5, pairs=pairs, sweeps=25, has_features=False, relation=relation)
             rejected(content | {"relation": other}, mdp, "bound of pair")
             noticed += 1
-    assert noticed >= 20
+    assert noticed >= cases(40) // 2
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -545,11 +549,12 @@ UNSOUND: dict[str, tuple[str, list[int], int, str]] = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", UNSOUND)
 def test_rejects_functions_that_the_relation_does_not_allow(name: str) -> None:
     relation, signs, kind, words = UNSOUND[name]
     worst = 0.0
-    for seed in range(30):
+    for seed in range(cases(30)):
         plain = renamed_mdp(seed, n=4, n_actions=3)
         if not plain.has_action_sets:
             continue
@@ -569,12 +574,13 @@ def test_rejects_functions_that_the_relation_does_not_allow(name: str) -> None:
     assert worst > 1e-3 or relation == "plain"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_accepts_functions_that_the_relation_allows(relation: str) -> None:
     allowed = [([1, 1, 1], 0), ([-1, -1, -1], 0)]
     if relation == "plain":
         allowed += [([1, 0, 1], 1), ([0, -1, 0], 0), ([-1, -1, -1], 1)]
-    for seed in range(12):
+    for seed in range(cases(12)):
         mdp = renamed_mdp(seed, n=4, n_actions=3)
         for signs, kind in allowed:
             content, excess = forged_features(mdp, relation, signs, kind)
@@ -728,11 +734,12 @@ def test_accepts_honest_values(relation: str) -> None:
         assert found(content, mdp).values_checked == 6
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_rejects_policies_that_are_lifted_otherwise(relation: str) -> None:
     """Values of what another choice of actions would do, wherever it does something else."""
     rejections = 0
-    for seed in range(40):
+    for seed in range(cases(40)):
         content, mdp = random_value(seed, relation)
         value = content["value"]
         names = value.renaming
@@ -746,7 +753,7 @@ def test_rejects_policies_that_are_lifted_otherwise(relation: str) -> None:
                 if gain.max() > 1e-6:
                     rejected(forged, mdp, "value: policy_lower of state")
                     rejections += 1
-    assert rejections > 20
+    assert rejections > cases(40) // 2
 
 
 def test_acting_at_random_is_over_actions_that_there_are() -> None:

@@ -23,6 +23,7 @@ from bisim_abstract import (
 )
 from bisim_abstract.errors import FileFormatError
 from bisim_abstract.parts import grouped_mdp, random_mdp
+from tests.support.examples import cases, grid
 from tests.support.honest import down, up
 from tests.support.oracles import fractions
 from tests.support.values import (
@@ -148,13 +149,14 @@ def test_float_mode_leaves_nothing_open_for_dense_rows(n: int) -> None:
     assert found.mode == "float"
 
 
+@pytest.mark.drawn
 def test_float_mode_leaves_nothing_open_where_shifts_are_large() -> None:
     """Estimates, whose bounds are far from what they were shifted from; exact mode is not asked.
 
     But where distances are so small that they drown in underflow.
     """
     left = []
-    for seed in range(40):
+    for seed in range(cases(40)):
         case = random_case(20_000 + seed, max_states=5)
         for mdp in (case.mdp, with_radii(case.mdp, seed)):
             found = verify(mdp, certify(mdp, case.gamma, tau=1e305))
@@ -284,11 +286,9 @@ def test_rejects_malformed_arrays(form: str) -> None:
             check_rejected(opened(certificate, **{name: FORMS[form](array)}), mdp)
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize(
-    "wrong",
-    [np.nan, np.inf, None, "1", True, 1j, [1.0], np.ones(1), np.ones(2), object()],
-    ids=lambda wrong: repr(wrong).split(" at ")[0],  # an address differs between processes
+@grid(
+    name=NUMBERS,
+    wrong=[np.nan, np.inf, None, "1", True, 1j, [1.0], np.ones(1), np.ones(2), object()],
 )
 def test_rejects_malformed_numbers(name: str, wrong: Any) -> None:
     certificate, mdp = plain_certificate("plain")

@@ -35,6 +35,7 @@ from bisim_abstract._verify.kernels import (
 )
 from bisim_abstract._verify.verify import VerificationError, verify
 from tests.support.altered import put
+from tests.support.examples import cases, grid
 from tests.support.oracles import backup_pair_exact, transport_exact
 
 Floats = npt.NDArray[np.float64]
@@ -209,8 +210,7 @@ MODELS: list[tuple[str, Callable[[int], TabularMDP]]] = [
 ]
 
 
-@pytest.mark.parametrize("build", [model[1] for model in MODELS], ids=[m[0] for m in MODELS])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.95, 0.999])
+@grid(build=[model[1] for model in MODELS], gamma=[0.0, 0.5, 0.95, 0.999])
 def test_accepts_the_arms(build: Callable[[int], TabularMDP], gamma: float) -> None:
     for seed, starts in enumerate(STARTS):
         mdp = build(seed)
@@ -672,10 +672,11 @@ def test_larger_problems() -> None:
         assert high - low < 1e-13
 
 
+@pytest.mark.drawn
 def test_bounds_hold_for_any_potentials_and_plan() -> None:
     rng = np.random.default_rng(2)
     odd = np.array([0.0, -0.0, 1.0, -1.0, 1e300, -1e300, 1e-320, np.inf, -np.inf, np.nan])
-    for _ in range(1500):
+    for _ in range(cases(1500)):
         cost, a, b = draw(rng)
         n, m = cost.shape
         truth = transport_exact(cost.tolist(), a.tolist(), b.tolist())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bisim_abstract import Resources, TabularMDP, bisimulation_metric, verify
@@ -21,6 +21,7 @@ from bisim_abstract._prove.making import make_certificate
 from bisim_abstract.parts import sparse_mdp
 from tests.support.blocks import noisy_groups
 from tests.support.certificates import changed
+from tests.support.examples import seeds
 from tests.support.honest import (
     accepted,
     build,
@@ -116,7 +117,7 @@ def alone(mdp: TabularMDP, gamma: float, first: list[float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("has_rewards", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_corrections_of_each_function_by_itself_are_rejected(seed: int, has_rewards: bool) -> None:
     """A residual of 0 does not make g_2 admissible: what it reads is not."""
     rng = np.random.default_rng(seed)
@@ -220,7 +221,6 @@ def test_every_field_counts(sharp: tuple[TabularMDP, dict[str, Any]]) -> None:
         assert not any(verdicts[name]), name
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1))
 def test_random_forgeries_are_judged_by_the_rule(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -17,12 +17,12 @@ from bisim_abstract.wrappers import (
 from tests.support.abstractions import GAMMA, lake, rooms
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def of_rooms() -> Certificate:
     return certify(extract_mdp(rooms()), GAMMA, tau="auto", resources=Resources(threads=1))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def of_lake() -> Certificate:
     return certify(extract_mdp(lake()), GAMMA, tau=1e-9, resources=Resources(threads=1))
 

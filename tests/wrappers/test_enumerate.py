@@ -174,7 +174,10 @@ def search_by_copies(name: str) -> tuple[list[int], list[float]]:
     return successors, rewards
 
 
-@pytest.mark.parametrize(("name", "count"), [(EMPTY, 32), (DOORKEY, 260), (UNLOCK, 1024)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [(EMPTY, 32), (DOORKEY, 260), pytest.param(UNLOCK, 1024, marks=pytest.mark.slow)],
+)
 def test_minigrid_agrees_with_a_search_over_copies(name: str, count: int) -> None:
     successors, rewards = search_by_copies(name)
     mdp = table(name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
 from bisim_abstract import (
+    Certificate,
     abstract_env,
     certify,
     evaluate_policy,
@@ -20,11 +23,15 @@ from tests.support.models import TAXI
 GAMMA = 0.9
 
 
+@functools.cache
+def mirrored() -> Certificate:
+    return certify(RoomsGridEnv(side=15, room_size=3, mirror=True).to_mdp(), GAMMA, relation="lax")
+
+
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
 def test_mirrored_rooms_from_certificate_to_deployed_agent(dynamics: str) -> None:
     env = RoomsGridEnv(side=15, room_size=3, mirror=True)
-    mdp = env.to_mdp()
-    certificate = certify(mdp, GAMMA, relation="lax")
+    mdp, certificate = env.to_mdp(), mirrored()
     small = AbstractedEnv(env, certificate, dynamics=dynamics)  # verifies
     assert small.aggregation.n_clusters == certificate.n_clusters == 6
     assert np.unique(env.twins).size == 6
@@ -48,14 +55,21 @@ def test_mirrored_rooms_from_certificate_to_deployed_agent(dynamics: str) -> Non
         assert not terminated, step
 
 
+@functools.cache
+def masked_taxi(relation: str) -> Certificate:
+    mdp = extract_mdp(TAXI, action_masks=True)
+    certificate = certify(mdp, GAMMA, relation=relation)
+    assert verify(mdp, certificate).verdict == "verified"
+    return certificate
+
+
 @pytest.mark.parametrize("relation", ["plain", "lax"])
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
 def test_taxi_with_masks(relation: str, dynamics: str) -> None:
     env = make_env(TAXI)
     mdp = extract_mdp(env, action_masks=True)
     assert mdp.has_action_sets
-    certificate = certify(mdp, GAMMA, relation=relation)
-    assert verify(mdp, certificate).verdict == "verified"
+    certificate = masked_taxi(relation)
     small = AbstractedEnv(env, certificate, dynamics=dynamics, mdp=mdp)
     cluster, info = small.reset(seed=3)
     rng = np.random.default_rng(0)

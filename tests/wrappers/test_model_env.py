@@ -13,7 +13,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
-from hypothesis import given, settings
+from hypothesis import given
 
 from bisim_abstract import (
     QLearning,
@@ -157,7 +157,6 @@ def test_seeds_and_states_are_followed() -> None:
         fresh.action_masks()
 
 
-@settings(max_examples=25)
 @given(mdps())
 def test_it_describes_itself(mdp: TabularMDP) -> None:
     mdp = mdp.with_names(states=[f"s{k}" for k in range(mdp.n_states)])

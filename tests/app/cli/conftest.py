@@ -20,7 +20,7 @@ from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 from tests.support.commands import Ended, World
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("world")
     names = {name: folder / f"{name}.npz" for name in World._fields[1:]}

@@ -318,7 +318,7 @@ def test_run_needs_to_know_where(call: Any, world: World) -> None:
 
 def test_settings_beside_resume_are_refused(call: Any, world: World) -> None:
     """They would be ignored, and the caller think otherwise."""
-    assert call("run", world.lake, "--train", "never", "-o", "out").code == 0
+    assert call(*command("run", world, world.lake)).code == 0
     ended = call("run", "--resume", "out", "--gamma", "0.5")
     assert ended.code == 2
     assert "--resume" in ended.err
@@ -405,7 +405,7 @@ def test_debug_raises(call: Any, world: World) -> None:
 
 def test_names_that_are_no_text(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     name = os.fsdecode(b"out\xff")
-    words = ["run", str(world.lake), "--train", "never", "-o", name, "--quiet"]
+    words = [*command("run", world, str(world.lake))[:-1], name, "--quiet"]
     monkeypatch.setattr(sys, "argv", ["bisim-abstract", *words])
     assert main() == 0
     assert (Path(name) / "report.html").is_file()

@@ -353,7 +353,7 @@ def test_run(call: Any) -> None:
 
 
 def test_run_as_text(call: Any, world: World) -> None:
-    ended = call("run", world.lake, "--train", "never", "-o", "r")
+    ended = call("run", world.lake, "--train", "never", "--learn", "40", "-o", "r")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0] == f"{world.lake} in r"

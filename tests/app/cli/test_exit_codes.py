@@ -39,7 +39,7 @@ def test_not_certified_is_3(call: Any, world: World) -> None:
         "NOT CERTIFIED at tau 0.05: between 6 and 16 clusters and the end"
     )
     assert Path("r.html").is_file()
-    run = call("run", world.lake, "--train", "never", *goal, "-o", "run")
+    run = call("run", world.lake, "--train", "never", "--learn", "0", *goal, "-o", "run")
     assert run.code == 3
     assert "NOT CERTIFIED" in run.out
     assert Path("run/report.html").is_file()

@@ -40,7 +40,7 @@ def test_stages_are_announced_when_they_begin(
         return prove(*args, **kwargs)
 
     monkeypatch.setattr(runs, "prove", heard)
-    assert main(["run", str(world.lake), "-o", "r"]) == 0
+    assert main([str(word) for word in command("run", world, world.lake)]) == 0
     assert seen[0].splitlines()[-1] == "  certify ..."
 
 
@@ -55,7 +55,7 @@ def test_logs_are_told_that_solvers_are_compiled(
         return prove(*args, callback=callback, **kwargs)
 
     monkeypatch.setattr(runs, "prove", compiling)
-    ended = call("run", world.lake, "-o", "r", *more)
+    ended = call(*command("run", world, world.lake), *more)
     assert ended.code == 0
     is_quiet = "--quiet" in more
     assert ended.err == ("" if is_quiet else "note: compiling solvers, once, about 20 s\n")
@@ -100,11 +100,12 @@ def test_compiling_in_stages_is_told_apart(
         return dataclasses.replace(found, run={**found.run, "compile_seconds": 7.0})
 
     monkeypatch.setattr(runs, "prove", slow)
+    words = command("run", world, world.lake)[:-1]
     for is_kept, often in ((True, "once"), (False, "in every process")):
         monkeypatch.setattr(jit._watch, "is_kept", is_kept)
-        ended = call("run", world.lake, "-o", often)
+        ended = call(*words, often)
         assert f"    0.0 s, and 7.0 s to compile the solvers, {often}: CERTIFIED: " in ended.out
-    found = loaded(call("run", world.lake, "-o", "s", "--json").out)
+    found = loaded(call(*words, "s", "--json").out)
     rows = {row["stage"]: row["compile_seconds"] for row in found["stages"]}
     assert rows["certify"] == 7.0
     assert found["compile_seconds"] == sum(rows.values())

@@ -105,8 +105,8 @@ def test_pipes_and_devices_are_no_targets(name: str, call: Any, world: World) ->
     assert stat.S_ISFIFO(target.stat().st_mode)
 
 
-def test_pipes_are_no_sources(call: Any, world: World) -> None:
-    pipe = world.folder / "pipe.npz"
+def test_pipes_are_no_sources(call: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    pipe = tmp_path_factory.mktemp("pipes") / "pipe.npz"
     os.mkfifo(pipe)
     check_refused(call("extract", pipe, "-o", "m.npz"), "is a pipe; only regular files are read")
 

@@ -18,7 +18,7 @@ from bisim_abstract.wrappers import RoomsGridEnv
 from tests.support.runs import IF_NEEDED, NOISY, abstaining, config
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     return Run(tmp_path_factory.mktemp("runs") / "run", config())()
 
@@ -32,7 +32,7 @@ def folder(finished: RunResult, tmp_path: Path) -> Path:
 # -- encoders that are needed, and others ------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def needed(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """A run that does not get anywhere without an encoder, nor with one."""
     told: list[Any] = []
@@ -51,7 +51,7 @@ def needed(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 # -- interruptions -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def uninterrupted() -> Certificate:
     found = certify(RoomsGridEnv(**NOISY).to_mdp(), 0.9, tau="auto")  # type: ignore[arg-type]
     assert found.is_certified

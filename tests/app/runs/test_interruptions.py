@@ -93,6 +93,7 @@ def test_stopped_while_certifying(
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_killed_while_training(tmp_path: Path, finished: RunResult) -> None:
     folder = tmp_path / "run"
     words = ["run", ROOMS.name, "--env-arg=side=4", "--env-arg=room_size=2", "--tau", "1"]
@@ -109,6 +110,7 @@ def test_killed_while_training(tmp_path: Path, finished: RunResult) -> None:
         assert (folder / name).read_bytes() == (finished.folder / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "left"),
     [
