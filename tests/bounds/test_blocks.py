@@ -36,7 +36,7 @@ from tests.support.blocks import (
     small_mdp,
     true_models,
 )
-from tests.support.examples import cases, seeds
+from tests.support.examples import cases
 from tests.support.oracles import (
     check_inequalities,
     first_appearance,
@@ -661,7 +661,7 @@ def grow(arms: Arms, rng: np.random.Generator) -> None:
         arms.cover(*rng.integers(arms.n, size=(2, 4)))
 
 
-@seeds(90)
+@pytest.mark.parametrize("seed", range(90))
 def test_arms_on_blocks_prove_themselves_at_every_sweep(seed: int) -> None:
     mdp, labels = block_case(seed)
     rng = np.random.default_rng([seed, 3])
@@ -689,7 +689,7 @@ def test_arms_on_blocks_prove_themselves_at_every_sweep(seed: int) -> None:
     check_inequalities(arms.mdp, arms.gamma, *lifted(arms))
 
 
-@seeds(24)
+@pytest.mark.parametrize("seed", range(24))
 def test_diagonals_prove_themselves_before_any_sweep(seed: int) -> None:
     mdp, labels = block_case(seed)
     gamma = (0.5, 0.9)[seed % 2]
@@ -715,7 +715,7 @@ def test_the_diameter_of_rows_that_differ_counts() -> None:
     check_inequalities(arms.mdp, arms.gamma, *lifted(arms))
 
 
-@seeds(10)
+@pytest.mark.parametrize("seed", range(10))
 def test_enclosure_by_linear_programming(seed: int) -> None:
     mdp = small_mdp(6 * seed + seed % 5)
     d = metric_lp(mdp, 0.6)
@@ -769,7 +769,7 @@ def block_backup(arms: Arms, is_upper: bool) -> list[Fraction]:
     return result
 
 
-@seeds(48)
+@pytest.mark.parametrize("seed", range(48))
 def test_backups_are_the_definition_rounded_outward(seed: int) -> None:
     mdp, labels = block_case(seed)
     gamma = (0.4, 0.9)[seed % 2]
@@ -865,7 +865,7 @@ def tight_arms(mdp: TabularMDP, gamma: float, model: BlockModel | None) -> Arms:
     return arms
 
 
-@seeds(25)
+@pytest.mark.parametrize("seed", range(25))
 def test_true_models_at_the_edge_are_enclosed(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = 5

@@ -15,7 +15,6 @@ from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.ground import Ground, Starts
 from bisim_abstract._bounds.tell_apart import make_witnesses
 from tests.support.blocks import estimated, partition, small_mdp
-from tests.support.examples import seeds
 from tests.support.oracles import backup_exact
 
 Floats = npt.NDArray[np.float64]
@@ -98,7 +97,7 @@ def check(arms: Arms, *, is_exact: bool = True) -> None:
             assert Fraction(float(upper[s, t])) >= over[s][t], ("upper", s, t)
 
 
-@seeds(48)
+@pytest.mark.parametrize("seed", range(48))
 def test_components_compose_in_any_order(seed: int) -> None:
     mdp = small_mdp(seed)
     rng = np.random.default_rng([seed, 5])
@@ -138,7 +137,7 @@ def test_each_component_is_the_tightest_somewhere() -> None:
     assert min(wins.values()) > 10, wins
 
 
-@seeds(6)
+@pytest.mark.parametrize("seed", range(6))
 def test_sweeps_read_new_components_at_once(seed: int) -> None:
     """Uncovered pairs that backups read must be read anew when a component is added."""
     mdp = small_mdp(6 * seed + 1)

@@ -17,7 +17,7 @@ from bisim_abstract._bounds.jumps import jump
 from bisim_abstract._model.renaming import check_renaming, own_names, used_names
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract.errors import InvalidArgumentError
-from tests.support.examples import grid, seeds
+from tests.support.examples import grid
 from tests.support.oracles import compared_pair, partial_exact
 from tests.support.relations import renamed_mdp
 
@@ -76,7 +76,7 @@ def test_starts_are_sub_and_super_solutions(
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@seeds(12)
+@pytest.mark.parametrize("seed", range(12))
 def test_arms_keep_their_inequalities_in_fractions(relation: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     mdp = renamed_mdp(seed, noise=0.01)
@@ -90,7 +90,7 @@ def test_arms_keep_their_inequalities_in_fractions(relation: str, seed: int) -> 
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@seeds(8)
+@pytest.mark.parametrize("seed", range(8))
 def test_arms_meet_at_the_fixed_point(relation: str, seed: int) -> None:
     arms = solved(renamed_mdp(seed), GAMMA, relation)
     assert arms.covered.width <= 1e-11
@@ -98,7 +98,7 @@ def test_arms_meet_at_the_fixed_point(relation: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@seeds(8)
+@pytest.mark.parametrize("seed", range(8))
 def test_jumps_reach_what_sweeps_reach(relation: str, seed: int) -> None:
     mdp = renamed_mdp(seed, noise=0.02)
     swept = solved(mdp, GAMMA, relation)
@@ -112,7 +112,7 @@ def test_jumps_reach_what_sweeps_reach(relation: str, seed: int) -> None:
     check_exactly(jumped)
 
 
-@seeds(20)
+@pytest.mark.parametrize("seed", range(20))
 def test_lax_is_at_most_plain_and_values_change_by_no_more(seed: int) -> None:
     mdp = renamed_mdp(seed, noise=0.05)
     plain, lax = (solved(mdp, GAMMA, relation) for relation in RELATIONS)
@@ -145,7 +145,7 @@ def test_states_with_other_actions_are_as_far_apart_as_can_be() -> None:
     assert lax.bounds(0, 1)[0] == pytest.approx(200.0)
 
 
-@seeds(12)
+@pytest.mark.parametrize("seed", range(12))
 def test_columns_are_below_the_starts(seed: int) -> None:
     for relation in RELATIONS:
         mdp = renamed_mdp(seed, n=9, n_actions=4)
@@ -176,7 +176,7 @@ def level_of(mdp: TabularMDP, labels: IntArray, relation: str, sweeps: int) -> B
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@seeds(40)
+@pytest.mark.parametrize("seed", range(40))
 def test_blocks_enclose_the_metric(relation: str, seed: int) -> None:
     mdp = renamed_mdp(seed, n=7, noise=0.02)
     rng = np.random.default_rng(seed)
@@ -228,7 +228,7 @@ def test_plain_blocks_do_not_mix_action_sets() -> None:
         build_blocks(mdp, np.zeros(mdp.n_states, np.int64))
 
 
-@seeds(30)
+@pytest.mark.parametrize("seed", range(30))
 def test_names_are_used_by_all_members(seed: int) -> None:
     mdp = renamed_mdp(seed, n=9, n_actions=4)
     labels = np.random.default_rng(seed).integers(3, size=9)
@@ -273,7 +273,7 @@ def test_wrong_renamings_are_refused() -> None:
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@seeds(30)
+@pytest.mark.parametrize("seed", range(30))
 def test_features_are_admissible(relation: str, seed: int) -> None:
     mdp = renamed_mdp(seed, n=7, noise=0.02, missing=0.3 * (seed % 3 > 0))
     truth = solved(mdp, GAMMA, relation)
@@ -365,7 +365,7 @@ def test_positions_found_anew_give_the_same(relation: str) -> None:
     assert (found[0][1] == found[1][1]).all()
 
 
-@seeds(60)
+@pytest.mark.parametrize("seed", range(60))
 def test_backups_of_blocks_are_what_they_should_be(seed: int) -> None:
     """By definition and in fractions: each action with the one most like it, radii for free."""
     rng = np.random.default_rng(seed)
