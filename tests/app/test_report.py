@@ -460,9 +460,10 @@ def test_labels_in_a_file_do_not_make_a_verdict(
 def test_covered_scope_claims_less(covered: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
     mdp, certificate = covered
     open_ = [x for x in certificate.profile().tau.tolist() if not certificate.at(x).is_certified]
-    certificate = certificate.at(open_[len(open_) // 2])
+    tau = open_[len(open_) // 2]
+    certificate = certificate.at(tau)
     page_of(tmp_path, certificate, mdp)
-    low, high = (int(part.max()) + 1 for part in certificate.partitions(certificate.tau))
+    low, high = (int(part.max()) + 1 for part in certificate.partitions(tau))
     assert low < high
     assert re.search(r"NOT CERTIFIED at tau \S+: between [\d,]+ and ", sentence_of(tmp_path))
     check_exact(certificate, data_of(tmp_path / "page.html"))
@@ -1179,7 +1180,7 @@ def test_writing_is_all_or_nothing(
     rooms: tuple[TabularMDP, Certificate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mdp, certificate = rooms
-    with pytest.raises(FileNotFoundError, match="no such directory to write to: .*none"):
+    with pytest.raises(FileNotFoundError, match=r"no such directory to write to: .*none"):
         write_report(tmp_path / "none" / "r.html", mdp, certificate)
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="folder"):
