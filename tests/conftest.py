@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.examples import PROFILE, forget_local_constants
 
 # Each test draws the same examples wherever and with whatever else it is run. `many` is what
-# `make test-slow` and the mutations run; tests do not set numbers of their own. `few` is as many as
+# `make test-many` and the mutations run; tests do not set numbers of their own. `few` is as many as
 # it takes to draw models of every kind, which a test of the metric looks at.
 for name, examples in (("few", 75), ("many", 200)):
     settings.register_profile(
