@@ -66,14 +66,17 @@ SETTINGS = 4
 # Joining, in a process of its own: nothing ends Ray's own waiting, and it may abort the process.
 TRIAL = "import json, sys, ray; ray.init(**json.loads(sys.argv[1])); ray.shutdown()"
 # A process that outlives this one: Ray ends programs, without a word, whose own node is gone.
+# A head that is going may still answer when Ray has already ended us: it is asked for a while.
 WATCH = """
-import signal, socket, sys
+import signal, socket, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 if sys.stdin.read() != "bye":
-    try:
-        socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10).close()
-    except OSError:
-        sys.exit(sys.argv[3])
+    for _ in range(20):
+        try:
+            socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10).close()
+        except OSError:
+            sys.exit(sys.argv[3])
+        time.sleep(0.25)
 """
 NO_TOKEN = "it asks for a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

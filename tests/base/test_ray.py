@@ -126,6 +126,25 @@ def test_whoever_outlives_a_program_that_ray_ended(words: str, is_gone: bool) ->
     assert done.stderr == ("the head is gone\n" if is_gone else "")
 
 
+def test_a_head_that_answers_once_more_before_it_goes() -> None:
+    """Its node is gone, and Ray has ended the program, while the head is still being ended."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = [str(x) for x in server.getsockname()]
+        watch = subprocess.Popen(
+            [sys.executable, "-S", "-c", ray_backend.WATCH, *place, "the head is gone"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert watch.stdin is not None
+        watch.stdin.close()
+        server.accept()[0].close()  # it has asked, and was answered
+    assert watch.stderr is not None
+    assert watch.stderr.read() == "the head is gone\n"
+    watch.stderr.close()
+    assert watch.wait(60.0) == 1
+
+
 # -- with one ----------------------------------------------------------------------------------
 
 
