@@ -462,6 +462,20 @@ def test_numbers_for_people_are_rounded_to_the_safe_side(text: str) -> None:
 # -- brackets ------------------------------------------------------------------------------------
 
 
+def test_a_bracket_holds_whichever_action_a_tie_is_given_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Above, no action may be better than the bound, also those that are not taken."""
+    monkeypatch.setattr(
+        "bisim_abstract._abstract.brackets.first_best", lambda q, _: np.zeros(len(q), np.int64)
+    )
+    for seed in range(10):
+        case = random_case(seed)
+        bracket = value_bracket(case.mdp, case.labels, case.gamma)
+        clusters = np.array(end_apart(case.mdp, case.labels))
+        check_bracket_inequalities(case.mdp, case.gamma, clusters, bracket)
+
+
 def plain_bracket(mdp: TabularMDP, labels: Ints, gamma: float, sides: int) -> list[float]:
     """Interval value iteration in loops: the best (1) or worst (-1) row of each box by filling."""
     count = int(labels.max()) + 1
