@@ -1,4 +1,4 @@
-"""From clusters to a smaller model, from its policies back, and what a policy loses.
+"""From clusters to a smaller model, and from its policies back.
 
 An aggregated model averages rows and rewards of a cluster with weights that sum to one there.
 Its end state stands apart from all clusters: the terminal state is taken out of whatever
@@ -14,14 +14,12 @@ everywhere, actions that a state lacks do what its first one does.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.value import NOTHING, proven_share, start_size
 from bisim_abstract._base.arrays import frozen
 from bisim_abstract._base.checks import check_choice, check_gamma
 from bisim_abstract._base.html import table_html
@@ -29,25 +27,18 @@ from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
-from bisim_abstract._exact.planning import Values, evaluate_policy, value_iteration
 from bisim_abstract._model.frames import model_graph
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.names import Names
-from bisim_abstract._model.policies import lift_table, policy_table, uniform_policy
+from bisim_abstract._model.policies import lift_table, policy_table
 from bisim_abstract._model.renaming import check_renaming, own_names, used_names
 from bisim_abstract.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from networkx import MultiDiGraph
+    from scipy.sparse import csr_array
 
-__all__ = [
-    "Aggregation",
-    "ValueLoss",
-    "aggregate",
-    "lift_policy",
-    "random_values",
-    "value_loss",
-]
+__all__ = ["Aggregation", "aggregate", "lift_policy"]
 
 LEFT = 1e-12  # discounted mass of a walk that is not followed any further
 WEIGHTINGS = ("uniform", "start", "visitation")
@@ -272,103 +263,6 @@ def lift_policy(
     return lift_table(table, aggregation.labels, aggregation.renaming)
 
 
-@dataclass(frozen=True)
-class ValueLoss:
-    """How far the values of a policy are below the optimal ones.
-
-    Each figure is proven to lie between its lower and its upper bound; the upper one is what
-    may be claimed.
-
-    Attributes:
-        sup: Upper bound on the largest loss of a state.
-        mean: Upper bound on the mean over all states.
-        start: Upper bound on the mean over the start distribution.
-        sup_lower: Lower bound on the largest loss.
-        mean_lower: Lower bound on the mean.
-        start_lower: Lower bound on the mean over the start.
-        kept: Lower bound on the share of the optimal start value above that of random actions
-            that the policy keeps; see `ProvenValue.kept`.
-    """
-
-    sup: float
-    mean: float
-    start: float
-    sup_lower: float
-    mean_lower: float
-    start_lower: float
-    kept: float
-
-
-def value_loss(
-    mdp: TabularMDP,
-    gamma: float,
-    policy: npt.ArrayLike,
-    *,
-    optimal: Values | None = None,
-    random: Values | None = None,
-) -> ValueLoss:
-    """What a policy loses against the optimal values, between certified bounds.
-
-    Args:
-        mdp: The model. If it is an estimate, values are those of the estimate.
-        gamma: The discount, in [0, 1).
-        policy: (n_states) actions, or (n_states, n_actions) probabilities.
-        optimal: `value_iteration(mdp, gamma)`, if known already.
-        random: `random_values(mdp, gamma)`, if known already.
-    """
-    check_mdp(mdp, call="value_loss(mdp, gamma, policy)")
-    gamma = check_gamma(gamma)
-    optimal = value_iteration(mdp, gamma) if optimal is None else optimal
-    random = random_values(mdp, gamma) if random is None else random
-    for name, values in (("optimal", optimal), ("random", random)):
-        if values.lower.size != mdp.n_states or values.gamma != gamma:
-            raise InvalidArgumentError(
-                f"{name} must be the values of these {mdp.n_states} states at gamma {gamma:g}, "
-                f"got {values.lower.size} states at {values.gamma:g}"
-            )
-    own = evaluate_policy(mdp, gamma, policy)
-    # One rounding of each difference, and one each of sum and quotient.
-    size = float(max(np.abs(optimal.upper).max(), np.abs(own.lower).max()))
-    size = max(size, float(max(np.abs(optimal.lower).max(), np.abs(own.upper).max())))
-    pad = 8.0 * EPS * size + 1e-315
-    high, low = optimal.upper - own.lower + pad, optimal.lower - own.upper - pad
-    best, reached = optimal.start_bounds(mdp), own.start_bounds(mdp)
-    n = mdp.n_states
-    mean, start = math.fsum(high) / n + pad, best[1] - reached[0] + pad
-    return ValueLoss(
-        # No mean is above the largest; only its own rounding could make it look so.
-        sup=max(float(high.max()), mean, start),
-        mean=mean,
-        start=start,
-        sup_lower=max(0.0, float(low.max())),
-        mean_lower=max(0.0, math.fsum(low) / n - pad),
-        start_lower=max(0.0, best[0] - reached[1] - pad),
-        kept=proven_share(
-            best,
-            reached[0],
-            random.start_bounds(mdp)[1],
-            start_size(
-                best,
-                reached[0],
-                (mdp.rewards, mdp.rewards),
-                gamma,
-                has_choice=mdp.has_choice,
-            ),
-            nothing=NOTHING,
-        ),
-    )
-
-
-def random_values(mdp: TabularMDP, gamma: float) -> Values:
-    """Values of acting at random, all actions of a state alike, between certified bounds.
-
-    Args:
-        mdp: The model.
-        gamma: The discount, in [0, 1).
-    """
-    return evaluate_policy(mdp, gamma, uniform_policy(mdp))
-
-
 def set_end_apart(given: IntArray, terminal: int | None) -> tuple[IntArray, int]:
     """Labels with the terminal state in a cluster of its own, the last; and their number."""
     if terminal is None:
@@ -421,6 +315,36 @@ def slot_rows(clusters: IntArray, slots: IntArray, n_slots: int) -> tuple[IntArr
     pairs = clusters[columns // slots.shape[1]] * n_slots + slots.ravel()[columns]
     order = np.argsort(pairs, kind="stable")
     return pairs[order], columns[order]
+
+
+def entry_bounds(
+    pairs: IntArray, lifted: csr_array, size: int, max_support: int
+) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """What members send where by the same name: no less and no more, entry by entry.
+
+    Args:
+        pairs: (rows of `lifted`) the name that a row counts as, cluster * names + name, ascending.
+        lifted: Rows of the model, summed by clusters.
+        size: Number of pairs of a cluster and a name.
+        max_support: Length of the model's longest row.
+
+    Returns:
+        Of each entry its pair, ascending, and its cluster; the least of a member; and the most.
+    """
+    count = lifted.shape[1]
+    keys = np.repeat(pairs, np.diff(lifted.indptr)) * count + lifted.indices
+    order = np.argsort(keys, kind="stable")
+    keys, entries = keys[order], lifted.data[order]
+    cut = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    rows, indices = np.divmod(keys[cut], count)
+    # An entry is a sum of at most max_support numbers, each within two roundings.
+    error = (max_support + 4) * EPS
+    most = np.minimum(np.maximum.reduceat(entries, cut) * (1.0 + error), 1.0)
+    # What some member does not reach at all, by one of its actions of that name, has least 0.
+    sizes = np.bincount(pairs, minlength=size)
+    is_common = np.diff(np.append(cut, keys.size)) == sizes[rows]
+    least = np.where(is_common, np.minimum.reduceat(entries, cut) * (1.0 - error), 0.0)
+    return rows, indices, least, most
 
 
 def row_begins(rows: IntArray, count: int) -> IntArray:

@@ -40,7 +40,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.aggregate import find_slots, set_end_apart, slot_rows
+from bisim_abstract._abstract.aggregate import entry_bounds, find_slots, set_end_apart, slot_rows
+from bisim_abstract._abstract.proofs import largest_reward, safe_shift
 from bisim_abstract._abstract.value import ValueBracket
 from bisim_abstract._base.arrays import row_spans
 from bisim_abstract._base.checks import check_gamma
@@ -58,8 +59,6 @@ __all__ = ["value_bracket"]
 AT_ONCE = 1_000_000  # entries that are sorted between two looks at the time
 ROUNDS = 60  # of policy iteration; the bounds hold after any number
 SWEEPS = 20  # with a fixed choice, where solving for it would take too long
-MARGIN = 4.0  # times the rounding error of a backup: room for whoever checks it
-TINY = 1e-304  # above all that underflow may lose in a backup
 
 
 @dataclass(frozen=True)
@@ -147,18 +146,8 @@ def make_boxes(
     _, slots, used = find_slots(mdp, clusters, count, renaming)
     pairs, columns = _padded_rows(clusters, slots, used)
     lifted = lifted[columns]
-    keys = np.repeat(pairs, np.diff(lifted.indptr)) * count + lifted.indices
-    order = np.argsort(keys, kind="stable")
-    keys, entries = keys[order], lifted.data[order]
-    cut = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-    rows, indices = np.divmod(keys[cut], count)
-    # An entry is a sum of at most max_support numbers, each within two roundings.
-    error = (mdp.max_support + 4) * EPS
-    most = np.minimum(np.maximum.reduceat(entries, cut) * (1.0 + error), 1.0)
-    # What some member does not reach at all, by one of its actions of that name, has least 0.
+    rows, indices, least, most = entry_bounds(pairs, lifted, used.size, mdp.max_support)
     sizes = np.bincount(pairs, minlength=used.size)
-    is_common = np.diff(np.append(cut, keys.size)) == sizes[rows]
-    least = np.where(is_common, np.minimum.reduceat(entries, cut) * (1.0 - error), 0.0)
     starts = np.cumsum(sizes) - sizes
     low, high = (side.ravel()[columns] for side in reward_intervals(mdp))
     radius = np.zeros(used.shape)
@@ -197,36 +186,6 @@ def _padded_rows(clusters: IntArray, slots: IntArray, used: BoolArray) -> tuple[
     pairs, columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.argsort(pairs, kind="stable")
     return pairs[order], columns[order]
-
-
-def largest_reward(mdp: TabularMDP) -> float:
-    """The largest absolute reward of a model, confidence radius included."""
-    radius = 0.0 if mdp.estimate is None else float(mdp.estimate.reward_radius.max())
-    return float(np.abs(mdp.rewards).max()) + radius
-
-
-def safe_shift(away: float, terms: int, top: float, values: FloatArray, gamma: float) -> float:
-    """How far values must be moved so that a backup of the model confirms them, also in floats.
-
-    If backups exceed values by `away` at most, rounding apart, a shift by s leaves a slack of
-    (1 - γ)s - away. A float backup is off by (2·terms + 24)·EPS·size at most, whoever computes
-    it, where `size` bounds a reward and four times the largest value *after* the shift. Four
-    times as much is kept: for our own backup, for that of the verifier twice, and for rounding
-    of the shift. Two passes, because the shift is part of the size.
-
-    Args:
-        away: The most by which backups exceed values.
-        terms: Length of the longest row that is summed, and number of actions.
-        top: The largest reward.
-        values: The values.
-        gamma: The discount.
-    """
-    shift, most = away / (1.0 - gamma), float(np.abs(values).max())
-    for _ in range(2):
-        size = top + 4.0 * (most + abs(shift))
-        noise = (2 * terms + 24) * EPS * size + (TINY if size > 0.0 else 0.0)
-        shift = (away + MARGIN * noise) / (1.0 - gamma)
-    return shift
 
 
 def bracket_of(boxes: Boxes, gamma: float, guess: FloatArray | None = None) -> ValueBracket:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,11 @@ from bisim_abstract._model.policies import check_table, lift_table
 from bisim_abstract._model.renaming import actions_called
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
+if TYPE_CHECKING:
+    from bisim_abstract._abstract.evaluation import AgentValue
+    from bisim_abstract._abstract.value import ProvenValue
+    from bisim_abstract._model.mdp import TabularMDP
+
 __all__ = ["GroundAgent"]
 
 FORMAT = "bisim_abstract.GroundAgent"
@@ -27,6 +32,22 @@ VERSION = 2
 ARRAYS = ("policy", "keys", "clusters")
 NAMES = ("kinds", "renaming")  # both, where actions are not called what they are
 SETTINGS = ("n_actions", "has_end", "layout", "metadata")
+
+
+class Certified(Protocol):
+    """What is read of a certificate here, which is made of what lies above."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model."""
+
+    @property
+    def gamma(self) -> float:
+        """The discount."""
+
+    @property
+    def value(self) -> ProvenValue | None:
+        """What is proven of its clusters."""
 
 
 class GroundAgent:
@@ -173,6 +194,32 @@ class GroundAgent:
         drawn = self._rng.random(rows.shape[:-1])
         actions = (rows <= np.asarray(drawn)[..., None]).sum(axis=-1)
         return (actions if actions.ndim else np.int64(actions)), state
+
+    def evaluate(
+        self, mdp: TabularMDP, certificate: Certified, *, horizon: int | None = None
+    ) -> AgentValue:
+        """What this agent's policy is worth, proven: its value, kept share and episodes.
+
+        Args:
+            mdp: The environment's model.
+            certificate: That of the clusters that it acts by.
+            horizon: Time limit of episodes; by default the environment's own, if it has one.
+
+        Raises:
+            InvalidArgumentError: If model or certificate are not those that it was made for.
+        """
+        from bisim_abstract._abstract.evaluation import evaluate_agent
+
+        value, known = certificate.value, self.metadata.get("fingerprint", mdp.fingerprint)
+        if certificate.fingerprint != mdp.fingerprint or known != mdp.fingerprint:
+            raise InvalidArgumentError("mdp and certificate must be those that the agent is of")
+        if value is None or len(value.policy) != len(self.policy):
+            raise InvalidArgumentError(
+                "certificate must have a proven value for the agent's "
+                f"{counted(self.n_clusters, 'cluster')}"
+            )
+        policy = lift_table(self.policy, value.labels, value.renaming)
+        return evaluate_agent(mdp, certificate.gamma, policy, horizon=horizon)
 
     def save(self, path: str | Path) -> None:
         """Write one `.npz` file: arrays, JSON header, and a digest of both; never a pickle.

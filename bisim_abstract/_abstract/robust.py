@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._exact.planning import DIRECT_LIMIT
 from bisim_abstract._exact.solving import solve_chain
 from bisim_abstract._model.estimation import reward_intervals
@@ -79,7 +79,7 @@ def solve(
     mdp: TabularMDP,
     gamma: float,
     sign: float,
-    policy: IntArray | FloatArray | None,
+    policy: IntArray | FloatArray | BoolArray | None,
     guess: FloatArray,
     labels: IntArray | None = None,
 ) -> FloatArray:
@@ -91,7 +91,8 @@ def solve(
         mdp: The estimated model.
         gamma: The discount.
         sign: 1 for upper bounds, -1 for lower ones.
-        policy: (n_states) actions or (n_states, n_actions) weights; None for the best action.
+        policy: (n_states) actions, (n_states, n_actions) weights, or booleans, a set of actions of
+            which the worst counts; None for the best action.
         guess: (n_states) where to begin.
         labels: (n_states) blocks, numbered from 0, on which values are to be constant.
     """
@@ -142,8 +143,10 @@ def solve(
     return np.asarray(values)
 
 
-def _weights(q: FloatArray, policy: IntArray | FloatArray | None) -> FloatArray:
-    """(n_states, n_actions) what is done: the best action, a policy's, or a mixture's."""
+def _weights(q: FloatArray, policy: IntArray | FloatArray | BoolArray | None) -> FloatArray:
+    """(n_states, n_actions) what is done: the best, a policy's, a mixture's, the worst of a set."""
+    if policy is not None and policy.dtype == np.bool_:
+        policy = np.where(policy, q, np.inf).argmin(axis=1)
     if policy is not None and policy.ndim == 2:
         return policy.astype(np.float64)
     actions = q.argmax(axis=1) if policy is None else policy.astype(np.int64)

@@ -1,51 +1,56 @@
-"""`prove_value`: which policy a partition hands out, and the proof of what it keeps and loses.
+"""`prove_value`: what a partition is worth to the agents that use it, with its proof.
 
 Two policies over clusters are tried: the best one of the averaged model, and the robust one of
 the bracket. Each is evaluated on the states themselves, and the better one is handed out. What
-it is compared with, the optimal values and those of acting at random, belongs to the model
-alone: `GroundValues` finds it once for all partitions, as closely as they ask for.
-
-Why the bounds hold. Let v be any function over states, found by whatever solver, and B the
-backup of the bound in question (see `value`). With b >= Bv - v on all states,
-
-    B(v + s) = Bv + γs <= v + b + γs <= v + s    for s = b/(1 - γ),
-
-as a constant shift leaves spans as they are: v + s is an upper bound; mirrored below. Rounding
-of the backup enters b, four times over, so that another float backup can confirm the result.
+agents keep that plan or learn by themselves is proven in `agents`. What all are compared with, the
+optimal values and the baseline, belongs to the model alone: `GroundValues` finds it once for all
+partitions, as closely as they ask for. Why bounds hold is said in `proofs`.
 
 Names of actions change nothing of this. A policy over clusters tells names, and every state takes
 one of its own actions that is called so (`lifted_policy`): an ordinary policy of the model, whose
-values are bounded as those of any other. Optimal values and those of acting at random know no
-names at all. So any renaming gives a proof, and a better one a smaller loss.
+values are bounded as those of any other. Optimal values and the baseline know no names at all. So
+any renaming gives a proof, and a better one a smaller loss.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.aggregate import Aggregation, aggregate, set_end_apart
-from bisim_abstract._abstract.brackets import bracket_of, largest_reward, make_boxes, safe_shift
-from bisim_abstract._abstract.robust import backed_up, solve
+from bisim_abstract._abstract.agents import Members, learner_share, solver_share, with_margin
+from bisim_abstract._abstract.aggregate import aggregate, set_end_apart
+from bisim_abstract._abstract.baseline import Baseline, find_baseline
+from bisim_abstract._abstract.brackets import bracket_of, make_boxes
+from bisim_abstract._abstract.episodes import EpisodeBounds, Episodes, bound_episodes, horizon_of
+from bisim_abstract._abstract.proofs import bounded, with_radii
+from bisim_abstract._abstract.robust import backed_up
+from bisim_abstract._abstract.scale import NOTHING, Stake, start_means, start_size
 from bisim_abstract._abstract.value import (
-    NOTHING,
+    GUARANTEES,
+    LearnerShare,
+    ProvenShare,
     ProvenValue,
-    ValueBracket,
-    proven_share,
-    start_means,
-    start_size,
+    SolverShare,
 )
 from bisim_abstract._base.checks import check_choice, check_gamma
 from bisim_abstract._base.deadline import look
-from bisim_abstract._base.labels import as_labels, numbered
-from bisim_abstract._base.types import FloatArray, IntArray
-from bisim_abstract._exact.planning import find_optimal, follow_policy, value_iteration
+from bisim_abstract._base.labels import as_labels
+from bisim_abstract._base.rounding import EPS
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
+from bisim_abstract._exact.planning import (
+    find_optimal,
+    first_best,
+    follow_policy,
+    value_iteration,
+)
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.policies import lift_table, uniform_policy
+from bisim_abstract._model.policies import lift_table
 from bisim_abstract._model.renaming import check_relation, own_names
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract.errors import InvalidArgumentError
@@ -82,31 +87,82 @@ class GroundValues:
         mdp: The model.
         gamma: The discount, in [0, 1).
         hint: Where to begin.
+        horizon: Time limit of episodes; the environment's own by default.
 
     Attributes:
         mdp: The model.
         gamma: The discount.
         size: The most that values can differ by, the measure of what is small.
         optimal_upper: (n_states) upper bounds on optimal values.
-        optimal_lower: (n_states) lower bounds on them.
-        random_upper: (n_states) upper bounds on the values of acting at random.
+        optimal_lower: (n_states) lower bounds on the values of `optimal_policy`.
+        optimal_policy: (n_states) an optimal policy, as far as known.
+        baseline: Bounds on policies that ignore the state.
+        horizon: The time limit; None without one.
     """
 
-    def __init__(self, mdp: TabularMDP, gamma: float, *, hint: Hint | None = None) -> None:
+    def __init__(
+        self,
+        mdp: TabularMDP,
+        gamma: float,
+        *,
+        hint: Hint | None = None,
+        horizon: int | None = None,
+    ) -> None:
         check_mdp(mdp)
         self.mdp, self.gamma = mdp, check_gamma(gamma)
+        self.horizon = horizon_of(mdp, horizon)
         rewards = mdp.rewards
         self.size = (float(rewards.max()) - float(rewards.min())) / (1.0 - gamma)
         self._guess = None if hint is None else hint.optimal
         self._tol = math.inf
+        self._stake: Stake | None = None
+        self._episodes: tuple[int, IntArray, EpisodeBounds] | None = None
         self.optimal_upper: FloatArray = np.full(mdp.n_states, np.inf)
         self.optimal_lower: FloatArray = np.full(mdp.n_states, -np.inf)
-        self.random_upper = self._random(None if hint is None else hint.random)
+        self.optimal_policy: IntArray = mdp.first_actions
+        self.baseline: Baseline = find_baseline(
+            mdp, gamma, guess=None if hint is None else hint.random
+        )
 
     @property
     def gap(self) -> float:
         """The most by which the bounds on an optimal value differ."""
         return float((self.optimal_upper - self.optimal_lower).max())
+
+    @property
+    def stake(self) -> Stake:
+        """What is at stake at the start, found once for each pair of bounds."""
+        if self._stake is None:
+            self._stake = self._make_stake()
+        return self._stake
+
+    def _make_stake(self) -> Stake:
+        mdp = self.mdp
+        optimal = (
+            start_means(mdp.start, self.optimal_lower)[0],
+            start_means(mdp.start, self.optimal_upper)[1],
+        )
+        has_choice = mdp.has_choice or (mdp.estimate is not None and mdp.n_actions > 1)
+        size = start_size(optimal, reward_intervals(mdp), self.gamma, has_choice=has_choice)
+        return Stake(optimal, self.baseline.start, size)
+
+    def judge(self, lower: FloatArray) -> ProvenShare:
+        """What an agent is proven to keep and to lose whose values have these lower bounds."""
+        stake, own = self.stake, start_means(self.mdp.start, lower)[0]
+        # A difference rounds once, and is 0 only if it is; no mean is larger than the largest.
+        start_loss = _above(stake.optimal[1] - own)
+        loss = max(_above(float((self.optimal_upper - lower).max())), start_loss)
+        # Half of what counts as nothing: whoever checks this rounds differently.
+        kept = stake.share(own, nothing=NOTHING / 2.0)
+        return ProvenShare(kept=kept, loss=loss, start_loss=start_loss, lower=lower)
+
+    def optimal_episodes(self, horizon: int) -> EpisodeBounds:
+        """What episodes of the optimal policy look like, found once for each such policy."""
+        key, policy = self._episodes, self.optimal_policy
+        if key is None or key[0] != horizon or not np.array_equal(key[1], policy):
+            found = bound_episodes(self.mdp, policy, horizon)
+            self._episodes = key = horizon, policy, found
+        return key[2]
 
     def tighten(self, tol: float, guess: FloatArray) -> bool:
         """Bring the bounds on optimal values together, to about `tol` if the work allows it.
@@ -125,29 +181,27 @@ class GroundValues:
         sweeps = int(np.clip(WORK / mdp.nnz, 20, 20_000))
         if mdp.estimate is None:
             start = guess if self._guess is None else self._guess
-            values = _optimal(mdp, gamma, tol, start, sweeps)
+            values, policy = _optimal(mdp, gamma, tol, start, sweeps)
             self._guess = values
-            upper, lower = (bounded(mdp, gamma, values, sign) for sign in (1.0, -1.0))
+            upper, lower = (
+                bounded(mdp, gamma, values, 1.0),
+                bounded(mdp, gamma, values, -1.0, policy),
+            )
         else:
-            upper = _with_radii(mdp, gamma, 1.0, None, guess)
-            lower = _with_radii(mdp, gamma, -1.0, None, guess)
+            upper = with_radii(mdp, gamma, 1.0, None, guess)
+            values = with_radii(mdp, gamma, -1.0, None, guess)
+            q = backed_up(mdp, gamma, values, -1.0)
+            noise = (mdp.max_support + 12) * EPS * np.abs(q).max(axis=1)
+            policy = mdp.played(first_best(q, noise))
+            lower = bounded(mdp, gamma, values, -1.0, policy)
         # Not before they are there: an interrupt may come between. Radii of an estimate keep the
         # bounds apart, however closely they are solved for.
         self._tol = tol if mdp.estimate is None else 0.0
         before, gap = self.gap, float((upper - lower).max())
         if gap < before:
             self.optimal_upper, self.optimal_lower = _frozen(upper), _frozen(lower)
+            self.optimal_policy, self._stake = policy, None
         return gap <= HELPS * before
-
-    def _random(self, guess: FloatArray | None) -> FloatArray:
-        mdp, gamma = self.mdp, self.gamma
-        policy = uniform_policy(mdp)
-        if mdp.estimate is not None:
-            start = np.zeros(mdp.n_states)
-            return _frozen(_with_radii(mdp, gamma, 1.0, policy, start))
-        tol = max(1e-3 * FIRST_TOL * self.size, 1e-300)
-        found = follow_policy(mdp, gamma, policy, tol, guess=guess)
-        return _frozen(bounded(mdp, gamma, _middle(found.lower, found.upper), 1.0, policy))
 
 
 def prove_value(
@@ -158,10 +212,14 @@ def prove_value(
     renaming: npt.ArrayLike | None = None,
     relation: str = "plain",
     by: str = "start",
+    guarantee: str = "solver",
+    is_enough: Callable[[ProvenShare], bool] | None = None,
+    horizon: int | None = None,
+    with_learner: bool = True,
     ground: GroundValues | None = None,
     hint: Hint | None = None,
 ) -> ProvenValue:
-    """The policy that a partition hands out, and what it is proven to keep and to lose at most.
+    """What a partition is worth: to its own policy, to whoever solves it, to who learns on it.
 
     Args:
         mdp: The model. If it is an estimate, everything holds for the true model with
@@ -173,8 +231,14 @@ def prove_value(
             for `aggregate`. By default the relation decides.
         relation: "plain": actions are called what they are. "lax": actions of a cluster's members
             are matched by what they do.
-        by: Which policy is the better one: "start" for the smaller proven start loss, "worst"
-            for the smaller proven loss of any state.
+        by: Which policy or renaming is the better one: "start" for the smaller proven start loss,
+            "worst" for the smaller proven loss of any state.
+        guarantee: Whose loss decides between renamings: "solver", "policy" or "learner".
+        is_enough: Whether a share is; then the solver's margin is proven as well, the error of
+            values that leaves it enough.
+        horizon: Time limit for figures of episodes; by default the environment's own, if it has
+            one.
+        with_learner: Whether to prove what learners on real steps keep, which takes longest.
         ground: What is known of the model already; it is tightened where that helps.
         hint: Values to begin with, if some are known.
 
@@ -184,29 +248,59 @@ def prove_value(
         >>> value = prove_value(mdp, groups, 0.9)
         >>> value.kept > 0.99, value.start_loss <= value.loss < 0.1
         (True, True)
+        >>> value.solver.kept > 0.98
+        True
     """
+    proof = find_proof(
+        mdp,
+        labels,
+        gamma,
+        renaming=renaming,
+        relation=relation,
+        by=by,
+        guarantee=guarantee,
+        horizon=horizon,
+        ground=ground,
+        hint=hint,
+    )
+    return proof.value(is_enough, with_learner=with_learner)
+
+
+def find_proof(
+    mdp: TabularMDP,
+    labels: npt.ArrayLike,
+    gamma: float,
+    *,
+    renaming: npt.ArrayLike | None = None,
+    relation: str = "plain",
+    by: str = "start",
+    guarantee: str = "solver",
+    horizon: int | None = None,
+    ground: GroundValues | None = None,
+    hint: Hint | None = None,
+) -> Proof:
+    """The best proof of a partition, of which `prove_value` makes a result."""
     check_choice("by", by, CRITERIA)
+    check_choice("guarantee", guarantee, GUARANTEES)
     check_relation(mdp, relation)
     gamma = check_gamma(gamma)
     if ground is None:
-        ground = GroundValues(mdp, gamma, hint=hint)
+        ground = GroundValues(mdp, gamma, hint=hint, horizon=horizon)
     if ground.gamma != gamma or ground.mdp.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError("ground must be of this model at this discount")
     given = [renaming] if renaming is not None else _candidates(mdp, labels, relation)
-    found = [value for names in given for value in _proofs(ground, labels, names, hint)]
-    best = _best(found, by, LAST_TOL * ground.size)
-    if relation == "lax" and best.renaming is None:
-        return replace(best, renaming=own_names(mdp))  # matched, and called what they are
-    return best
+    proofs = [Proof(ground, labels, names, relation, by, hint) for names in given]
+    shares = [proof.share(guarantee) for proof in proofs]
+    return proofs[_first_best(shares, by, LAST_TOL * ground.size)]
 
 
-def _best(found: list[ProvenValue], by: str, noise: float) -> ProvenValue:
-    """The one with the smallest proven loss; the first of those that rounding cannot tell apart."""
-    names = ("start_loss", "loss") if by == "start" else ("loss", "start_loss")
-    for name in names:
-        least = min(getattr(value, name) for value in found)
-        found = [value for value in found if getattr(value, name) <= least + noise]
-    return found[0]
+def _first_best(shares: list[ProvenShare], by: str, noise: float) -> int:
+    """Where the smallest proven loss is; the first of those that rounding cannot tell apart."""
+    left = list(range(len(shares)))
+    for name in ("start_loss", "loss") if by == "start" else ("loss", "start_loss"):
+        least = min(getattr(shares[k], name) for k in left)
+        left = [k for k in left if getattr(shares[k], name) <= least + noise]
+    return left[0]
 
 
 def _candidates(
@@ -226,28 +320,6 @@ def _candidates(
     return [matched, own]
 
 
-def _proofs(
-    ground: GroundValues, labels: npt.ArrayLike, renaming: npt.ArrayLike | None, hint: Hint | None
-) -> list[ProvenValue]:
-    """What each policy of one renaming is proven to be worth."""
-    mdp, gamma = ground.mdp, ground.gamma
-    look()
-    small = aggregate(mdp, labels, renaming=renaming)
-    planned = value_iteration(small.mdp, gamma)
-    of_cluster = _middle(planned.lower, planned.upper)
-    guess = of_cluster[small.labels]
-    look()
-    boxes = make_boxes(mdp, small.labels, small.mdp.n_states, renaming=small.renaming)
-    bracket = bracket_of(boxes, gamma, of_cluster)
-    ground.tighten(FIRST_TOL * ground.size, guess)
-    policies = [planned.policy.astype(np.int64)]
-    if not np.array_equal(policies[0], bracket.policy):
-        policies.append(bracket.policy)
-    if hint is not None:
-        guess = hint.policy
-    return [_judged(ground, small, policy, guess, bracket) for policy in policies]
-
-
 def matched_actions(mdp: TabularMDP, labels: npt.ArrayLike, relation: str) -> IntArray | None:
     """What actions are called in their clusters; None for what they are called themselves.
 
@@ -264,28 +336,141 @@ def matched_actions(mdp: TabularMDP, labels: npt.ArrayLike, relation: str) -> In
     return match_actions(mdp, clusters)
 
 
-def _judged(
-    ground: GroundValues,
-    small: Aggregation,
-    policy: IntArray,
-    guess: FloatArray,
-    bracket: ValueBracket,
-) -> ProvenValue:
-    """One policy, with bounds as close as its loss asks for."""
-    lifted = lift_table(policy, small.labels, small.renaming).astype(np.int64)
-    lower, slack = _policy_lower(ground, lifted, 0.05 * FIRST_TOL * ground.size, guess)
-    while True:
-        loss = float((ground.optimal_upper - lower).max())
-        if ground.gap + slack <= SHARE * loss:
-            break
-        tol = SHARE * max(loss - ground.gap - slack, 0.0) / 4.0
-        tol = max(min(tol, ground.gap / 16.0), LAST_TOL * ground.size)
-        has_helped = ground.tighten(tol, guess)
-        before = slack
-        lower, slack = _policy_lower(ground, lifted, tol, lower)
-        if not has_helped and not slack < HELPS * before:
-            break
-    return _summed_up(ground, small, policy, lower, bracket)
+class Proof:
+    """What one partition and one renaming are worth: the better policy, solvers, learners.
+
+    Args:
+        ground: What is known of the model.
+        labels: (n_states) clusters.
+        renaming: (n_states, n_actions) names of actions there; None for their own.
+        relation: See `prove_value`.
+        by: Likewise.
+        hint: Values to begin with.
+
+    Attributes:
+        own: What the policy keeps.
+        solver: What whoever solves the averaged model keeps, without a margin.
+    """
+
+    def __init__(
+        self,
+        ground: GroundValues,
+        labels: npt.ArrayLike,
+        renaming: npt.ArrayLike | None,
+        relation: str,
+        by: str,
+        hint: Hint | None,
+    ) -> None:
+        mdp, gamma = ground.mdp, ground.gamma
+        self._ground, self._relation = ground, relation
+        look()
+        small = self._small = aggregate(mdp, labels, renaming=renaming)
+        planned = value_iteration(small.mdp, gamma)
+        of_cluster = _middle(planned.lower, planned.upper)
+        self._guess = of_cluster[small.labels]
+        look()
+        boxes = make_boxes(mdp, small.labels, small.mdp.n_states, renaming=small.renaming)
+        self._bracket = bracket_of(boxes, gamma, of_cluster)
+        ground.tighten(FIRST_TOL * ground.size, self._guess)
+        policies = [planned.policy.astype(np.int64)]
+        if not np.array_equal(policies[0], self._bracket.policy):
+            policies.append(self._bracket.policy)
+        if hint is not None:
+            self._guess = hint.policy
+        shares = [ground.judge(self._followed(policy)) for policy in policies]
+        at = _first_best(shares, by, LAST_TOL * ground.size)
+        self.own = shares[at]
+        self._policy = policies[at]
+        self._members = Members.of(mdp, gamma, small)
+        self._tol = max(min(SHARE * self.own.loss / 8.0, FIRST_TOL * ground.size), 1e-300)
+        self.solver: SolverShare = solver_share(
+            self._members, small, planned, ground.judge, self._tol, self.own.lower
+        )
+
+    @cached_property
+    def learner(self) -> LearnerShare:
+        """What learners on real steps keep."""
+        return learner_share(self._members, self._ground.judge, self._tol, self.own.lower)
+
+    def near(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Values near the optimal ones, those of random actions, and those of the policy."""
+        ground = self._ground
+        return ground.optimal_upper, ground.baseline.random_upper, self.own.lower
+
+    def share(self, guarantee: str) -> ProvenShare:
+        """Of the agents that a guarantee speaks of."""
+        if guarantee == "learner":
+            return self.learner
+        return self.own if guarantee == "policy" else self.solver
+
+    def value(
+        self,
+        is_enough: Callable[[ProvenShare], bool] | None = None,
+        *,
+        with_learner: bool,
+        with_episodes: bool = True,
+    ) -> ProvenValue:
+        """All of it, with a margin if the solver's share is enough."""
+        ground, own, solver = self._ground, self.own, self.solver
+        if is_enough is not None and is_enough(solver):
+            solver = with_margin(self._members, solver, is_enough, ground.judge, self._tol)
+        stake, baseline, renaming = ground.stake, ground.baseline, self._small.renaming
+        if self._relation == "lax" and renaming is None:
+            renaming = own_names(ground.mdp)  # matched, and called what they are
+        value = ProvenValue(
+            **{name: getattr(own, name) for name in ("kept", "loss", "start_loss")},
+            policy=self._policy,
+            labels=self._small.labels,
+            renaming=renaming,
+            optimal_start=stake.optimal,
+            baseline_start=stake.baseline,
+            baseline_action=baseline.action,
+            optimal_upper=ground.optimal_upper,
+            optimal_lower=ground.optimal_lower,
+            optimal_policy=ground.optimal_policy,
+            policy_lower=_frozen(own.lower),
+            random_upper=baseline.random_upper,
+            constant_upper=baseline.constant_upper,
+            baseline_lower=baseline.lower,
+            bracket=self._bracket,
+            solver=solver,
+            learner=self.learner if with_learner else None,
+        )
+        if ground.horizon is None or not with_episodes:
+            return value
+        return replace(value, episodes=self._episodes(value, ground.horizon))
+
+    def _episodes(self, value: ProvenValue, horizon: int) -> Episodes:
+        def bounds(plan: IntArray | BoolArray) -> EpisodeBounds:
+            return bound_episodes(self._ground.mdp, plan, horizon)
+
+        def inside(guarantee: str) -> EpisodeBounds:
+            return bounds(self._members.allowed(value.choices(guarantee)))
+
+        return Episodes(
+            horizon=horizon,
+            policy=bounds(value.lifted_policy),
+            optimal=self._ground.optimal_episodes(horizon),
+            solver=inside("solver"),
+            learner=None if value.learner is None else inside("learner"),
+        )
+
+    def _followed(self, policy: IntArray) -> FloatArray:
+        """Lower bounds on the values of a policy, as close as its loss asks for."""
+        ground = self._ground
+        lifted = lift_table(policy, self._small.labels, self._small.renaming).astype(np.int64)
+        lower, slack = _policy_lower(ground, lifted, 0.05 * FIRST_TOL * ground.size, self._guess)
+        while True:
+            loss = float((ground.optimal_upper - lower).max())
+            if ground.gap + slack <= SHARE * loss:
+                return lower
+            tol = SHARE * max(loss - ground.gap - slack, 0.0) / 4.0
+            tol = max(min(tol, ground.gap / 16.0), LAST_TOL * ground.size)
+            has_helped = ground.tighten(tol, lower)
+            before = slack
+            lower, slack = _policy_lower(ground, lifted, tol, lower)
+            if not has_helped and not slack < HELPS * before:
+                return lower
 
 
 def _policy_lower(
@@ -294,141 +479,20 @@ def _policy_lower(
     """Lower bounds on the values of a policy, and how far above them the values can be."""
     mdp, gamma = ground.mdp, ground.gamma
     if mdp.estimate is not None:
-        return _with_radii(mdp, gamma, -1.0, lifted, guess), 0.0
+        return with_radii(mdp, gamma, -1.0, lifted, guess), 0.0
     own = follow_policy(mdp, gamma, lifted, max(tol, 1e-300), guess=guess)
     lower = bounded(mdp, gamma, _middle(own.lower, own.upper), -1.0, lifted)
     return lower, float((own.upper - lower).max())
 
 
-def _summed_up(
-    ground: GroundValues,
-    small: Aggregation,
-    policy: IntArray,
-    lower: FloatArray,
-    bracket: ValueBracket,
-) -> ProvenValue:
-    mdp = ground.mdp
-    lower = _frozen(lower)
-    optimal = (
-        start_means(mdp.start, ground.optimal_lower)[0],
-        start_means(mdp.start, ground.optimal_upper)[1],
-    )
-    own = start_means(mdp.start, lower)[0]
-    random = start_means(mdp.start, ground.random_upper)[1]
-    # Half of what counts as nothing: whoever checks this rounds differently.
-    share = proven_share(
-        optimal,
-        own,
-        random,
-        start_size(
-            optimal,
-            own,
-            reward_intervals(mdp),
-            ground.gamma,
-            has_choice=mdp.has_choice or (mdp.estimate is not None and mdp.n_actions > 1),
-        ),
-        nothing=NOTHING / 2.0,
-    )
-    # A difference rounds once, and is 0 only if it is; no mean is larger than the largest.
-    start_loss = _above(optimal[1] - own)
-    loss = _above(float((ground.optimal_upper - lower).max()))
-    return ProvenValue(
-        policy=policy,
-        labels=small.labels,
-        renaming=small.renaming,
-        loss=max(loss, start_loss),
-        start_loss=start_loss,
-        kept=share,
-        optimal_upper=ground.optimal_upper,
-        optimal_lower=ground.optimal_lower,
-        policy_lower=lower,
-        random_upper=ground.random_upper,
-        bracket=bracket,
-    )
-
-
-# -- bounds from any values --------------------------------------------------------------------
-
-
-def backup(
-    mdp: TabularMDP,
-    gamma: float,
-    values: FloatArray,
-    sign: float,
-    policy: IntArray | FloatArray | None,
-) -> FloatArray:
-    """(n_states) one backup: of the best action, of a policy's, or of a mixture's.
-
-    For an estimate it is the most (sign 1) or the least (-1) that radii allow.
-    """
-    n, n_actions = mdp.n_states, mdp.n_actions
-    is_plan = policy is not None and policy.ndim == 1
-    if mdp.estimate is not None:
-        q = backed_up(mdp, gamma, values, sign)
-    elif is_plan:
-        assert policy is not None
-        states, actions = np.arange(n), policy.astype(np.int64)
-        rows = mdp.kernel()[states * n_actions + actions]
-        return np.asarray(mdp.rewards[states, actions] + gamma * (rows @ values))
-    else:
-        q = mdp.rewards + gamma * (mdp.kernel() @ values).reshape(n, n_actions)
-    if policy is None:
-        return np.asarray(q.max(axis=1))
-    return np.asarray(q[np.arange(n), policy] if is_plan else (policy * q).sum(axis=1))
-
-
-def bounded(
-    mdp: TabularMDP,
-    gamma: float,
-    values: FloatArray,
-    sign: float,
-    policy: IntArray | FloatArray | None = None,
-) -> FloatArray:
-    """Values moved up (sign 1) or down (-1) until they satisfy their inequality, with room.
-
-    A backup is a product of a row of at most max_support entries (each within 2·EPS relative of
-    the exact quotient), a multiplication, an addition, a radius times a difference of values, and
-    for a mixture as many products as there are actions: no term is rounded more than max_support +
-    n_actions + 12 times, and their sizes amount to |R| + |radius| + 4·max|v| at most.
-    """
-    look()
-    away = float((sign * (backup(mdp, gamma, values, sign, policy) - values)).max())
-    top = largest_reward(mdp)
-    shift = safe_shift(away, mdp.max_support + mdp.n_actions, top, values, gamma)
-    return values + sign * shift
-
-
 def _optimal(
     mdp: TabularMDP, gamma: float, tol: float, guess: FloatArray, sweeps: int
-) -> FloatArray:
-    """Values near the optimal ones; not trusted."""
-    values, low, high, _, _ = find_optimal(
+) -> tuple[FloatArray, IntArray]:
+    """Values near the optimal ones, and a policy; not trusted."""
+    values, low, high, policy, _ = find_optimal(
         mdp, gamma, max(tol, 1e-300), max_sweeps=sweeps, guess=guess
     )
-    return np.asarray(values + (low / 2.0 + high / 2.0) / (1.0 - gamma))
-
-
-def _with_radii(
-    mdp: TabularMDP,
-    gamma: float,
-    sign: float,
-    policy: IntArray | FloatArray | None,
-    guess: FloatArray,
-) -> FloatArray:
-    """Bounds for an estimated model: the best of a constant and of what is solved for."""
-    # A constant is moved to the ends of what rewards allow.
-    best = bounded(mdp, gamma, np.zeros(mdp.n_states), sign, policy)
-    assert mdp.estimate is not None
-    partitions: list[IntArray | None] = [None]
-    if mdp.estimate.blocks is not None:  # whose radii are smaller, for functions constant on them
-        partitions.append(numbered(mdp.estimate.blocks))
-    for labels in partitions:
-        found = bounded(mdp, gamma, solve(mdp, gamma, sign, policy, guess, labels), sign, policy)
-        # Judged by the start, and by all states where that makes no difference.
-        score = sign * (start_means(mdp.start, found)[0] - start_means(mdp.start, best)[0])
-        if score < 0.0 or (score == 0.0 and sign * float((found - best).mean()) < 0.0):
-            best = found
-    return best
+    return np.asarray(values + (low / 2.0 + high / 2.0) / (1.0 - gamma)), policy
 
 
 def _above(difference: float) -> float:

@@ -170,7 +170,7 @@ def find_optimal(
         if gap <= goal or high - low <= 4.0 * noise or again or sweeps == max_sweeps:
             break
         solved = policy
-        values = _follow(mdp, gamma, policy, backup)
+        values = follow_actions(mdp, gamma, policy, backup)
     # Of a backup's terms, state by state: where little can be had, little decides.
     ahead = np.abs(mdp.rewards) + gamma * (kernel @ np.abs(values)).reshape(n, n_actions)
     noise = 4.0 * (mdp.max_support + 8) * EPS * ahead.max(axis=1)
@@ -288,12 +288,19 @@ def _told(values: Values) -> Values:
     return values
 
 
-def _follow(mdp: TabularMDP, gamma: float, policy: IntArray, backup: FloatArray) -> FloatArray:
+def follow_actions(
+    mdp: TabularMDP,
+    gamma: float,
+    policy: IntArray,
+    backup: FloatArray,
+    *,
+    rewards: FloatArray | None = None,
+) -> FloatArray:
     """An estimate of the value of `policy`; exact up to rounding where that is cheap."""
     n = mdp.n_states
     rows = np.arange(n) * mdp.n_actions + policy
     kernel = mdp.kernel()[rows]
-    rewards = mdp.rewards[np.arange(n), policy]
+    rewards = (mdp.rewards if rewards is None else rewards)[np.arange(n), policy]
     if n <= DIRECT_LIMIT:
         return _solve_chain(rewards, kernel, gamma, 0.0, rewards)
     values = backup
