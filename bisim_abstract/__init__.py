@@ -106,15 +106,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from bisim_abstract._abstract.aggregate import (
-        Aggregation,
-        ValueLoss,
-        aggregate,
-        lift_policy,
-        value_loss,
-    )
+    from bisim_abstract._abstract.aggregate import Aggregation, aggregate, lift_policy
     from bisim_abstract._abstract.deploy import GroundAgent
     from bisim_abstract._abstract.value import ProvenValue
+    from bisim_abstract._abstract.value_loss import ValueLoss, value_loss
     from bisim_abstract._abstract.value_proof import prove_value
     from bisim_abstract._app.abstract_env import abstract_env
     from bisim_abstract._app.estimating import estimate_mdp
@@ -147,15 +142,10 @@ else:
     # Where each name lives. Modules are imported when one of their names is first used: the
     # command line answers `--help` without them.
     _MODULES = {
-        "_abstract.aggregate": (
-            "Aggregation",
-            "ValueLoss",
-            "aggregate",
-            "lift_policy",
-            "value_loss",
-        ),
+        "_abstract.aggregate": ("Aggregation", "aggregate", "lift_policy"),
         "_abstract.deploy": ("GroundAgent",),
         "_abstract.value": ("ProvenValue",),
+        "_abstract.value_loss": ("ValueLoss", "value_loss"),
         "_abstract.value_proof": ("prove_value",),
         "_app.abstract_env": ("abstract_env",),
         "_app.estimating": ("estimate_mdp",),

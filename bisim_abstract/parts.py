@@ -13,7 +13,10 @@
 - **Transport**: `solve_transport`, many small exact problems at once, with bounds on both sides.
 - **Clusterings and values**: `cluster_by_arm`, `cluster_by_metric`, `cluster_by_rewards`,
   `cluster_by_embedding`, to compare with; `compare_clusterings`; `value_bracket`, what a partition
-  proves by itself; `random_values` and `score_above_random`, what "kept" is measured against.
+  proves by itself; `find_baseline` and `score_above_baseline`, the scale of the achievable return,
+  with a `Baseline`.
+- What a `ProvenValue` holds: `ProvenShare`, `SolverShare`, `LearnerShare`, `ConvergedShare`,
+  `Episodes` with `EpisodeBounds`; and a certificate's `Goal`.
 - **Two models**: `disjoint_union`, both side by side in one, a `ModelUnion`.
 - What methods of results hand out: `CertifiedInterval`, `Profile`, `Undecided`, `NearPair`,
   `Correspondence`, `FrontierPoint`, `Estimate`, `Names` and `Variable`, `EmbeddingFit`,
@@ -26,9 +29,16 @@ Example:
     3
 """
 
-from bisim_abstract._abstract.aggregate import random_values
+from bisim_abstract._abstract.baseline import Baseline, find_baseline
 from bisim_abstract._abstract.brackets import value_bracket
-from bisim_abstract._abstract.value import ValueBracket
+from bisim_abstract._abstract.episodes import EpisodeBounds, Episodes
+from bisim_abstract._abstract.value import (
+    ConvergedShare,
+    LearnerShare,
+    ProvenShare,
+    SolverShare,
+    ValueBracket,
+)
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.spanning import Undecided
@@ -36,6 +46,7 @@ from bisim_abstract._bounds.tell_apart import make_witnesses
 from bisim_abstract._bounds.witnesses import Witnesses
 from bisim_abstract._certificate.correspondence import Correspondence
 from bisim_abstract._certificate.frontier import FrontierPoint
+from bisim_abstract._certificate.goal import Goal
 from bisim_abstract._certificate.nearest import NearPair
 from bisim_abstract._compare.clusterings import (
     cluster_by_arm,
@@ -45,7 +56,7 @@ from bisim_abstract._compare.clusterings import (
 )
 from bisim_abstract._compare.difference import ModelDifference
 from bisim_abstract._compare.embeddings import EmbeddingFit
-from bisim_abstract._compare.learning import score_above_random
+from bisim_abstract._compare.learning import score_above_baseline
 from bisim_abstract._compare.losses import compare_clusterings
 from bisim_abstract._exact.mico import MicoBounds
 from bisim_abstract._exact.transport import TransportPlans, solve_transport
@@ -67,19 +78,27 @@ from bisim_abstract._propose.retrieval import recall_miss, retrieve_neighbours, 
 from bisim_abstract._prove.certify import single_build
 
 __all__ = [
+    "Baseline",
     "BlockLevel",
     "BlockModel",
     "CertifiedInterval",
+    "ConvergedShare",
     "Correspondence",
     "EmbeddingFit",
+    "EpisodeBounds",
+    "Episodes",
     "Estimate",
     "FrontierPoint",
+    "Goal",
+    "LearnerShare",
     "MicoBounds",
     "ModelDifference",
     "ModelUnion",
     "Names",
     "NearPair",
     "Profile",
+    "ProvenShare",
+    "SolverShare",
     "TransportPlans",
     "Undecided",
     "ValueBracket",
@@ -94,6 +113,7 @@ __all__ = [
     "compare_clusterings",
     "disjoint_union",
     "distortion",
+    "find_baseline",
     "grouped_mdp",
     "landmark_mds",
     "make_witnesses",
@@ -101,13 +121,12 @@ __all__ = [
     "propose_classes",
     "propose_components",
     "random_mdp",
-    "random_values",
     "read_bridge",
     "recall_miss",
     "repair_labels",
     "retrieve_neighbours",
     "retrieve_pairs",
-    "score_above_random",
+    "score_above_baseline",
     "single_build",
     "solve_transport",
     "sparse_mdp",

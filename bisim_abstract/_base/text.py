@@ -60,9 +60,16 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}{ending}"
 
 
-def clusters_text(number: int, *, has_end: bool) -> str:
-    """Clusters as they are counted everywhere: "25 clusters", "369 clusters and the end"."""
-    return counted(number, "cluster") + (" and the end" if has_end else "")
+def clusters_text(number: int, *, has_end: bool, of: str = "") -> str:
+    """Clusters as they are counted everywhere: "25 clusters (plus the terminal state)".
+
+    Args:
+        number: How many.
+        has_end: Whether the model has a terminal state, which is not counted.
+        of: What they are clusters of, such as "500 states".
+    """
+    whole = counted(number, "cluster") + (f" of {of}" if of else "")
+    return whole + (" (plus the terminal state)" if has_end else "")
 
 
 def there_are(number: int, word: str) -> str:

@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._abstract.aggregate import Aggregation, aggregate, set_end_apart
-from bisim_abstract._abstract.value import BOUNDS as VALUE_BOUNDS
-from bisim_abstract._abstract.value import NUMBERS as VALUE_NUMBERS
-from bisim_abstract._abstract.value import ProvenValue, ValueBracket
+from bisim_abstract._abstract.value import ProvenValue
 from bisim_abstract._base.arrays import checked_metadata, frozen
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import (
@@ -30,7 +28,7 @@ from bisim_abstract._base.late import maker
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.npz import Forms, read_record, write_record
 from bisim_abstract._base.progress import shown
-from bisim_abstract._base.text import counted, surely_text, there_are
+from bisim_abstract._base.text import counted, plain_text, shortened, surely_text, there_are
 from bisim_abstract._base.types import (
     BoolArray,
     FloatArray,
@@ -44,6 +42,13 @@ from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS, Ground, St
 from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._bounds.spanning import Undecided, link_forests, undecided
 from bisim_abstract._bounds.witnesses import Witnesses
+from bisim_abstract._certificate.goal import KEEP, Goal
+from bisim_abstract._certificate.value_files import (
+    VALUE_SHAPES,
+    read_value,
+    value_arrays,
+    value_header,
+)
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
     CertifiedInterval,
@@ -76,8 +81,9 @@ if TYPE_CHECKING:
 __all__ = ["Certificate"]
 
 FORMAT = "bisim_abstract.Certificate"
-VERSION = 6
-KEEP = 0.95  # share of the start value that an abstraction should keep, if nobody says otherwise
+VERSION = 7
+CONDITIONS = "conditions"  # in the record of a run, from the metadata of its model
+MOST_TOLD = 200  # characters of one of them
 CUT_SHORT = "is_cut_short"  # in the record of a run that had no time to derive clusters
 TIMES = ("seconds", "compile_seconds")  # in the record of a run, and not in files
 SCOPES = ("covered", "all")
@@ -96,7 +102,9 @@ SCALARS = (
     "upper_start",
     "tau",
     "scope",
+    "guarantee",
     "keep",
+    "max_loss",
     "alpha",
     "reward_range",
     "relation",
@@ -145,10 +153,11 @@ class Certificate:
             scope "all", no two states of different clusters are within tau.
         labels_upper: (n_states) clusters of the upper arm at tau (empty without tau). With
             scope "all", the states of a cluster are linked by steps of at most tau.
-        value: What a policy over the certified clusters keeps and can lose, proven; None if
-            nothing is certified at tau, or nobody has asked.
-        keep: Share of the start value that was asked to be kept, the bar that `verdict` holds
-            the abstraction against.
+        value: What agents on the certified clusters retain and can lose, proven; None if
+            nothing is certified at tau, or it was not computed.
+        guarantee: Which agents `keep` and `max_loss` speak of: "solver", "policy" or "learner".
+        keep: Share of the achievable return that was requested; `verdict` compares with it.
+        max_loss: What no state should lose, if that was requested instead.
         terminal_state: The model's state that stands for the end of episodes, if it has one;
             it is none of the clusters that are counted.
         stop: Why the run ended, in words.
@@ -180,7 +189,9 @@ class Certificate:
     labels_lower: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     labels_upper: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     value: ProvenValue | None = None
+    guarantee: str = "solver"
     keep: float = KEEP
+    max_loss: float | None = None
     terminal_state: int | None = None
     stop: str = ""
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -226,7 +237,9 @@ class Certificate:
                 raise InvalidArgumentError(f"{name} must lie in [0, {self.n_states})")
         if self.tau is not None:
             set_field(self, "tau", check_real("tau", self.tau))
-        set_field(self, "keep", check_share("keep", self.keep))
+        goal = Goal(self.guarantee, self.keep, self.max_loss)
+        set_field(self, "keep", goal.keep)
+        set_field(self, "max_loss", goal.max_loss)
         if self.terminal_state is not None:
             top = self.n_states - 1
             end = check_int("terminal_state", self.terminal_state, low=0, high=top)
@@ -458,7 +471,7 @@ class Certificate:
         n = self.n_states
         lines = [self.verdict.sentence]
         if self.value is not None:
-            lines.append(f"  value     {self.value.summary()}")
+            lines += self.value.lines(self.gamma)
         if self.tau is not None:
             lines.append(f"  tau       {self.tau:g} at gamma = {self.gamma:g}")
         else:
@@ -502,6 +515,18 @@ class Certificate:
     def is_cut_short(self) -> bool:
         """Whether the run had no time to derive clusters from its bounds."""
         return CUT_SHORT in self.run
+
+    @property
+    def goal(self) -> Goal:
+        """What was requested of agents on the clusters."""
+        return Goal(self.guarantee, self.keep, self.max_loss)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What every statement about the environment assumes, in words, as extraction found it."""
+        told = self.run.get(CONDITIONS)  # maybe of a file
+        texts = told if isinstance(told, list | tuple) else ()
+        return tuple(plain_text(shortened(x, MOST_TOLD)) for x in texts if isinstance(x, str))
 
     @property
     def is_under_policy(self) -> bool:
@@ -769,7 +794,14 @@ class Certificate:
         mdp = self._model(mdp)
         value = None
         if self.is_certified:
-            value = prove_value(mdp, self.labels_upper, self.gamma, relation=self.relation)
+            value = prove_value(
+                mdp,
+                self.labels_upper,
+                self.gamma,
+                relation=self.relation,
+                guarantee=self.guarantee,
+                is_enough=self.goal.is_enough,
+            )
         return self._changed(value=value, model=mdp)
 
     def with_proven(self, value: ProvenValue) -> Certificate:
@@ -816,7 +848,7 @@ class Certificate:
         run = {name: entry for name, entry in self.run.items() if name not in TIMES}
         header = {name: getattr(self, name) for name in SCALARS} | {"run": run}
         header["levels"] = len(self.levels)
-        header["value"] = _value_numbers(self.value)
+        header["value"] = None if self.value is None else value_header(self.value)
         write_record(path, header, arrays, kind=FORMAT, version=VERSION, compress=compress)
 
     @classmethod
@@ -831,7 +863,10 @@ class Certificate:
         )
         try:
             components = _components(arrays, header.pop("levels"), header["alpha"] is not None)
-            components["value"] = _read_value(arrays, header)
+            numbers, upper = header.pop("value"), arrays["labels_upper"]
+            if numbers is not None:
+                labels, _ = set_end_apart(as_labels(upper, upper.size), header["terminal_state"])
+                components["value"] = read_value(numbers, arrays, labels)
             if set(arrays) != {*INTEGERS, *REALS, *BOOLEANS} or set(header) != {*SCALARS, "run"}:
                 raise FileFormatError(f"{path} has parts missing or too many")
             fields: dict[str, Any] = {**arrays, **header, **components}
@@ -932,14 +967,6 @@ def _check_components(certificate: Certificate) -> None:
     _ = certificate.ground  # refuses rewards whose metric would overflow
 
 
-def check_share(name: str, share: float) -> float:
-    """A share as a float in [0, 1]."""
-    value = check_real(name, share)
-    if not 0.0 <= value <= 1.0:
-        raise InvalidArgumentError(f"{name} must lie in [0, 1], a share, got {value!r}")
-    return value
-
-
 def _check_value(certificate: Certificate) -> None:
     """A proven value must speak of the certified clusters; whether it holds, `verify` decides."""
     value = certificate.value
@@ -956,38 +983,6 @@ def _check_value(certificate: Certificate) -> None:
         raise InvalidArgumentError("value takes an action that does not exist")
 
 
-def _value_numbers(value: ProvenValue | None) -> dict[str, float | None] | None:
-    """The numbers of a proven value as JSON values."""
-    if value is None:
-        return None
-    numbers = {name: getattr(value, name) for name in VALUE_NUMBERS}
-    return {name: x if np.isfinite(x) else None for name, x in numbers.items()}
-
-
-def _read_value(arrays: dict[str, npt.NDArray[Any]], header: dict[str, Any]) -> ProvenValue | None:
-    """A proven value from such numbers and arrays, which are taken out of the dictionaries."""
-    numbers = header.pop("value")
-    if numbers is None:
-        return None
-    fields: dict[str, Any] = {
-        name: arrays.pop(f"value.{name}") for name in ("policy", *VALUE_BOUNDS)
-    }
-    bracket = {name: arrays.pop(f"bracket.{name}") for name in BRACKET_ARRAYS}
-    upper = np.asarray(arrays["labels_upper"])
-    labels, _ = set_end_apart(as_labels(upper, upper.size), header["terminal_state"])
-    kept = numbers.pop("kept")
-    if set(numbers) != {"loss", "start_loss"}:
-        raise InvalidArgumentError(f"value has numbers missing or too many: {sorted(numbers)}")
-    return ProvenValue(
-        **fields | numbers,
-        kept=-np.inf if kept is None else kept,
-        labels=labels,
-        bracket=ValueBracket(**bracket),
-        renaming=arrays.pop("value.renaming", None),
-    )
-
-
-BRACKET_ARRAYS = ("lower", "upper", "policy")
 MODEL_ARRAYS = (
     *("labels", "low", "high", "indptr", "indices", "probs", "radius", "spare", "short"),
     "available",
@@ -999,7 +994,7 @@ WITNESS_ARRAYS = ("values", "actions", "signs", "support", "potential", "correct
 
 # Shapes of all arrays, as docs/certificate-format.md has them.
 SHAPES = {
-    **dict.fromkeys(("rewards", "available", "value.renaming", "level#.renaming"), "n A"),
+    **dict.fromkeys(("rewards", "available", "level#.renaming"), "n A"),
     "reward_radius": "n A|0 0",
     **dict.fromkeys(("keys", "lower", "upper"), "p"),
     **dict.fromkeys(("labels_lower", "labels_upper"), "n|0"),
@@ -1014,11 +1009,9 @@ SHAPES = {
     **{f"witnesses.{name}": "w" for name in WITNESS_ARRAYS},
     "witnesses.values": "w n",
     **dict.fromkeys(("witnesses.support", "witnesses.potential"), "w m"),
-    "value.policy": "c",
-    **{f"value.{name}": "n" for name in VALUE_BOUNDS},
-    **{f"bracket.{name}": "c" for name in BRACKET_ARRAYS},
+    **VALUE_SHAPES,
 }
-MOST = {"p": "n*n", "K#": "n", "e#": "K#*K#*A", "q#": "K#*K#", "c": "n+1"}
+MOST = {"p": "n*n", "K#": "n", "e#": "K#*K#*A", "q#": "K#*K#", "c": "n+1", "N": "A"}
 
 
 def _forms(header: Mapping[str, Any]) -> Forms:
@@ -1042,14 +1035,8 @@ def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
         if features.witnesses is not None:
             for name in WITNESS_ARRAYS:
                 arrays[f"witnesses.{name}"] = getattr(features.witnesses, name)
-    value = certificate.value
-    if value is not None:
-        for name in ("policy", *VALUE_BOUNDS):
-            arrays[f"value.{name}"] = getattr(value, name)
-        if value.renaming is not None:
-            arrays["value.renaming"] = value.renaming
-        for name in BRACKET_ARRAYS:
-            arrays[f"bracket.{name}"] = getattr(value.bracket, name)
+    if certificate.value is not None:
+        arrays |= value_arrays(certificate.value)
     return arrays
 
 

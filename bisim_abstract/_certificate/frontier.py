@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bisim_abstract._abstract.aggregate import Aggregation, aggregate, set_end_apart
+from bisim_abstract._abstract.episodes import horizon_of
 from bisim_abstract._abstract.value import ProvenValue, amount_text, share_text
 from bisim_abstract._abstract.value_proof import (
+    FIRST_TOL,
     GroundValues,
     Hint,
+    Proof,
+    find_proof,
     matched_actions,
-    prove_value,
 )
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.progress import tell
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import IntArray, ProgressCallback
+from bisim_abstract._certificate.goal import Goal, Numbers
 from bisim_abstract._linkage.thresholds import CertifiedInterval, middle
 from bisim_abstract._model.mdp import TabularMDP
 
@@ -40,19 +44,12 @@ MAX_ROWS = 16  # points that a table in a notebook lists
 FEWEST, MOST = 12, 60  # clusterings that are looked at, whatever that takes
 MAX_VALUED = 50_000  # states up to which pictures evaluate other thresholds than the chosen one
 LARGE = 5_000  # states from which on a smaller model may stand for the model
-
-
-class Numbers(NamedTuple):
-    """What is proven of a partition: the share kept, the worst loss, and that of the start."""
-
-    kept: float
-    loss: float
-    start_loss: float
+MANY = 200_000  # states from which on learners and margins are proven on request only
 
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A certified clustering, and what a policy over it is proven to be worth.
+    """A certified clustering, and what agents over it are proven to be worth.
 
     Attributes:
         low: Smallest threshold that gives it.
@@ -60,7 +57,8 @@ class FrontierPoint:
         n_clusters: Number of clusters, the end of episodes not counted.
         loss: Proven loss of the worst state.
         start_loss: Proven loss of the start distribution.
-        kept: Proven share of the start value that is kept.
+        kept: Proven share of the achievable return that is retained.
+        ends_fewer: Whether clearly fewer episodes may end than under the best policy.
     """
 
     low: float
@@ -69,11 +67,12 @@ class FrontierPoint:
     loss: float
     start_loss: float
     kept: float
+    ends_fewer: bool = False
 
     @property
     def numbers(self) -> Numbers:
         """What is proven of it."""
-        return Numbers(self.kept, self.loss, self.start_loss)
+        return Numbers(self.kept, self.loss, self.start_loss, self.ends_fewer)
 
 
 @dataclass(frozen=True)
@@ -84,28 +83,27 @@ class Frontier:
         points: Those that were looked at, from the finest to the coarsest.
         n_thresholds: Number of certified intervals of thresholds there are.
         has_end: Whether the model has an end of episodes.
-        blind: What is proven of a single cluster for all states, of knowing nothing; None if
-            it was not looked at.
+        goal: Whose shares and losses these are, and what is requested of them.
     """
 
     points: tuple[FrontierPoint, ...]
     n_thresholds: int
     has_end: bool = False
-    blind: Numbers | None = None
+    goal: Goal = field(default_factory=Goal)
 
     @property
     def is_complete(self) -> bool:
         """Whether all certified thresholds were looked at."""
         return len(self.points) == self.n_thresholds
 
-    def coarsest(self, keep: float) -> FrontierPoint | None:
-        """The fewest clusters that are worth having, among those looked at.
+    def coarsest(self, keep: float | None = None) -> FrontierPoint | None:
+        """The fewest clusters that reach the goal, among those looked at.
 
         Args:
-            keep: Share to be kept: of the start value above that of random actions, and of what
-                can be gained over a single cluster.
+            keep: Another share of the achievable return to retain than the goal's.
         """
-        good = [point for point in self.points if is_worth(point.numbers, self.blind, keep)]
+        goal = self.goal if keep is None else replace(self.goal, keep=keep, max_loss=None)
+        good = [point for point in self.points if goal.is_met(point.numbers)]
         return min(good, key=lambda point: (point.n_clusters, -point.kept), default=None)
 
     def __repr__(self) -> str:
@@ -119,7 +117,7 @@ class Frontier:
         for point in self.points:
             what = clusters_text(point.n_clusters, has_end=self.has_end)
             lines.append(
-                f"tau from {point.low:.6g}: {what}, keeps {share_text(point.kept)}, loses at most "
+                f"tau from {point.low:.6g}: {what}: {share_text(point.kept)}, loses at most "
                 f"{amount_text(point.loss)}"
             )
         left = self.n_thresholds - len(self.points)
@@ -140,24 +138,6 @@ class Frontier:
         return table_html("Clusters against proven value", rows)
 
 
-ALL_OF_IT = 1.0 - 1e-9  # a share this large is 1, but for what rounding adds to proven losses
-
-
-def is_worth(found: Numbers, blind: Numbers | None, keep: float) -> bool:
-    """Whether a clustering keeps enough to be worth having.
-
-    It must do so twice: of what can be gained over random actions, and of what can be gained
-    over knowing nothing, a single cluster for all states. Where random actions are ruinous, any
-    steady one keeps almost everything of the first. What keeps all of it, but for rounding, is
-    worth having: where knowing nothing loses nothing, losses are rounding alone, and no share.
-    """
-    if found.kept < keep:
-        return False
-    if blind is None or found.kept >= ALL_OF_IT:
-        return True
-    return found.start_loss <= (1.0 - keep) * blind.start_loss
-
-
 class ValueSearch:
     """Proven values of partitions of one model, each of them found once.
 
@@ -168,20 +148,28 @@ class ValueSearch:
         mdp: The model.
         gamma: The discount.
         relation: Which actions of states of a cluster correspond: by name, or renamed.
-        by: See `prove_value`.
+        goal: Which agents' shares are compared, and what is requested of them.
 
     Attributes:
         most: Partitions that one search may look at, so that it takes some seconds at most.
     """
 
     def __init__(
-        self, mdp: TabularMDP, gamma: float, *, relation: str = "plain", by: str = "start"
+        self,
+        mdp: TabularMDP,
+        gamma: float,
+        *,
+        relation: str = "plain",
+        goal: Goal | None = None,
+        horizon: int | None = None,
     ) -> None:
-        self.mdp, self.gamma, self._relation, self._by = mdp, gamma, relation, by
+        self.mdp, self.gamma, self._relation = mdp, gamma, relation
+        self.goal = Goal() if goal is None else goal
+        self._horizon = horizon
         self.most = int(np.clip(WORK // mdp.nnz, FEWEST, MOST))
         self._ground: GroundValues | None = None
         self._known: dict[bytes, Numbers] = {}
-        self._last: tuple[bytes, ProvenValue] | None = None
+        self._last: tuple[bytes, Proof] | None = None
         self._small: tuple[Aggregation, IntArray, ValueSearch] | None = None
 
     def stand_in(self, blocks: IntArray) -> None:
@@ -192,7 +180,9 @@ class ValueSearch:
         renaming = matched_actions(self.mdp, blocks, self._relation)
         small = aggregate(self.mdp, blocks, renaming=renaming)
         first = np.unique(small.labels, return_index=True)[1]
-        search = ValueSearch(small.mdp, self.gamma, relation=self._relation, by=self._by)
+        search = ValueSearch(
+            small.mdp, self.gamma, relation=self._relation, goal=self.goal, horizon=self._limit
+        )
         self._small = small, first, search
 
     @property
@@ -200,39 +190,76 @@ class ValueSearch:
         """Whether there is a smaller model that tells about partitions."""
         return self._small is not None
 
-    def prove(self, labels: IntArray) -> ProvenValue:
-        """The whole proof."""
+    @property
+    def _limit(self) -> int | None:
+        return horizon_of(self.mdp, self._horizon)
+
+    def is_single_enough(self) -> bool:
+        """Whether a single cluster for all states reaches the goal.
+
+        Where all states have all actions, and these are not renamed, every policy over a single
+        cluster takes one action for ever. So it keeps no more than the baseline, which is nothing
+        where the best policy is proven to be worth more: for a share, that saves the whole proof.
+        """
+        is_plain = self._relation == "plain" and not self.mdp.has_action_sets
+        if is_plain and self.goal.max_loss is None and self.goal.keep > 0.0:
+            ground = self._known_ground(None)
+            ground.tighten(FIRST_TOL * ground.size, np.zeros(self.mdp.n_states))
+            if ground.stake.optimal[0] > ground.stake.baseline[1]:
+                return False
+        return self.goal.is_met(self.numbers(np.zeros(self.mdp.n_states, np.int64)))
+
+    def _known_ground(self, hint: Hint | None) -> GroundValues:
+        if self._ground is None:
+            self._ground = GroundValues(self.mdp, self.gamma, hint=hint, horizon=self._horizon)
+        return self._ground
+
+    def _proof(self, labels: IntArray) -> Proof:
         key = self._key(labels)
         if self._last is None or self._last[0] != key:
             hint = self._hint(labels)
-            if self._ground is None:
-                self._ground = GroundValues(self.mdp, self.gamma, hint=hint)
-            value = prove_value(
+            proof = find_proof(
                 self.mdp,
                 labels,
                 self.gamma,
                 relation=self._relation,
-                by=self._by,
-                ground=self._ground,
+                by="start" if self.goal.max_loss is None else "worst",
+                guarantee=self.goal.guarantee,
+                ground=self._known_ground(hint),
                 hint=hint,
             )
-            self._known[key] = Numbers(value.kept, value.loss, value.start_loss)
-            self._last = key, value  # after these: an interrupt may come between
+            self._last = key, proof
         return self._last[1]
 
-    def blind(self) -> Numbers:
-        """Those of a single cluster: of knowing nothing."""
-        return self.numbers(np.zeros(self.mdp.n_states, np.int64))
+    def prove(self, labels: IntArray) -> ProvenValue:
+        """The whole proof; of learners and margins only if requested or the model is not large."""
+        is_small = self.mdp.n_states <= MANY
+        return self._proof(labels).value(
+            self.goal.is_enough if is_small else None,
+            with_learner=is_small or self.goal.guarantee == "learner",
+        )
+
+    def own_numbers(self, labels: IntArray) -> Numbers:
+        """What is proven of a partition, of the model itself."""
+        key = self._key(labels)
+        if key not in self._known:
+            guarantee = self.goal.guarantee
+            proof = self._proof(labels)
+            # Episodes take longest, and make no difference where too little is kept.
+            is_enough = self.goal.is_enough(proof.share(guarantee))
+            of_learner = guarantee == "learner"
+            value = proof.value(with_learner=of_learner, with_episodes=is_enough)
+            found = Numbers.of(value, guarantee)
+            assert found is not None
+            self._known[key] = found
+        return self._known[key]
 
     def numbers(self, labels: IntArray) -> Numbers:
         """What is proven of a partition, of the model that stands in if there is one."""
-        key = self._key(labels)
-        if key not in self._known:
-            if self._small is not None and self._fits(labels):
-                _, first, search = self._small
-                return search.numbers(labels[first])
-            self.prove(labels)
-        return self._known[key]
+        if self._key(labels) not in self._known and self._small is not None and self._fits(labels):
+            _, first, search = self._small
+            return search.numbers(labels[first])
+        return self.own_numbers(labels)
 
     def _fits(self, labels: IntArray) -> bool:
         """Whether a partition is one of the blocks that are stood in for, and coarser."""
@@ -248,8 +275,8 @@ class ValueSearch:
         small, first, search = self._small
         if not np.array_equal(labels[first][small.labels], labels):
             return None
-        found, at = search.prove(labels[first]), small.labels
-        return Hint(found.optimal_upper[at], found.random_upper[at], found.policy_lower[at])
+        found, at = search._proof(labels[first]), small.labels
+        return Hint(*(values[at] for values in found.near()))
 
     def _key(self, labels: IntArray) -> bytes:
         clusters, _ = set_end_apart(labels, self.mdp.terminal_state)
@@ -303,7 +330,10 @@ def trace_frontier(
     callback: ProgressCallback | None = None,
 ) -> Frontier:
     """See `Certificate.frontier`."""
-    search = ValueSearch(mdp, certificate.gamma, relation=certificate.relation)
+    goal, own = certificate.goal, certificate.value
+    horizon = None if own is None or own.episodes is None else own.episodes.horizon
+    relation = certificate.relation
+    search = ValueSearch(mdp, certificate.gamma, relation=relation, goal=goal, horizon=horizon)
     if most is not None:
         search.most = check_int("most", most, low=1)
     intervals = certificate.certified_thresholds()[::-1]
@@ -311,17 +341,17 @@ def trace_frontier(
     points: dict[int, FrontierPoint] = {}
 
     def ask(k: int) -> bool:
-        found, own, tau = intervals[k], certificate.value, certificate.tau
+        found, tau = intervals[k], certificate.tau
+        numbers = None
         if own is not None and tau is not None and found.low <= tau < found.high:
-            numbers = Numbers(own.kept, own.loss, own.start_loss)
-        else:
+            numbers = Numbers.of(own, goal.guarantee)
+        if numbers is None:
             numbers = search.numbers(upper.labels(middle(found)))
         points[k] = FrontierPoint(found.low, found.high, found.n_clusters, **numbers._asdict())
         count = counted(found.n_clusters, "cluster")
         tell(callback, "tracing the frontier", len(points), None, count)
-        return is_worth(numbers, blind, certificate.keep)
+        return goal.is_met(numbers)
 
-    blind = search.blind()
     if len(intervals) <= search.most:
         for k in range(len(intervals)):
             ask(k)
@@ -331,11 +361,11 @@ def trace_frontier(
 
         def is_good(k: int) -> bool:
             known = points.get(k)
-            return ask(k) if known is None else is_worth(known.numbers, blind, certificate.keep)
+            return ask(k) if known is None else goal.is_met(known.numbers)
 
         first_good(len(intervals), is_good, search.most)
     ordered = tuple(points[k] for k in sorted(points, reverse=True))
-    return Frontier(ordered, len(intervals), certificate.terminal_state is not None, blind)
+    return Frontier(ordered, len(intervals), certificate.terminal_state is not None, goal)
 
 
 def _ends_and_own(certificate: Certificate, intervals: list[CertifiedInterval]) -> Iterator[int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bisim_abstract._abstract.value import amount_text, kept_text, share_text
-from bisim_abstract._base.text import clusters_text, counted
+from bisim_abstract._abstract.value import ProvenValue, amount_text, kept_text
+from bisim_abstract._base.text import clusters_text, counted, plain_text
+from bisim_abstract._certificate.goal import Numbers
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["Verdict"]
 
 COLOURS = {"useful": "green", "poor": "yellow", "open": "red"}
+# Whom a guarantee speaks of.
+AGENTS = {
+    "solver": "any agent that solves the small environment",
+    "policy": "its policy",
+    "learner": "any one-step Q-learner on real steps",
+}
 # How the `stop` of such a run begins: by all pairs, or as far as was looked.
 NOTHING_MERGES = "nothing can be merged"
 NOTHING_FOUND = "nothing was found that can be merged"
@@ -24,12 +31,14 @@ class Verdict:
     """What a certificate amounts to.
 
     Attributes:
-        level: "useful": certified and worth it. "poor": certified, but its policy keeps
-            less than was asked for, or nothing is merged. "open": not certified.
+        level: "useful": certified, and the goal is reached. "poor": certified, but less is proven
+            than requested, clearly fewer episodes may end than under the best policy, or nothing
+            is merged. "open": not certified.
         sentence: The same for people.
         is_certified: Whether both arms give the same clusters.
         clusters: Number of clusters, the end of episodes not counted; None without a threshold.
-        kept: Proven share of the start value that is kept; None if it was not asked for.
+        guarantee: Which agents the next two speak of: "solver", "policy" or "learner".
+        kept: Proven share of the achievable return that they retain; None if it was not computed.
         loss: Proven loss of the worst state; None likewise.
     """
 
@@ -37,6 +46,7 @@ class Verdict:
     sentence: str
     is_certified: bool
     clusters: int | None
+    guarantee: str
     kept: float | None
     loss: float | None
 
@@ -52,6 +62,7 @@ class Verdict:
             "sentence": self.sentence,
             "level": self.level,
             "certified": self.is_certified,
+            "guarantee": self.guarantee,
             "kept": kept,
             "loss": self.loss,
             "clusters": self.clusters,
@@ -88,13 +99,15 @@ def judge(certificate: Certificate, verification: Checked | None = None) -> Verd
             sentence = f"{sentence} ({verification.verdict})"
         else:
             level, sentence = "open", f"REJECTED: {verification.problem}"
+    found = None if value is None else value.share(certificate.guarantee)
     return Verdict(
         level=level,
         sentence=sentence,
         is_certified=certificate.is_certified and (verification is None or verification.is_valid),
         clusters=None if certificate.tau is None else certificate.n_clusters,
-        kept=None if value is None else value.kept,
-        loss=None if value is None else value.loss,
+        guarantee=certificate.guarantee,
+        kept=None if found is None else found.kept,
+        loss=None if found is None else found.loss,
     )
 
 
@@ -111,29 +124,56 @@ def _words(certificate: Certificate) -> tuple[str, str]:
         )
         return "open", (
             f"NOT CERTIFIED at tau {certificate.tau:.4g}: between {low:,} and "
-            f"{clusters_text(high, has_end=has_end)} of {states}"
+            f"{clusters_text(high, has_end=has_end, of=states)}"
         )
     count = certificate.n_clusters
     scope = "" if certificate.scope == "all" else " over covered pairs only"
-    what = f"{clusters_text(count, has_end=has_end)} of {states}"
-    value = certificate.value
-    if value is None:
-        return "poor", f"CERTIFIED{scope}: {what}; what a policy over them is worth was not asked"
-    kept, loss = share_text(value.kept), amount_text(value.loss)
-    if value.kept < certificate.keep:
-        only = kept_text(value.kept).replace("at least", "only")
-        return "poor", (
-            f"CERTIFIED{scope}, BUT its policy {only}: {what}, any state loses at most {loss}"
-        )
+    what = clusters_text(count, has_end=has_end, of=states)
+    value, goal = certificate.value, certificate.goal
+    found = None if value is None else Numbers.of(value, goal.guarantee)
+    if value is None or found is None:
+        return "poor", f"CERTIFIED{scope}: {what}; what agents retain on them was not computed"
+    told = _told(certificate, value, found)
+    if not goal.is_enough(found):
+        wish = "" if goal.max_loss is not None else f", {100.0 * goal.keep:.4g}% were requested"
+        return "poor", f"CERTIFIED{scope}, BUT too little is proven{wish}: {what}; {told}"
+    if found.ends_fewer:
+        return "poor", f"CERTIFIED{scope}, BUT clearly fewer episodes may end: {what}; {told}"
     if count == n > 1:
         reason = certificate.stop
         if not reason.startswith((NOTHING_MERGES, NOTHING_FOUND)):
             reason = f"{NOTHING_MERGES} at this threshold: all {states} stay apart"
         return "poor", f"CERTIFIED{scope}, BUT {reason}"
-    keeps = "keeps" if count == 1 and not has_end else "keep"
     # True, and often a sign that the reward was forgotten: then any policy is as good as another.
     alone = "; a single cluster: is the reward the one you meant?" if count == 1 < n else ""
-    return "useful", (
-        f"CERTIFIED{scope}: {what} {keeps} {kept} of the start value, "
-        f"no state loses more than {loss}{alone}"
-    )
+    return "useful", f"CERTIFIED{scope}: {what}; {told}{alone}"
+
+
+def _told(certificate: Certificate, value: ProvenValue, found: Numbers) -> str:
+    """What a person will get, in the words that are quoted: for whom, from where, how much."""
+    conditions = list(certificate.conditions)
+    starts = next((text for text in conditions if text.startswith("from ")), "")
+    others = [text for text in conditions if text != starts]
+    agent = f"at gamma {certificate.gamma:g}, {AGENTS[certificate.guarantee]}"
+    loss = f"no state loses more than {amount_text(found.loss)}"
+    baseline = _baseline_text(certificate, value)
+    if value.is_settled:
+        optimal = f"{baseline} is already optimal, so there is nothing to decide"
+        parts = [f"at gamma {certificate.gamma:g}, {optimal}"]
+        parts.append(f"with {AGENTS[certificate.guarantee]}, {loss}")
+    else:
+        kept = kept_text(found.kept)
+        parts = [f"{agent} {kept} {starts or 'from the start states'}, {loss}"]
+        if value.has_tiny_stake:
+            parts.append(f"the best policy gains less than 0.1% of its value over {baseline}")
+    if value.episodes is not None:
+        parts.append(value.episodes.summary(certificate.guarantee))
+    return "; ".join(parts + others)
+
+
+def _baseline_text(certificate: Certificate, value: ProvenValue) -> str:
+    action, model = value.baseline_action, certificate.model
+    if action < 0:
+        return "acting at random"
+    names = None if model is None else model.names.actions
+    return f"taking action {action if names is None else plain_text(names[action])} for ever"

@@ -6,6 +6,7 @@ states? Policies along the way are scored on the ground model, exactly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,17 +15,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract._abstract.aggregate import random_values, value_loss
+from bisim_abstract._abstract.baseline import find_baseline
+from bisim_abstract._abstract.value_loss import check_optimal, value_loss
 from bisim_abstract._base.checks import check_gamma, check_int, check_real
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._exact.planning import Values, value_iteration
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._model.policies import uniform_policy
 from bisim_abstract.errors import InvalidArgumentError
 
-__all__ = ["Curve", "QLearning", "learning_curve", "score_above_random"]
+__all__ = ["Curve", "QLearning", "learning_curve", "score_above_baseline"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +187,7 @@ def learning_curve(
     Args:
         name: For legends.
         make: The agent of a seed.
-        score: Of a policy, as `score_above_random` gives.
+        score: Of a policy, as `score_above_baseline` gives.
         steps: Where to look, rising.
         seeds: Number of agents; their seeds are 0, 1, ...
         measure: What a score is, for axes.
@@ -216,25 +217,27 @@ def learning_curve(
     return Curve(name, tuple(steps), scores, measure)
 
 
-def score_above_random(
+def score_above_baseline(
     mdp: TabularMDP, gamma: float, *, optimal: Values | None = None
 ) -> Callable[[Any], float]:
-    """A score of policies: 0 for random actions, 1 for the best, by their start values.
+    """A score of policies by their start values: 0 for the baseline, 1 for the best.
 
-    It is computed from proven bounds on values, not from episodes.
+    The baseline is the better of random actions and of any one action for ever. Scores are
+    computed from proven bounds on values, not from episodes, and rounded down. Where the baseline
+    is optimal there is no scale: 1 for policies that lose nothing, and not a number for others.
 
     Args:
         mdp: The model.
         gamma: The discount, in [0, 1).
         optimal: `value_iteration(mdp, gamma)`, if known already.
     """
+    gamma = check_gamma(gamma)
     best = value_iteration(mdp, gamma) if optimal is None else optimal
-    random = random_values(mdp, gamma)
-    span = value_loss(mdp, gamma, uniform_policy(mdp), optimal=best, random=random)
-    is_flat = span.start_lower <= 0.0  # random actions are not proven worse than the best
+    check_optimal(mdp, gamma, best)
+    baseline = find_baseline(mdp, gamma)
 
     def score(policy: Any) -> float:
-        loss = value_loss(mdp, gamma, policy, optimal=best, random=random).start
-        return 1.0 if is_flat else 1.0 - loss / span.start
+        kept = value_loss(mdp, gamma, policy, optimal=best, baseline=baseline).kept
+        return kept if math.isfinite(kept) else math.nan
 
     return score

@@ -8,13 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.aggregate import (
-    ValueLoss,
-    aggregate,
-    lift_policy,
-    random_values,
-    value_loss,
-)
+from bisim_abstract._abstract.aggregate import aggregate, lift_policy
+from bisim_abstract._abstract.baseline import find_baseline
+from bisim_abstract._abstract.value_loss import ValueLoss, value_loss
 from bisim_abstract._abstract.value_proof import matched_actions, prove_value
 from bisim_abstract._base.checks import check_gamma, check_int, check_real
 from bisim_abstract._base.types import IntArray
@@ -70,13 +66,13 @@ def compare_clusterings(
     check_mdp(mdp, call="compare_clusterings(mdp, clusterings, gamma)")
     gamma = check_gamma(gamma)
     best = value_iteration(mdp, gamma) if optimal is None else optimal
-    random = random_values(mdp, gamma)
+    baseline = find_baseline(mdp, gamma)
     rows = []
     for name, labels in clusterings.items():
         small = aggregate(mdp, labels, renaming=matched_actions(mdp, labels, relation))
         policy = value_iteration(small.mdp, gamma).policy
         lifted = lift_policy(small, policy)
-        loss = value_loss(mdp, gamma, lifted, optimal=best, random=random)
+        loss = value_loss(mdp, gamma, lifted, optimal=best, baseline=baseline)
         rows.append(AbstractionLoss(name, small.n_clusters, loss))
     return rows
 

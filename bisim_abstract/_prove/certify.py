@@ -8,7 +8,7 @@ from typing import Any
 
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.types import ProgressCallback
-from bisim_abstract._certificate.certificate import KEEP, Certificate
+from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.blocks import Blocks
 from bisim_abstract._prove.covering import SINGLE_BUILD, Covering
@@ -25,8 +25,9 @@ def certify(
     gamma: float,
     *,
     relation: str = "plain",
-    keep: float = KEEP,
+    keep: float | None = None,
     max_loss: float | None = None,
+    guarantee: str = "solver",
     tau: float | str | None = None,
     n_clusters: int | None = None,
     tol: float | None = None,
@@ -40,11 +41,12 @@ def certify(
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> Certificate:
-    """Bounds on the metric until both arms agree on clusters that are worth having.
+    """Bounds on the metric until both arms agree on useful clusters.
 
-    If nothing else is asked for, the threshold is chosen by value: the coarsest certified one on
-    whose clusters planning is *proven* to keep `keep` of the start value. The certificate's
-    `value` holds the proof, its `verdict` says what it amounts to.
+    By default the threshold is chosen by value: the coarsest certified one on whose clusters any
+    agent that solves the small environment is *proven* to retain 95% of the achievable return,
+    and, where the environment has a time limit, to end about as many episodes as the best policy.
+    The certificate's `value` holds the proof, its `verdict` summarises it.
 
     With `Blocks` (the default) the certified clustering is that of the metric itself, over all
     pairs of states; with `Covering` it is the clustering over the pairs that were looked at.
@@ -63,10 +65,14 @@ def certify(
             that is most like it: states are alike if they are after renaming actions, as a
             corridor and its mirror image. The certificate's `value.renaming` then says what
             each action of a state is called in its cluster.
-        keep: Share of the optimal start value, above that of random actions, that a policy over
-            the clusters must keep. Decides about the threshold unless one of the next four is
-            given or the method is `Covering`; `verdict` holds the result against it in any case.
+        keep: Share of the achievable return to retain, 0.95 by default: 0 is the baseline (the
+            better of random actions and of any one action for ever), 1 the optimal value, both
+            from the start distribution. Give one goal only: this or one of `max_loss`, `tau`,
+            `n_clusters`, `tol`.
         max_loss: Look for the fewest clusters on which no state is proven to lose more.
+        guarantee: Which agents `keep` and `max_loss` speak of. "solver": whoever solves the small
+            environment, ties broken against it. "policy": the policy that comes with the
+            certificate. "learner": one-step Q-learning on real steps that sees clusters.
         tau: Threshold at which the clusterings of both arms should agree. "auto" looks for the
             certified interval whose ends have the largest ratio, whatever it is worth.
         n_clusters: Look for a threshold that gives this many clusters, the end of episodes not
@@ -103,6 +109,7 @@ def certify(
         relation=relation,
         keep=keep,
         max_loss=max_loss,
+        guarantee=guarantee,
         tau=tau,
         n_clusters=n_clusters,
         tol=tol,

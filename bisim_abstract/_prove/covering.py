@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.value_proof import prove_value
 from bisim_abstract._base.arrays import array_digest
 from bisim_abstract._base.checks import check_choice, check_fraction, check_int
 from bisim_abstract._base.types import FloatArray, IntArray
@@ -21,6 +20,7 @@ from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS
 from bisim_abstract._bounds.index_side import index_side_run
 from bisim_abstract._bounds.spanning import link_forests
 from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._certificate.frontier import ValueSearch
 from bisim_abstract._linkage.forests import count_clusters
 from bisim_abstract._linkage.thresholds import (
     best_interval,
@@ -104,10 +104,11 @@ class Covering:
 
     def check(self, options: Options) -> None:
         """Values are not what the paper's rounds look at."""
-        if options.max_loss is not None:
-            raise InvalidArgumentError(
-                "max_loss is for method Blocks; the paper's rounds have none"
-            )
+        for name in ("keep", "max_loss"):
+            if getattr(options, name) is not None:
+                raise InvalidArgumentError(
+                    f"{name} is for method Blocks; the paper's rounds have none"
+                )
 
     def starts(self) -> Mapping[str, Any]:
         """How arms start."""
@@ -284,13 +285,13 @@ class Rounds:
             stop=stop,
             run=run,
             scope=Covering.scope,
-            keep=options.keep,
+            goal=options.goal,
             forests=forests,
             prove=None
             if is_hasty
-            else lambda labels: prove_value(
-                table.mdp, labels, table.gamma, relation=table.relation
-            ),
+            else ValueSearch(
+                table.mdp, table.gamma, relation=table.relation, goal=options.goal
+            ).prove,
         )
 
 

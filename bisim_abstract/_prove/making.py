@@ -11,7 +11,8 @@ from bisim_abstract._abstract.value import ProvenValue
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.spanning import link_forests
-from bisim_abstract._certificate.certificate import KEEP, Certificate
+from bisim_abstract._certificate.certificate import CONDITIONS, Certificate
+from bisim_abstract._certificate.goal import Goal
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._model.chains import UNDER_POLICY, is_under_policy
 
@@ -23,7 +24,7 @@ def make_certificate(
     stop: str,
     run: Mapping[str, Any],
     scope: str = "covered",
-    keep: float = KEEP,
+    goal: Goal | None = None,
     forests: tuple[Forest, Forest] | None = None,
     prove: Callable[[IntArray], ProvenValue] | None = None,
 ) -> Certificate:
@@ -35,13 +36,16 @@ def make_certificate(
         stop: Why the run ended, in words.
         run: How it went, as JSON values.
         scope: "covered" or "all": the pairs that clusterings link.
-        keep: Share of the start value that was asked to be kept.
+        goal: What agents on the clusters are to keep.
         forests: Spanning forests of both arms in that scope, where they are at hand.
         prove: Makes the proof of what certified clusters are worth, if there is to be one.
     """
     mdp, estimate = arms.mdp, arms.mdp.estimate
     if is_under_policy(mdp):  # the fingerprint does not tell
         run = {**run, UNDER_POLICY: mdp.metadata[UNDER_POLICY]}
+    if mdp.metadata.get(CONDITIONS):  # what statements about the environment assume
+        run = {**run, CONDITIONS: mdp.metadata[CONDITIONS]}
+    goal = Goal() if goal is None else goal
     clusters: dict[str, Any] = {}
     if tau is not None:
         if forests is None:
@@ -69,7 +73,9 @@ def make_certificate(
         lower_start=arms.starts.lower,
         upper_start=arms.starts.upper,
         scope=scope,
-        keep=keep,
+        guarantee=goal.guarantee,
+        keep=goal.keep,
+        max_loss=goal.max_loss,
         terminal_state=mdp.terminal_state,
         stop=stop,
         run=run,

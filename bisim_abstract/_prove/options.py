@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
+from bisim_abstract._abstract.value import GUARANTEES
 from bisim_abstract._base.checks import (
     check_choice,
     check_int,
@@ -18,7 +19,7 @@ from bisim_abstract._base.checks import (
 )
 from bisim_abstract._base.text import short
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._certificate.certificate import KEEP, check_share
+from bisim_abstract._certificate.goal import KEEP, Goal, check_loss, check_share
 from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract._prove.work import Work
 from bisim_abstract.errors import InvalidArgumentError
@@ -53,8 +54,9 @@ class Options:
 
     Attributes:
         relation: "plain" or "lax": which actions are compared.
-        keep: Share of the start value to keep.
+        keep: Share of the achievable return to retain.
         max_loss: What no state may lose.
+        guarantee: Which agents these two speak of: "solver", "policy" or "learner".
         tau: Threshold, or "auto".
         n_clusters: Number of clusters.
         tol: Width of the bounds.
@@ -66,8 +68,9 @@ class Options:
     """
 
     relation: str = "plain"
-    keep: float = KEEP
+    keep: float | None = None
     max_loss: float | None = None
+    guarantee: str = "solver"
     tau: float | str | None = None
     n_clusters: int | None = None
     tol: float | None = None
@@ -82,6 +85,7 @@ class Options:
             "relation": lambda value: check_choice("relation", value, RELATIONS),
             "keep": lambda value: check_share("keep", value),
             "max_loss": check_loss,
+            "guarantee": lambda value: check_choice("guarantee", value, GUARANTEES),
             "tau": lambda value: value if check_tau(value) is None else check_tau(value),
             "n_clusters": lambda value: check_int("n_clusters", value, low=1),
             "tol": lambda value: check_positive("tol", value),
@@ -90,19 +94,25 @@ class Options:
             "max_backups": lambda value: check_int("max_backups", value, low=1),
             "seed": lambda value: check_int("seed", value, low=0),
         }
-        needed = {"relation", "keep", "max_rounds", "seed"}
+        needed = {"relation", "guarantee", "max_rounds", "seed"}
         for name, check in checks.items():
             value = getattr(self, name)
             if value is not None or name in needed:
                 object.__setattr__(self, name, check(value))
-        _check_one(tau=self.threshold, n_clusters=self.n_clusters, max_loss=self.max_loss)
-        _check_one(tau=self.tau, max_loss=self.max_loss)
-        _check_one(max_loss=self.max_loss, tol=self.tol)
+        _check_one(tau=self.threshold, n_clusters=self.n_clusters)
+        _check_one(keep=self.keep, max_loss=self.max_loss, tau=self.tau)
+        _check_one(keep=self.keep, max_loss=self.max_loss, n_clusters=self.n_clusters)
+        _check_one(keep=self.keep, max_loss=self.max_loss, tol=self.tol)
         if not hasattr(self.method, "begin") or isinstance(self.method, type):
             raise InvalidArgumentError(
                 f"method must be Blocks(...) or Covering(...), got {self.method!r}"
             )
         self.method.check(self)
+
+    @property
+    def goal(self) -> Goal:
+        """What agents on the clusters are to keep."""
+        return Goal(self.guarantee, KEEP if self.keep is None else self.keep, self.max_loss)
 
     @property
     def threshold(self) -> float | None:
@@ -112,8 +122,7 @@ class Options:
     @property
     def is_by_value(self) -> bool:
         """Whether proven values decide which threshold is taken."""
-        others = (self.tau, self.n_clusters, self.tol)
-        return self.max_loss is not None or all(other is None for other in others)
+        return all(other is None for other in (self.tau, self.n_clusters, self.tol))
 
     @property
     def is_widest(self) -> bool:
@@ -154,14 +163,6 @@ class Options:
                 )
         mine = {name: given[name] for name in given if name in own}
         return cls(**mine, method=kind(**rest))
-
-
-def check_loss(max_loss: float) -> float:
-    """A loss as a float of at least 0."""
-    value = check_real("max_loss", max_loss)
-    if value < 0.0:
-        raise InvalidArgumentError(f"max_loss must be at least 0, got {value!r}")
-    return value
 
 
 def check_tau(tau: float | str | None) -> float | None:

@@ -197,7 +197,7 @@ class Refinement:
             stop=stop,
             run=run,
             scope=self._method.scope,
-            keep=self.target.keep,
+            goal=self.target.goal,
             forests=self.standing.forests_at_hand if tau is None else self.standing.forests,
             prove=None if is_hasty else self.standing.search.prove,
         )

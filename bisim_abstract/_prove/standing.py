@@ -18,7 +18,7 @@ from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.ground import Ground
 from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._bounds.spanning import Cells, closest_cells, common_refinement, link_forests
-from bisim_abstract._certificate.frontier import Numbers, ValueSearch, first_good
+from bisim_abstract._certificate.frontier import ValueSearch, first_good
 from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
@@ -64,8 +64,7 @@ class Standing:
 
     def __init__(self, table: Arms, target: Target, max_pairs: int | None, cost: Cost) -> None:
         self.table, self.target, self.cost, self._max_pairs = table, target, cost, max_pairs
-        by = "start" if target.max_loss is None else "worst"
-        self.search = ValueSearch(table.mdp, table.gamma, relation=table.relation, by=by)
+        self.search = ValueSearch(table.mdp, table.gamma, relation=table.relation, goal=target.goal)
         self.pause: Pause = go_on
         self._features: ValueFeatures | None = None
         self.forget()
@@ -170,7 +169,7 @@ class Standing:
         return Prospect(best, apart if floor < apart < cuts[seen] else float(cuts[seen]))
 
     def is_worth(self, labels: IntArray) -> bool:
-        return self.target.is_worth(self.search.numbers(labels), self.search.blind())
+        return self.target.goal.is_met(self.search.numbers(labels))
 
     def _fallback(self) -> CertifiedInterval | None:
         """Where nothing certified is worth enough: what is worth most, of more than one cluster."""
@@ -182,9 +181,8 @@ class Standing:
 
         def worth(interval: CertifiedInterval) -> tuple[float, int]:
             found = self.search.numbers(upper.labels(middle(interval, floor=floor)))
-            return (
-                found.kept if self.target.max_loss is None else -found.loss
-            ), -interval.n_clusters
+            by_loss = self.target.goal.max_loss is not None
+            return -found.loss if by_loss else found.kept, -interval.n_clusters
 
         return max(some, key=worth, default=None)
 
@@ -198,12 +196,11 @@ class Standing:
         """The interval, or the next finer one that is worth enough, by the model itself."""
         if best is None:
             return None
-        floor, upper, blind = self.target.resolution, self.forests[1], self.search.blind()
+        floor, upper = self.target.resolution, self.forests[1]
         finer = [x for x in self.intervals if x.high > floor and x.n_clusters > best.n_clusters]
         for interval in [best, *finer[::-1][:FINER]]:
-            value = self.search.prove(upper.labels(middle(interval, floor=floor)))
-            found = Numbers(value.kept, value.loss, value.start_loss)
-            if self.target.is_worth(found, blind):
+            labels = upper.labels(middle(interval, floor=floor))
+            if self.target.goal.is_met(self.search.own_numbers(labels)):
                 return interval
         return None
 
@@ -226,8 +223,7 @@ class Standing:
             # Nothing is known yet but that no distance exceeds D: one cluster, from there on.
             if not self.target.is_by_value:
                 return ""
-            blind = self.search.blind()
-            if not self.target.is_worth(blind, blind):
+            if not self.search.is_single_enough():
                 return ""
         if self.target.is_by_value:
             best, target = self.prospect.best, self.prospect.target
@@ -251,7 +247,7 @@ class Standing:
 
     def _found(self, best: CertifiedInterval) -> str:
         """What the search for a threshold by value came to."""
-        n, wish = self.target.n_states, self.target.in_words()
+        n, wish = self.target.n_states, self.target.goal.in_words()
         if not self._merges_nothing(best):
             return f"the fewest clusters found {wish}: {best.n_clusters:,} of {counted(n, 'state')}"
         is_all = self.table.n_covered == self.n_pairs
@@ -261,8 +257,8 @@ class Standing:
             model = min((x.model for x in self.table.ground.levels), key=lambda x: x.n_blocks)
             kept = share_text(self.search.numbers(model.labels).kept)
             return (
-                f"{text}; the {model.n_blocks:,} blocks found would keep {kept}, but they are not "
-                "proven to be the metric's clusters at any threshold"
+                f"{text}; the {model.n_blocks:,} blocks found would retain {kept}, but they are "
+                "not proven to be the metric's clusters at any threshold"
             )
         floor = self.target.resolution
         coarser = [x for x in self.intervals if 0 < x.n_clusters < n and x.high > floor]
@@ -270,8 +266,10 @@ class Standing:
             return text
         labels = self.forests[1].labels(middle(coarser[0], floor=floor))
         found = self.search.numbers(labels)
-        if self.target.max_loss is None:
-            would = f"keep {share_text(found.kept)}"
+        if self.target.goal.max_loss is None:
+            would = f"retain {share_text(found.kept)}"
+            if found.ends_fewer:
+                would += ", and might end clearly fewer episodes than the best policy"
         else:
             would = f"lose up to {amount_text(found.loss)}"
         return f"{text}; {counted(coarser[0].n_clusters, 'cluster')} would {would}"
@@ -302,13 +300,13 @@ class Standing:
         """What would be worth enough, and is not certified."""
         level = min(self.table.ground.levels, key=lambda level: level.model.n_blocks)
         count = level.model.n_blocks
-        found = self.search.prove(level.model.labels)
+        found = self.search.own_numbers(level.model.labels)
         first, second = np.divmod(level.keys, count)
         wide = float(level.upper[first == second].max(initial=0.0))
         near = float(level.lower[first != second].min(initial=np.inf))
         return (
-            f"no clustering {self.target.in_words()} could be certified; the {count:,} blocks "
-            f"found would keep {share_text(found.kept)} and lose at most "
+            f"no clustering {self.target.goal.in_words()} could be certified; the {count:,} blocks "
+            f"found would retain {share_text(found.kept)} and lose at most "
             f"{amount_text(found.loss)}, but their members may differ by {wide:.3g}, and blocks by "
             f"no more than {near:.3g}"
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bisim_abstract._bounds.arms import Arms
-from bisim_abstract._certificate.frontier import Numbers, is_worth
+from bisim_abstract._certificate.goal import Goal
 from bisim_abstract._linkage.thresholds import CertifiedInterval, best_interval
 
 if TYPE_CHECKING:
@@ -19,17 +19,14 @@ SMALLEST = 1e-300  # where the diameter is 0, so that ratios mean something
 
 @dataclass(frozen=True)
 class Target:
-    """What a run over all pairs is for. One of the first five decides, in this order.
+    """What a run over all pairs is for. One of the first four decides, or else the goal.
 
     Attributes:
         tau: Threshold at which the clusterings should agree.
         n_clusters: Number of clusters that the threshold to look for should give.
         tol: Width of the bounds over all pairs to reach, in place of a threshold.
         is_widest: Whether to look for the certified interval whose ends have the largest ratio.
-        max_loss: What no state may lose, by proof, when clusters are planned on; the fewest
-            clusters count.
-        keep: Share of the start value that must be kept, by proof; likewise, if `max_loss` is
-            None.
+        goal: What agents on the clusters must keep, by proof; the fewest clusters count.
         n_states: Number of states, the end of episodes not counted.
         resolution: Thresholds below this are numerical noise.
     """
@@ -38,8 +35,7 @@ class Target:
     n_clusters: int | None
     tol: float | None
     is_widest: bool
-    max_loss: float | None
-    keep: float
+    goal: Goal
     n_states: int
     resolution: float
 
@@ -51,8 +47,7 @@ class Target:
             n_clusters=options.n_clusters,
             tol=options.tol,
             is_widest=options.is_widest,
-            max_loss=options.max_loss,
-            keep=options.keep,
+            goal=options.goal,
             n_states=table.n - (table.mdp.terminal_state is not None),
             resolution=max(RESOLUTION * table.starts.diameter, SMALLEST),
         )
@@ -67,18 +62,6 @@ class Target:
     def is_free(self) -> bool:
         """Whether any threshold will do that certifies something worth having."""
         return self.is_by_value or self.is_widest
-
-    def is_worth(self, found: Numbers, blind: Numbers) -> bool:
-        """Whether a clustering with these proven values will do."""
-        if self.max_loss is not None:
-            return found.loss <= self.max_loss
-        return is_worth(found, blind, self.keep)
-
-    def in_words(self) -> str:
-        """What value is asked for."""
-        if self.max_loss is None:
-            return f"to keep {100.0 * self.keep:.4g}%"
-        return f"to lose at most {self.max_loss:g}"
 
     def chosen(self, intervals: list[CertifiedInterval]) -> CertifiedInterval | None:
         """The certified interval that serves best, if any does and values do not decide."""
