@@ -27,6 +27,8 @@ SCOPES = ("covered", "all")
 # What checking takes at its peak, besides copies: per covered pair of the table that is being
 # checked, and per value of a feature or witness.
 PAIR_BYTES, VALUE_BYTES = 182, 32
+EPISODE_FIELDS = ("mean_return", "worst_return", "ended", "worst_ended")
+Interval = tuple[float, float]
 SUM_TOL = 2e-9  # of a centre row; it is divided by its sum, so this is about form only
 
 
@@ -147,25 +149,76 @@ class FeatureClaims:
 
 
 @dataclass(frozen=True)
+class ShareClaims:
+    """What agents keep and lose as it is claimed; fields as in `value.ProvenShare`."""
+
+    kept: float
+    loss: float
+    start_loss: float
+    lower: FloatArray
+
+
+@dataclass(frozen=True)
+class BoxClaims(ShareClaims):
+    """The same of agents whose values of actions end in a box; fields as in `value.BoxedShare`."""
+
+    q_lower: FloatArray
+    q_upper: FloatArray
+
+
+@dataclass(frozen=True)
+class ConvergedClaims(ShareClaims):
+    """The same of learners whose values converge; fields as in `value.ConvergedShare`."""
+
+    choices: BoolArray
+    excess: FloatArray
+
+
+@dataclass(frozen=True)
 class ValueClaims:
     """What is claimed about values; fields as in `value.ProvenValue`, the bracket's among them.
 
-    `labels` are not claimed: they follow from the certified clusters, the end set apart.
+    `labels` are not claimed: they follow from the certified clusters, the end set apart. Figures of
+    episodes come by their names, each a tuple of intervals as in `EPISODE_FIELDS`.
     """
 
     labels: IntArray
     policy: IntArray
     optimal_upper: FloatArray
     optimal_lower: FloatArray
+    optimal_policy: IntArray
     policy_lower: FloatArray
     random_upper: FloatArray
+    constant_upper: FloatArray
+    baseline_lower: FloatArray
+    baseline_action: int
     bracket_lower: FloatArray
     bracket_upper: FloatArray
     bracket_policy: IntArray
+    optimal_start: Interval
+    baseline_start: Interval
     loss: float
     start_loss: float
     kept: float
     renaming: IntArray | None
+    solver: BoxClaims
+    margin: float | None
+    margin_kept: float
+    margin_lower: FloatArray
+    learner: BoxClaims | None
+    converged: ConvergedClaims | None
+    horizon: int
+    episodes: tuple[tuple[str, tuple[Interval | None, ...]], ...]
+
+    def shares(self) -> list[tuple[str, ShareClaims]]:
+        """What is kept and lost by whom, and what names of these fields begin with."""
+        policy = ShareClaims(self.kept, self.loss, self.start_loss, self.policy_lower)
+        found: list[tuple[str, ShareClaims]] = [("", policy), ("solver.", self.solver)]
+        if self.learner is not None:
+            found.append(("learner.", self.learner))
+        if self.converged is not None:
+            found.append(("learner.converged.", self.converged))
+        return found
 
 
 @dataclass(frozen=True)
@@ -324,47 +377,183 @@ def _read_value(
     if labels_upper.size == 0 or not np.array_equal(labels_lower, labels_upper):
         raise VerificationError("value: there is no certified clustering that it could speak of")
     labels, count = _live_clusters(labels_upper, mdp.terminal_state)
+    n, n_actions = mdp.rewards.shape
     try:
         bracket = _field(value, "bracket")
-        per_state = {
-            name: room.copied(value, name, np.float64)
-            for name in ("optimal_upper", "optimal_lower", "policy_lower", "random_upper")
+        per_state: dict[str, Any] = {
+            name: _finite(room, value, name, (n,))
+            for name in (
+                "optimal_upper",
+                "optimal_lower",
+                "policy_lower",
+                "random_upper",
+                "baseline_lower",
+            )
         }
-        per_cluster = {
-            "policy": room.copied(value, "policy", np.int64),
-            "bracket_policy": room.copied(bracket, "policy", np.int64),
-            "bracket_lower": room.copied(bracket, "lower", np.float64),
-            "bracket_upper": room.copied(bracket, "upper", np.float64),
+        per_cluster: dict[str, Any] = {
+            f"bracket_{name}": _finite(room, bracket, name, (count,), called=f"bracket_{name}")
+            for name in ("lower", "upper")
         }
-        for arrays, size, what in (
-            (per_state, mdp.n_states, "states"),
-            (per_cluster, count, "clusters, the end among them where there is one"),
-        ):
-            for name, array in arrays.items():
-                if array.size != size:
-                    raise VerificationError(
-                        f"{name} must have {size} entries ({what}), got {array.size}"
-                    )
-                if name.endswith("policy"):
-                    _first_bad(
-                        (array >= 0) & (array < mdp.n_actions),
-                        f"{name} takes an action in cluster {{0}} that does not exist",
-                    )
-                else:
-                    _first_bad(np.isfinite(array), f"{name} must be finite at {{0}}")
-        kept = _field(value, "kept")
-        renaming = _read_names(value, mdp, room, actions, labels, per_cluster)
+        plans = {}
+        for name, holder in (("policy", value), ("bracket_policy", bracket)):
+            plans[name] = room.copied(holder, "policy", np.int64)
+            _check_shape(plans[name], name, (count,))
+            _first_bad(
+                (plans[name] >= 0) & (plans[name] < n_actions),
+                f"{name} takes an action in cluster {{0}} that does not exist",
+            )
+        optimal_policy = room.copied(value, "optimal_policy", np.int64)
+        _check_shape(optimal_policy, "optimal_policy", (n,))
+        is_action = (optimal_policy >= 0) & (optimal_policy < n_actions)
+        is_action &= mdp.available[np.arange(n), np.where(is_action, optimal_policy, 0)]
+        _first_bad(is_action, "optimal_policy takes an action in state {0} that it does not have")
+        baseline_action = _whole(value, "baseline_action")
+        if not -1 <= baseline_action < n_actions:
+            raise VerificationError(
+                f"baseline_action must be an action, or -1, got {baseline_action}"
+            )
+        renaming = _read_names(value, mdp, room, actions, labels, plans)
+        least = n_actions if renaming is None or not actions.is_lax else int(renaming.max()) + 1
+        solver, agents = _field(value, "solver"), _Agents(room, n, count, least, n_actions)
+        margin = _field(solver, "margin")
+        if margin is not None:
+            margin = _extended(solver, "margin", math.inf)
+            if not margin >= 0.0:
+                raise VerificationError(f"margin must be at least 0, got {margin!r}")
+        margin_kept = _extended(solver, "margin_kept", -math.inf)
+        margin_lower = _finite(
+            room,
+            solver,
+            "margin_lower",
+            (0 if margin is None else n,),
+            called="solver.margin_lower",
+        )
+        if margin is None and margin_kept != -math.inf:
+            raise VerificationError("margin_kept must be -inf without a margin")
+        learner, converged = _field(value, "learner"), None
+        if learner is not None:
+            converged = _field(learner, "converged")
+        if converged is not None and mdp.estimate is not None:
+            raise VerificationError("learner.converged says nothing of an estimated model")
+        of_solver = agents.box(solver, "solver")
+        of_learner = None if learner is None else agents.box(learner, "learner")
+        horizon, episodes = _read_episodes(value, mdp, has_learner=learner is not None)
         return ValueClaims(
             labels=labels,
             renaming=renaming,
+            optimal_policy=optimal_policy,
+            constant_upper=_finite(room, value, "constant_upper", (n, n_actions)),
+            baseline_action=baseline_action,
             **per_state,
             **per_cluster,
+            **plans,
+            optimal_start=_interval(_field(value, "optimal_start"), "optimal_start"),
+            baseline_start=_interval(_field(value, "baseline_start"), "baseline_start"),
             loss=_real(value, "loss"),
             start_loss=_real(value, "start_loss"),
-            kept=-math.inf if kept == -math.inf else _real(value, "kept"),
+            kept=_extended(value, "kept", -math.inf),
+            solver=of_solver,
+            margin=margin,
+            margin_kept=margin_kept,
+            margin_lower=margin_lower,
+            learner=of_learner,
+            converged=None if converged is None else agents.converged(converged),
+            horizon=horizon,
+            episodes=episodes,
         )
     except VerificationError as error:
         raise VerificationError(f"value: {error}") from None
+
+
+class _Agents:
+    """Reads what agents keep and lose: shapes of their fields."""
+
+    def __init__(self, room: _Room, n: int, count: int, least: int, most: int) -> None:
+        self._room, self._n, self._count = room, n, count
+        self._widths = range(least, most + 1)  # a column per name at least, or per action
+
+    def _share(self, share: object, name: str) -> dict[str, Any]:
+        try:
+            return {
+                "kept": _extended(share, "kept", -math.inf),
+                "loss": _real(share, "loss"),
+                "start_loss": _real(share, "start_loss"),
+                "lower": _finite(self._room, share, "lower", (self._n,)),
+            }
+        except VerificationError as error:
+            raise VerificationError(f"{name}: {error}") from None
+
+    def box(self, share: object, name: str) -> BoxClaims:
+        """Of a solver or a learner."""
+        fields = self._share(share, name)
+        width = np.shape(_field(share, "q_lower"))[-1:]
+        if not width or width[0] not in self._widths:
+            raise VerificationError(
+                f"{name}.q_lower must have a column for each name, got {width} of {self._widths}"
+            )
+        self._widths = range(width[0], width[0] + 1)  # the same for all agents
+        for side in ("q_lower", "q_upper"):
+            shape = (self._count, *width)
+            fields[side] = _finite(self._room, share, side, shape, called=f"{name}.{side}")
+        _first_bad(
+            fields["q_lower"] <= fields["q_upper"],
+            f"{name}.q_lower exceeds q_upper in cluster {{0}}, action {{1}}",
+        )
+        return BoxClaims(**fields)
+
+    def converged(self, share: object) -> ConvergedClaims:
+        """Of a learner whose values converge."""
+        name = "learner.converged"
+        fields = self._share(share, name)
+        choices = self._room.copied(share, "choices", np.bool_, 2)
+        _check_shape(choices, f"{name}.choices", (self._count, self._widths[0]))
+        excess = _finite(self._room, share, "excess", (self._n,), called=f"{name}.excess")
+        _first_bad(excess >= 0.0, f"{name}.excess must not be negative at {{0}}")
+        return ConvergedClaims(**fields, choices=choices, excess=excess)
+
+
+def _read_episodes(
+    value: object, mdp: TabularMDP, *, has_learner: bool
+) -> tuple[int, tuple[tuple[str, tuple[Interval | None, ...]], ...]]:
+    """The time limit, and figures of all that act within it; 0 and none if there are none."""
+    episodes = _field(value, "episodes")
+    if episodes is None:
+        return 0, ()
+    if mdp.estimate is not None:
+        raise VerificationError("episodes of an estimated model are not bounded by its rows")
+    horizon = _whole(episodes, "horizon")
+    if horizon < 1:
+        raise VerificationError(f"episodes: horizon must be at least 1, got {horizon}")
+    found = []
+    for who in ("policy", "optimal", "solver", "learner"):
+        bounds = _field(episodes, who)
+        if bounds is None and who == "learner":
+            continue
+        if who == "learner" and not has_learner:
+            raise VerificationError("episodes: learner must be None, as there is no learner")
+        intervals = []
+        for name in EPISODE_FIELDS:
+            given = _field(bounds, name)
+            where = f"episodes.{who}.{name}"
+            intervals.append(None if given is None else _interval(given, where, is_open=True))
+        found.append((who, tuple(intervals)))
+    return horizon, tuple(found)
+
+
+def _finite(
+    room: _Room, holder: object, name: str, shape: tuple[int, ...], *, called: str = ""
+) -> FloatArray:
+    """An array of finite floats of one shape."""
+    found = room.copied(holder, name, np.float64, len(shape))
+    _check_shape(found, called or name, shape)
+    at = ", ".join(f"{{{k}}}" for k in range(len(shape)))
+    _first_bad(np.isfinite(found), f"{called or name} must be finite at {at}")
+    return found
+
+
+def _check_shape(found: npt.NDArray[Any], name: str, shape: tuple[int, ...]) -> None:
+    if found.shape != shape:
+        raise VerificationError(f"{name} must have shape {shape}, got {found.shape}")
 
 
 def _read_names(
@@ -373,7 +562,7 @@ def _read_names(
     room: _Room,
     actions: _Actions,
     labels: IntArray,
-    per_cluster: dict[str, npt.NDArray[Any]],
+    per_cluster: dict[str, IntArray],
 ) -> IntArray | None:
     """What actions are called in clusters: what they are, or what all states of a cluster have.
 
@@ -825,7 +1014,25 @@ def _whole(holder: object, name: str) -> int:
 
 
 def _real(holder: object, name: str) -> float:
+    return _as_real(_field(holder, name), name)
+
+
+def _extended(holder: object, name: str, end: float) -> float:
+    """A real number, or one of the infinities."""
     value = _field(holder, name)
+    return end if isinstance(value, float) and value == end else _as_real(value, name)
+
+
+def _interval(value: object, name: str, *, is_open: bool = False) -> Interval:
+    """Two real numbers, of which the second may be infinite where that is `is_open`."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise VerificationError(f"{name} must be a tuple of two numbers, got {short(value)}")
+    low, high = value
+    is_infinite = is_open and isinstance(high, float) and high == math.inf
+    return _as_real(low, f"{name}[0]"), (math.inf if is_infinite else _as_real(high, f"{name}[1]"))
+
+
+def _as_real(value: Any, name: str) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise VerificationError(f"{name} must be a real number, got {short(value)}")
     try:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._verify.read import Claims, FeatureClaims, Table, ValueClaims, WitnessClaims
+from bisim_abstract._verify.read import (
+    Claims,
+    FeatureClaims,
+    ShareClaims,
+    Table,
+    ValueClaims,
+    WitnessClaims,
+)
 
 if TYPE_CHECKING:
     from bisim_abstract._verify.verify import Verification
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST = 4_096  # entries of a memory; the oldest goes first
-KINDS = (FeatureClaims, Table, ValueClaims, WitnessClaims)
+KINDS = (FeatureClaims, ShareClaims, Table, ValueClaims, WitnessClaims)
 # What checks read of the model besides its rows, their radii and the actions of states, which stand
 # in the claims' own table of states. Rewards and their radii stand there as intervals, from which
 # they cannot be told.

@@ -1,21 +1,12 @@
 """The verifier's check of proven values: one backup of every function, and what follows.
 
-Six functions over states are claimed (those of the bracket are constant on clusters). Each must
+Functions v over states are claimed (those of the bracket are constant on clusters). Each must
 satisfy v >= Bv (upper bounds) or v <= Bv (lower bounds) in every state, B being the backup of the
-best action, of the policy's action, or of all actions that the state has with equal weights. B is
-monotone and B(v + c) = Bv + γc for the *true* model: so if m is the most by which the value in
-question exceeds an upper bound v, B-values exceed v by at most γm, m <= γm, and m <= 0; mirrored
-below.
-
-For an estimated model B is bounded from the safe side: a true reward is within its radius r and
-in the range of single rewards, and a true row p has at most t of its mass elsewhere than the row q
-of the model. For any level λ <= max v and w = max(v, λ),
-
-    p·v <= p·w <= q·w + t (max v - λ),
-
-as w spans no more than that; and mirrored below. A level for each row is chosen such that the
-least of q's mass, t in all, lies at or below it; the inequality holds whatever is chosen. If v is
-constant on the blocks of the estimate, so is w, and t is the radius of rows summed by blocks.
+best action, of a policy's action, of several actions with equal weights, or of the worst action of
+a set. B is monotone and B(v + c) = Bv + γc for the *true* model: so if m is the most by which the
+value in question exceeds an upper bound v, B-values exceed v by at most γm, m <= γm, and m <= 0;
+mirrored below. With the worst action of a set, v bounds whatever is played inside the set. Sets are
+those that agents end in: see `agents`.
 
 Boxes of rows, from which a bracket was made, are neither read nor needed: if a function that is
 constant on clusters satisfies its inequality for the worst row of a box, it satisfies it in
@@ -25,7 +16,11 @@ A policy says what to do in a cluster, by the names that actions have there. In 
 first action that is called so, or the first of all if none is, which is what an action that the
 state lacks does anyway. Nothing else depends on names, nor on the relation of the bounds.
 
-Loss, start loss and kept share must follow from these functions and the model's start.
+Losses and kept shares must follow from these functions and the model's start. With V the value in
+question from the start, V₀ the baseline's and S the best one, the share (V - V₀)/(S - V₀) rises
+with V, falls with V₀, and falls with S where V >= V₀, else rises. The baseline is the best of
+random actions and each action for ever (random ones where a state lacks it), all of which have
+upper bounds; one of them has a lower bound.
 """
 
 from __future__ import annotations
@@ -34,17 +29,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
-from bisim_abstract._base.rounding import EPS
-from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._verify.read import Claims, ValueClaims, radius_seen_by
+from bisim_abstract._verify.agents import Slots, check_box, check_converged
+from bisim_abstract._verify.arithmetic import Arithmetic, above, as_float
+from bisim_abstract._verify.episodes import check_episodes
+from bisim_abstract._verify.read import Claims, ValueClaims
 from bisim_abstract.errors import VerificationError
 
-TINY = 1e-305  # above all that underflow may lose in a backup
-NOTHING = 1e-9  # of the optimal start value: a loss below this counts as none
+NOTHING = 1e-9  # of the optimal start value: a loss below this counts as none,
+OF_STAKE = 1e-6  # if it is below this share of what is at stake
 
 
 @dataclass(frozen=True)
@@ -54,32 +52,62 @@ class Function:
     Attributes:
         name: What it is called in the certificate.
         values: (n_states).
+        actions: (n_states, n_actions) the actions whose backups count.
         is_upper: Whether it must not be below its backup; else not above.
-        policy: (n_states) the action whose backup counts; None for the best one.
-        is_mixed: Whether all actions that a state has count alike.
+        how: "best", "worst" or "mean" of these backups.
+        floor: (n_states) where values are at most this, a lower bound is proven already.
     """
 
     name: str
     values: FloatArray
-    is_upper: bool
-    policy: IntArray | None = None
-    is_mixed: bool = False
+    actions: BoolArray
+    is_upper: bool = False
+    how: str = "worst"
+    floor: FloatArray | None = None
 
 
-def claimed_functions(claims: ValueClaims) -> Iterator[Function]:
-    """All six."""
-    labels = claims.labels
-    yield Function("optimal_upper", claims.optimal_upper, True)
-    yield Function("optimal_lower", claims.optimal_lower, False)
-    yield Function("policy_lower", claims.policy_lower, False, _lifted(claims, claims.policy))
-    yield Function("random_upper", claims.random_upper, True, is_mixed=True)
-    yield Function("bracket upper", claims.bracket_upper[labels], True)
+def claimed_functions(
+    value: ValueClaims, mdp: TabularMDP, sets: dict[str, BoolArray], floor: FloatArray | None
+) -> Iterator[Function]:
+    """All of them.
+
+    Args:
+        value: The claims.
+        mdp: The model.
+        sets: (n_states, n_actions) actions that agents of a kind can end with.
+        floor: (n_states) bounds on what is learned by values that converge.
+    """
+    labels, available = value.labels, mdp.available
+
+    def at(actions: IntArray) -> BoolArray:
+        return np.asarray(np.arange(mdp.n_actions) == actions[:, None])
+
+    def constant(action: int) -> BoolArray:
+        has_it = available[:, action, None] if action >= 0 else np.zeros((mdp.n_states, 1), bool)
+        return np.where(has_it, at(np.full(mdp.n_states, action)), available)
+
+    policy, robust = _lifted(value, value.policy), _lifted(value, value.bracket_policy)
+    yield Function("optimal_upper", value.optimal_upper, available, True, "best")
+    yield Function("optimal_lower", value.optimal_lower, at(value.optimal_policy))
+    yield Function("policy_lower", value.policy_lower, at(policy))
+    yield Function("random_upper", value.random_upper, available, True, "mean")
+    for action, upper in enumerate(value.constant_upper.T):
+        name = f"constant_upper[:, {action}]"
+        yield Function(name, np.ascontiguousarray(upper), constant(action), True, "mean")
     yield Function(
-        "bracket lower",
-        claims.bracket_lower[labels],
-        False,
-        _lifted(claims, claims.bracket_policy),
+        "baseline_lower", value.baseline_lower, constant(value.baseline_action), how="mean"
     )
+    yield Function("bracket upper", value.bracket_upper[labels], available, True, "best")
+    yield Function("bracket lower", value.bracket_lower[labels], at(robust))
+    yield Function("solver.lower", value.solver.lower, sets["solver"])
+    if value.margin is not None:
+        yield Function("solver.margin_lower", value.margin_lower, sets["margin"])
+    if value.learner is not None:
+        yield Function("learner.lower", value.learner.lower, sets["learner"])
+    if value.converged is not None:
+        yield Function(
+            "learner.converged.lower", value.converged.lower, sets["converged"], floor=floor
+        )
 
 
 def _lifted(claims: ValueClaims, policy: IntArray) -> IntArray:
@@ -93,124 +121,190 @@ def _lifted(claims: ValueClaims, policy: IntArray) -> IntArray:
     return np.asarray(is_called.argmax(axis=1))
 
 
-# -- floats ------------------------------------------------------------------------------------
+def check_value(claims: Claims, mdp: TabularMDP, *, is_exact: bool = False) -> int:
+    """Check all that is claimed about values; the number of functions.
 
-
-def check_value(claims: Claims, mdp: TabularMDP) -> int:
-    """Check all that is claimed about values; the number of functions."""
+    Args:
+        claims: The certificate as it was read.
+        mdp: The model.
+        is_exact: Whether to compute with fractions, which leave nothing open.
+    """
     value = claims.value
     if value is None:
         return 0
-    count = 0
-    masses = np.add.reduceat(mdp.probs, mdp.indptr[:-1])
-    for function in claimed_functions(value):
-        _check_function(function, mdp, masses, claims.gamma)
+    numbers = Arithmetic(mdp, claims.gamma, is_exact=is_exact)
+    slots, labels, floor = Slots.of(value, mdp.available), value.labels, None
+    check_box("solver", value.solver, slots, labels, numbers, is_mean=True)
+    choices, count = {"solver": slots.best_between(value.solver)}, 2
+    if value.margin is not None:
+        slack = 2.0 * value.margin
+        choices["margin"] = slots.best_between(value.solver, slack)
+    if value.learner is not None:
+        check_box("learner", value.learner, slots, labels, numbers, is_mean=False)
+        choices["learner"] = slots.best_between(value.learner)
+        count += 2
+        if value.converged is not None:
+            floor = check_converged(value.converged, value.learner, slots, labels, numbers)
+            choices["converged"] = value.converged.choices & slots.used
+            count += 1
+    sets = {name: slots.inside(chosen, mdp.available.shape) for name, chosen in choices.items()}
+    for name, inside in sets.items():
+        if not inside.any(axis=1).all():
+            raise VerificationError(f"value: {name} leaves no action to some state")
+    for function in claimed_functions(value, mdp, sets, floor):
+        _check_function(function, numbers)
         count += 1
-    _check_loss(value)
-    best, least, own, random = (
-        _start_bounds(mdp.start, values)
-        for values in (
-            value.optimal_upper,
-            value.optimal_lower,
-            value.policy_lower,
-            value.random_upper,
-        )
-    )
-    lost = best[1] - own[0]
-    if not lost <= value.start_loss:
-        is_open = best[0] - own[1] <= value.start_loss
-        raise _wrong("start_loss", value.start_loss, "at least", lost, is_open=is_open)
-    if value.kept == -math.inf or (value.kept <= 1.0 and _is_all_the_same(claims, mdp)):
-        return count
-    span = (float(claims.states.high.max()) - float(claims.states.low.min())) / (1.0 - claims.gamma)
-    share = _share(best[1], least[0], own[0], random[1], span, -1.0)
-    if not value.kept <= min(share, 1.0):
-        most = _share(best[0], least[1], own[1], random[0], span, 1.0)
-        is_open = value.kept <= min(most, 1.0)
-        raise _wrong("kept", value.kept, "at most", share, is_open=is_open)
+    _check_start(claims, mdp, numbers)
+    known: dict[bytes, tuple[FloatArray, FloatArray]] = {}
+    for name, bounds in value.episodes:
+        is_set = name not in ("policy", "optimal")
+        if not is_set:
+            policy = value.optimal_policy if name == "optimal" else _lifted(value, value.policy)
+            sets[name] = np.asarray(np.arange(mdp.n_actions) == policy[:, None])
+        check_episodes(name, bounds, value.horizon, sets[name], numbers, known, is_set=is_set)
     return count
 
 
-def _share(best: float, least: float, own: float, random: float, span: float, side: float) -> float:
-    """The share of the start value that is kept, rounded down (side -1) or up (side 1).
-
-    (own - random) / (best - random) rises with `own`, falls with `random` as own <= best, and falls
-    with `best` where own >= random; else `least` stands in its place, with which it rises. So the
-    other end of all four gives the other end of the share.
-    """
-    low = max(least, own)
-    size = min(max(low, -best, 0.0), span) * (1.0 + side * 8.0 * EPS)
-    if best - own <= NOTHING * size:
-        return 1.0
-    gain = (best if own >= random else low) - random
-    if not gain > 0.0:
-        return side * math.inf
-    share = (own - random) / gain
-    # Two differences and a quotient round once each.
-    return share + side * 3.1 * EPS * abs(share) if math.isfinite(share) else share
-
-
-def _check_function(function: Function, mdp: TabularMDP, masses: FloatArray, gamma: float) -> None:
-    """One inequality in every state.
-
-    A mean of a row of k entries is a quotient of two sums, each off by k roundings of the sum
-    of its sizes; radii, rewards and a mean over actions add at most n_actions + 12. No size is
-    above |R| + r + 4·max|v|. So a backup is off by `slack` at most.
-    """
-    values, n_actions = function.values, mdp.n_actions
-    size = float(np.abs(mdp.rewards).max()) + 4.0 * float(np.abs(values).max())
-    side = 1.0 if function.is_upper else -1.0
-    with np.errstate(under="ignore"):
-        if mdp.estimate is None:
-            sums = np.add.reduceat(mdp.probs * values[mdp.indices], mdp.indptr[:-1])
-            q = mdp.rewards + gamma * (sums / masses).reshape(mdp.rewards.shape)
-        else:
-            ahead = side * _most_ahead(mdp, masses, side * values, radius_seen_by(mdp, values))
-            q = _last_reward(mdp, side) + gamma * ahead.reshape(mdp.rewards.shape)
-            size += float(mdp.estimate.reward_radius.max())
-    if function.is_mixed:
-        backup = np.where(mdp.available, q, 0.0).sum(axis=1) / mdp.available.sum(axis=1)
-    elif function.policy is None:
-        backup = q.max(axis=1)
+def _check_function(function: Function, numbers: Arithmetic) -> None:
+    """One inequality in every state."""
+    values, side = function.values, 1 if function.is_upper else -1
+    left = np.ones(values.size, bool) if function.floor is None else ~(values <= function.floor)
+    states = np.flatnonzero(left)
+    if not states.size:
+        return
+    actions = function.actions[states]
+    counts = actions.sum(axis=1)
+    begins = np.cumsum(counts) - counts
+    rows = np.flatnonzero((function.actions & left[:, None]).ravel())
+    found = numbers.backups(values, side, rows)
+    if function.how == "mean":
+        backup = np.add.reduceat(found, begins) / counts
     else:
-        backup = q[np.arange(values.size), function.policy]
-    terms = 2 * int(np.diff(mdp.indptr).max()) + 24 + (n_actions if function.is_mixed else 0)
-    slack = terms * EPS * size + (TINY if size > 0.0 else 0.0)
-    beyond = side * (backup - values)
+        backup = (np.maximum if function.how == "best" else np.minimum).reduceat(found, begins)
+    more = numbers.mdp.n_actions if function.how == "mean" else 0
+    slack = numbers.slack(numbers.size(values), more=more)
+    beyond = side * (backup - numbers.of(values[states]))
     worst = int(beyond.argmax())  # the first NaN, if there is one
-    if not beyond[worst] + slack <= 0.0:
-        raise _unproven(
-            function, worst, float(backup[worst]), is_open=bool(beyond[worst] - slack <= 0.0)
+    if not beyond[worst] + slack <= 0:
+        is_open = not numbers.is_exact and bool(beyond[worst] - slack <= 0.0)
+        relation = "below" if function.is_upper else "above"
+        state = int(states[worst])
+        raise VerificationError(
+            f"value: {function.name} of state {state} is {float(values[state])!r}, which "
+            f"{'may be' if is_open else 'is'} {relation} its backup {as_float(backup[worst])!r}",
+            is_open=is_open,
         )
 
 
-def _last_reward(mdp: TabularMDP, side: float) -> FloatArray:
-    """(n_states, n_actions) the largest (1) or least (-1) true reward; rounds once."""
-    assert mdp.estimate is not None
-    last = side * mdp.estimate.reward_range[1 if side > 0.0 else 0]
-    middle = side * mdp.rewards
-    end = middle + mdp.estimate.reward_radius
-    return np.asarray(side * np.minimum(end, np.maximum(middle, last)))
+# -- what follows from them ----------------------------------------------------------------------
 
 
-def _most_ahead(
-    mdp: TabularMDP, masses: FloatArray, values: FloatArray, radius: FloatArray
-) -> FloatArray:
-    """(rows) the most that a true row can make of values, by the level of each row."""
-    begins = mdp.indptr[:-1]
-    row = np.repeat(np.arange(begins.size), np.diff(mdp.indptr))
-    order = np.lexsort((values[mdp.indices], row))
-    worth, probs = values[mdp.indices][order], mdp.probs[order]
-    away = radius.ravel()
-    # The first entry, by rising worth, with which t of the mass is passed; none may be left.
-    passed = np.cumsum(probs)
-    passed -= (passed - probs)[begins][row]
-    is_past = passed >= (away * masses)[row]
-    ends = mdp.indptr[1:] - 1
-    at = np.minimum.reduceat(np.where(is_past, np.arange(worth.size), worth.size), begins)
-    level = worth[np.minimum(at, ends)]
-    sums = np.add.reduceat(probs * np.maximum(worth, level[row]), begins)
-    return np.asarray(sums / masses + away * (float(values.max()) - level))
+def _check_start(claims: Claims, mdp: TabularMDP, numbers: Arithmetic) -> None:
+    """Losses, start values and kept shares."""
+    value = claims.value
+    assert value is not None
+    mean = numbers.start_mean
+    best, least = mean(value.optimal_upper), mean(value.optimal_lower)
+    base_low, base_high = mean(value.baseline_lower), mean(value.random_upper)
+    for upper in value.constant_upper.T:
+        found = mean(np.ascontiguousarray(upper))
+        base_high = (max(base_high[0], found[0]), max(base_high[1], found[1]))
+    for name, (low, high), lowest, highest in (
+        ("optimal_start", value.optimal_start, least, best),
+        ("baseline_start", value.baseline_start, base_low, base_high),
+    ):
+        _compare(f"{name}[0]", low, -1, lowest, numbers)
+        _compare(f"{name}[1]", high, 1, highest, numbers)
+    reach = claims.states.high.max(), claims.states.low.min()
+    span: Any = (float(reach[0]) - float(reach[1])) / (1.0 - claims.gamma)
+    if numbers.is_exact:
+        span = (Fraction(float(reach[0])) - Fraction(float(reach[1]))) / (1 - numbers.gamma)
+    is_same = _is_all_the_same(claims, mdp)
+    ends = (best, least, base_low, base_high)
+    for prefix, share in value.shares():
+        lost = above(value.optimal_upper, share.lower)
+        at = int(lost.argmax())
+        if not lost[at] <= share.loss:
+            raise VerificationError(
+                f"value: {prefix}loss is {share.loss!r}, but state {at} may lose "
+                f"{float(lost[at])!r}"
+            )
+        own = mean(share.lower)
+        _compare(
+            f"{prefix}start_loss",
+            share.start_loss,
+            1,
+            (best[0] - own[1], best[1] - own[0]),
+            numbers,
+        )
+        _check_kept(f"{prefix}kept", share.kept, own, ends, span, numbers, is_same=is_same)
+    if value.margin is not None:
+        own = mean(value.margin_lower)
+        _check_kept(
+            "solver.margin_kept", value.margin_kept, own, ends, span, numbers, is_same=is_same
+        )
+
+
+def _check_kept(
+    name: str,
+    kept: float,
+    own: tuple[Any, Any],
+    ends: tuple[tuple[Any, Any], ...],
+    span: Any,
+    numbers: Arithmetic,
+    *,
+    is_same: bool,
+) -> None:
+    """A share must not be above what follows; none at all is always true."""
+    if kept == -math.inf or (kept <= 1.0 and is_same):
+        return
+    best, least, base_low, base_high = ends
+    unit = numbers.unit
+    sure = _share(best[1], least[0], own[0], base_low[0], base_high[1], span, -unit)
+    most = _share(best[0], least[1], own[1], base_low[1], base_high[0], span, unit)
+    _compare(name, kept, -1, (min(sure, 1), min(most, 1)), numbers)
+
+
+def _share(
+    best: Any, least: Any, own: Any, base_low: Any, base_high: Any, span: Any, unit: Any
+) -> Any:
+    """The share of the start value that is kept, rounded down (a negative unit) or up.
+
+    It rises with `least`, `own` and `base_low` and falls with `best` and `base_high`, also as far
+    as it is 1 where no more is lost than what counts as nothing: this is measured by a lower bound
+    on |S|, or by what all values can differ by, if that is less, and by what is at stake (unless
+    that is nothing itself). So the other ends of all give the other end of the share.
+    """
+    low, lost = max(least, base_low, own), best - own
+    room = 1 + 8 * unit
+    size = min(max(least, -best, 0), span)
+    nothing = (Fraction(NOTHING) if unit == 0 else NOTHING) * size * room
+    part = (Fraction(OF_STAKE) if unit == 0 else OF_STAKE) * (low - base_high) * room
+    if lost <= 0 or (lost <= nothing and (best - base_low <= nothing or lost <= part)):
+        return 1
+    gain = (best if own >= base_high else low) - base_high
+    if not gain > 0:
+        return math.inf if unit > 0 else -math.inf
+    share = (own - base_high) / gain
+    # Two differences and a quotient round once each.
+    return share + 3.1 * unit * abs(share) if unit and math.isfinite(share) else share
+
+
+def _compare(
+    name: str, stored: float, side: int, found: tuple[Any, Any], numbers: Arithmetic
+) -> None:
+    """A number must be at least (side 1) the upper bound that was found, or at most the lower."""
+    low, high = found
+    bound, other = (high, low) if side > 0 else (low, high)
+    exact = Fraction(stored) if numbers.is_exact else stored
+    if not side * exact >= side * bound:
+        is_open = not numbers.is_exact and bool(side * exact >= side * other)
+        relation = "at least" if side > 0 else "at most"
+        raise VerificationError(
+            f"value: {name} is {stored!r}, but {relation} {as_float(bound)!r} follows from the "
+            "bounds",
+            is_open=is_open,
+        )
 
 
 def _is_all_the_same(claims: Claims, mdp: TabularMDP) -> bool:
@@ -223,135 +317,3 @@ def _is_all_the_same(claims: Claims, mdp: TabularMDP) -> bool:
     if bool(claims.states.high.max() == claims.states.low.min()) or is_single:
         return True
     return mdp.estimate is None and not mdp.has_choice
-
-
-def _check_loss(value: ValueClaims) -> None:
-    """No state may lose more than is claimed; decided exactly.
-
-    With s = fl(u - l) and e its error, u - l = s + e is at most a float x exactly if s < x, or
-    s = x and e <= 0, as s is the float nearest to it.
-    """
-    upper, lower = value.optimal_upper, value.policy_lower
-    lost = upper - lower
-    part = lost - upper
-    rest = (upper - (lost - part)) - (lower + part)
-    good = (lost < value.loss) | ((lost == value.loss) & (rest <= 0.0))
-    if not good.all():
-        at = int(np.argmin(good))
-        raise VerificationError(
-            f"value: loss is {value.loss!r}, but state {at} may lose {float(lost[at])!r}"
-        )
-
-
-def _start_bounds(start: FloatArray, values: FloatArray) -> tuple[float, float]:
-    """Bounds on the mean over the start.
-
-    A product, two sums and a quotient round once each, a difference of two such means once
-    more: five units of EPS of the mean size, and one to spare.
-    """
-    used = np.flatnonzero(start)
-    weights, picked = start[used], values[used]
-    total = math.fsum(weights)
-    mean = math.fsum(weights * picked) / total
-    pad = 6.0 * EPS * math.fsum(weights * np.abs(picked)) / total
-    return mean - pad, mean + pad
-
-
-# -- fractions ---------------------------------------------------------------------------------
-
-
-def check_exact_value(claims: Claims, mdp: TabularMDP) -> int:
-    """The same with fractions, which leave nothing open."""
-    value = claims.value
-    if value is None:
-        return 0
-    count = 0
-    for function in claimed_functions(value):
-        _check_exact_function(function, mdp, Fraction(claims.gamma))
-        count += 1
-    upper, lower = _fractions(value.optimal_upper), _fractions(value.policy_lower)
-    lost, at = max((u - v, s) for s, (u, v) in enumerate(zip(upper, lower, strict=True)))
-    if lost > Fraction(value.loss):
-        raise VerificationError(
-            f"value: loss is {value.loss!r}, but state {at} may lose {float(lost)!r}"
-        )
-    weights = _fractions(mdp.start)
-    total = sum(weights, Fraction(0))
-
-    def mean(values: list[Fraction]) -> Fraction:
-        return sum((w * v for w, v in zip(weights, values, strict=True)), Fraction(0)) / total
-
-    best, own = mean(upper), mean(lower)
-    least = max(mean(_fractions(value.optimal_lower)), own)
-    random = mean(_fractions(value.random_upper))
-    if best - own > Fraction(value.start_loss):
-        raise _wrong("start_loss", value.start_loss, "at least", float(best - own))
-    if value.kept == -math.inf or (value.kept <= 1.0 and _is_all_the_same(claims, mdp)):
-        return count
-    highest, lowest = claims.states.high.max(), claims.states.low.min()
-    span = (Fraction(float(highest)) - Fraction(float(lowest))) / (1 - Fraction(claims.gamma))
-    size = min(max(least, -best, Fraction(0)), span)
-    if best - own <= Fraction(NOTHING) * size and value.kept <= 1.0:
-        return count
-    gain = (best if own >= random else least) - random
-    if gain <= 0 or Fraction(value.kept) > min(Fraction(1), (own - random) / gain):
-        bound = float((own - random) / gain) if gain > 0 else -math.inf
-        raise _wrong("kept", value.kept, "at most", bound)
-    return count
-
-
-def _check_exact_function(function: Function, mdp: TabularMDP, gamma: Fraction) -> None:
-    values = _fractions(function.values)
-    side = 1 if function.is_upper else -1
-    best = max(side * v for v in values)
-    radius = radius_seen_by(mdp, function.values)
-    for state, own in enumerate(values):
-        if function.policy is None:
-            actions = np.flatnonzero(mdp.available[state]).tolist()
-        else:
-            actions = [int(function.policy[state])]
-        found = []
-        for action in actions:
-            successors, probs = mdp.successors(state, action)
-            masses = _fractions(probs)
-            total = sum(masses, Fraction(0))
-            worth = [side * values[s] for s in successors.tolist()]
-            paid, left = Fraction(float(mdp.rewards[state, action])), Fraction(0)
-            if mdp.estimate is not None:
-                end = side * paid + Fraction(float(mdp.estimate.reward_radius[state, action]))
-                last = side * Fraction(mdp.estimate.reward_range[1 if side > 0 else 0])
-                paid = side * min(end, max(last, side * paid))
-                left = Fraction(float(radius[state, action]))
-            # The least of the row's mass, `left` in all, goes where it is worth most.
-            ahead = Fraction(0)
-            for value, mass in sorted(zip(worth, masses, strict=True)):
-                moved = min(left, mass / total)
-                left -= moved
-                ahead += moved * best + (mass / total - moved) * value
-            found.append(paid + gamma * side * ahead)
-        backup = sum(found, Fraction(0)) / len(found) if function.is_mixed else max(found)
-        if side * (backup - own) > 0:
-            raise _unproven(function, state, float(backup), is_open=False)
-
-
-def _fractions(values: FloatArray) -> list[Fraction]:
-    return [Fraction(x) for x in values.tolist()]
-
-
-def _unproven(function: Function, state: int, backup: float, *, is_open: bool) -> VerificationError:
-    side = "below" if function.is_upper else "above"
-    how = "may be" if is_open else "is"
-    return VerificationError(
-        f"value: {function.name} of state {state} is {float(function.values[state])!r}, which "
-        f"{how} {side} its backup {backup!r}",
-        is_open=is_open,
-    )
-
-
-def _wrong(
-    name: str, stored: float, relation: str, bound: float, *, is_open: bool = False
-) -> VerificationError:
-    return VerificationError(
-        f"value: {name} is {stored!r}, but {relation} {bound!r} follows from the bounds",
-        is_open=is_open,
-    )

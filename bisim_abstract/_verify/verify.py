@@ -54,7 +54,7 @@ components moved outward by one w enclose d, though they read each other as they
 by what rounding explains, see `explained`: what is open by more is not verified.
 
 What is claimed about values does not rest on any of this: `_verify/value.py` checks it by one
-backup of each of its functions.
+backup of each of its functions, and as many as there are steps for what is said of episodes.
 
 Float mode proves all this with one-sided bounds and widens by what rounding leaves open. Exact
 mode computes with whole numbers and fractions and leaves nothing open; where rounding is the only
@@ -107,7 +107,7 @@ from bisim_abstract._verify.remembered import (
     known_claims,
     remember,
 )
-from bisim_abstract._verify.value import check_exact_value, check_value
+from bisim_abstract._verify.value import check_value
 from bisim_abstract.errors import InvalidArgumentError, VerificationError
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ MODES = ("float", "exact", "sampled")
 COMPILING = 7  # seconds it takes to compile what this module needs, on an ordinary machine
 SMALL = 1_000_000  # steps, some seconds, up to which fractions decide what rounding leaves open
 FEW = 50_000  # entries of rows up to which fractions decide radii that rounding leaves open
+VALUE_STEPS = 40  # backups of the whole model that a proven value takes at most, and how slow
 UNDERFLOW = 1e-290  # far above what is lost where products of small numbers become 0
 PROBLEM_STEPS = 10  # what a transport problem takes per cost besides, in the same unit
 
@@ -382,8 +383,7 @@ class _Check:
             _check_largest(table)
         _check_apart(states, claims.gamma)
         self._tell("values")
-        check_values = check_exact_value if self._mode == "exact" else check_value
-        self.values = check_values(claims, self._mdp)
+        self.values = check_value(claims, self._mdp, is_exact=self._mode == "exact")
         reader = Reader(claims.states, claims.gamma, levels=claims.levels, features=claims.features)
         widening = self._check_bounds(claims, levels, states, reader) / (1 - Fraction(claims.gamma))
         remark = ""
@@ -520,7 +520,7 @@ def _exact_work(claims: Claims, mdp: TabularMDP) -> int:
     A transport problem of l and m masses takes at most some (l + m)·l·m steps, a cost that it
     reads one step per feature.
     """
-    work, functions = (0 if claims.value is None else 6 * mdp.probs.size), 0
+    work, functions = (0 if claims.value is None else VALUE_STEPS * mdp.probs.size), 0
     if claims.features is not None:
         functions = claims.features.functions()[1].size
         work += functions * mdp.probs.size
