@@ -29,13 +29,14 @@ from bisim_abstract.wrappers._snapshot import Codec
 from bisim_abstract.wrappers._source import (
     Shown,
     StartSeeds,
+    copied_env,
     find_source,
     frozen_in,
     has_table,
     state_reader,
     unknown_state,
 )
-from bisim_abstract.wrappers.tabular import copied_env, env_name, extract_mdp
+from bisim_abstract.wrappers.tabular import env_name, extract_mdp
 
 STEPS = 256  # real steps in which observations must be the numbers of states
 TRIES = 64  # steps from one state by one action, to meet all that it can lead to

@@ -14,17 +14,24 @@ of their own ids, as Gymnasium's Taxi does.
 
 from __future__ import annotations
 
+import copy
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils import seeding
 
+from bisim_abstract._base.checks import check_int
+from bisim_abstract._base.text import plain_text
 from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
 from bisim_abstract.wrappers._snapshot import Codec, listed
+
+logger = logging.getLogger(__name__)
 
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
 MOST_STARTS = 1_000_000  # seeds of a model
@@ -209,6 +216,47 @@ def check_freeze(freeze: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def check_starts(starts: int | None) -> int | None:
+    """A number of seeds; None where nobody says how many.
+
+    Args:
+        starts: The number.
+    """
+    return None if starts is None else check_int("starts", starts, low=1, high=MOST_STARTS)
+
+
+def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
+    """A copy that can be stepped without touching the original, or None."""
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:  # of the code of what it holds
+        logger.debug("%s cannot be copied: %s", type(env.unwrapped).__name__, error)
+        return None
+
+
+def outer_time_limit(env: gym.Env[Any, Any]) -> int | None:
+    """The least number of steps that the `TimeLimit` wrappers allow, if there are any."""
+    limits = [
+        int(layer._max_episode_steps)
+        for layer in layers(env)
+        if isinstance(layer, gym.wrappers.TimeLimit)
+    ]
+    return min(limits, default=None)
+
+
+def time_limit_in(mdp: TabularMDP) -> int | None:
+    """The number of steps after which an environment truncates, as its model says."""
+    limit = mdp.metadata.get("time_limit")  # from a file, maybe
+    return limit if type(limit) is int and limit >= 1 else None
+
+
+def conditions_in(mdp: TabularMDP) -> list[str]:
+    """What qualifies every claim about a model, as that says; fit for people to read."""
+    told = mdp.metadata.get("conditions")  # from a file, maybe
+    is_list = isinstance(told, list | tuple) and all(isinstance(text, str) for text in told)
+    return [plain_text(text) for text in told] if told and is_list else []
+
+
 def frozen_in(mdp: TabularMDP | None) -> tuple[str, ...]:
     """Attributes of the environment that are not part of the states of its enumerated model."""
     names = FREEZE if mdp is None else mdp.metadata.get("frozen", FREEZE)
@@ -216,13 +264,13 @@ def frozen_in(mdp: TabularMDP | None) -> tuple[str, ...]:
     return tuple(names) if is_list else FREEZE
 
 
-def begun(env: gym.Env[Any, Any], seed: int | None) -> tuple[Any, dict[str, Any]]:
+def reset_env(env: gym.Env[Any, Any], seed: int | None) -> tuple[Any, dict[str, Any]]:
     """`reset`, of an environment that somebody wrote.
 
     Raises:
         ExtractionError: If it does not do as Gymnasium says.
     """
-    name = type(env).__name__
+    name = type(env.unwrapped).__name__
     try:
         inspect.signature(env.reset).bind(seed=seed)
     except TypeError as error:
@@ -241,15 +289,15 @@ def begun(env: gym.Env[Any, Any], seed: int | None) -> tuple[Any, dict[str, Any]
     return found[0], dict(found[1])
 
 
-def stepped(
+def step_env(
     env: gym.Env[Any, Any], action: int, where: str
-) -> tuple[float, bool, bool, dict[str, Any]]:
-    """Reward, whether it terminated, whether it was truncated, and info of a `step`.
+) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    """`step`, of an environment that somebody wrote.
 
     Raises:
         ExtractionError: If it does not do as Gymnasium says.
     """
-    name = type(env).__name__
+    name = type(env.unwrapped).__name__
     try:
         found: Any = env.step(action)
     except Exception as error:
@@ -266,7 +314,7 @@ def stepped(
         raise ExtractionError(
             f"rewards must be numbers, got {found[1]!r} at {where}, action {action} of {name}"
         ) from error
-    return reward, bool(found[2]), bool(found[3]), dict(found[4])
+    return found[0], reward, bool(found[2]), bool(found[3]), dict(found[4])
 
 
 def _values(found: Any) -> str:
@@ -302,6 +350,20 @@ class StartSeeds:
             return asked
         self._turn = self._turn + 1 if asked is None else asked
         return self.seeds[self._turn % len(self.seeds)]
+
+    def reset(
+        self, env: gym.Env[Any, Any], asked: int | None, options: dict[str, Any] | None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset an environment with one of its seeds, and its generator with the one asked for.
+
+        Steps of an enumerated environment do not depend on the generator, but whoever resets it
+        with a seed expects that of this seed.
+        """
+        found = env.reset(seed=self.draw(asked), options=options)
+        if self.seeds is not None and asked is not None:
+            inner = env.unwrapped
+            inner._np_random, inner._np_random_seed = seeding.np_random(asked)
+        return found
 
 
 def state_reader(env: gym.Env[Any, Any], mdp: TabularMDP | None = None) -> Callable[[], int]:

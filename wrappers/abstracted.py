@@ -15,9 +15,10 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import RecordConstructorArgs, seeding
 
-from bisim_abstract._abstract.aggregate import Aggregation, aggregate
+from bisim_abstract._abstract.aggregate import Aggregation, aggregate, lift_policy
 from bisim_abstract._abstract.deploy import GroundAgent
-from bisim_abstract._abstract.value import ProvenValue
+from bisim_abstract._abstract.evaluation import AgentValue, evaluate_agent
+from bisim_abstract._abstract.value import LEARNER_TERMS, ProvenValue
 from bisim_abstract._base.checks import check_choice, check_int, check_real
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.resources import Resources
@@ -38,14 +39,17 @@ from bisim_abstract.wrappers._source import (
     FREEZE,
     StartSeeds,
     check_freeze,
+    conditions_in,
     ends_in_states,
     find_source,
     frozen_in,
     has_table,
     layers,
+    outer_time_limit,
     plain_action,
     state_met,
     state_reader,
+    time_limit_in,
     unknown_state,
 )
 from bisim_abstract.wrappers.model_env import draw
@@ -87,9 +91,9 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
 
     Observations are numbers of clusters. If episodes can end, the last number is none of the
     clusters: it stands for the end, and is what a step that terminates returns. (Episodes of a
-    `ModelEnv` also end in clusters that are never left and pay nothing.) Time limits of
-    the wrapped environment hold with either dynamics; other wrappers inside have no effect on
-    aggregated steps.
+    `ModelEnv` also end in clusters that are never left and pay nothing.) Time limits hold with
+    either dynamics, also those that the wrapped environment counts itself, as MiniGrid does; other
+    wrappers inside have no effect on aggregated steps.
 
     Actions are those of clusters. In the plain relation these are the environment's own. In the
     lax one they are names: action 0 may be "left" in one state of a cluster and "right" in another
@@ -128,8 +132,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         max_states: Limit for enumeration.
         freeze: For enumeration: attributes that are not part of the state; see `extract_mdp`. Where
             `mdp` is given, it knows them.
-        starts: For enumeration: number of seeds whose first states episodes begin in. Where `mdp`
-            is given, it knows that.
+        starts: For enumeration: number of seeds whose first states episodes begin in, by default as
+            many as `extract_mdp` takes. Where `mdp` is given, it knows that.
         memory_limit: Bytes that verifying may take; what is available by default.
         mdp: The environment's model, if it is at hand: it must be the certificate's. Where an
             environment has no table and would have to be enumerated, the model is compared with
@@ -141,8 +145,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             an observation, if the estimate's states were numbered in another way than by
             `collect_transitions`. No part of the specification either.
 
-    If a policy over the clusters is proven to keep less than the certificate's `keep`, or they
-    merge nothing, a warning that says so is logged.
+    If less is proven than the certificate's goal, or the clusters merge nothing, a warning that
+    says so is logged. Which agents the proof speaks of depends on the steps: see `guarantee`.
 
     Attributes:
         certificate: The certificate, at this threshold, with its proven value.
@@ -177,7 +181,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         seed: int = 0,
         max_states: int = 100_000,
         freeze: Sequence[str] = FREEZE,
-        starts: int = 1,
+        starts: int | None = None,
         memory_limit: int | None = None,
         mdp: TabularMDP | None = None,
         read_state: Callable[[Any], int] | None = None,
@@ -241,7 +245,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._sums, self._start_sums = _row_sums(small), np.cumsum(small.start)
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
         self._seeds = StartSeeds(self.mdp, seed)
-        self._limit = _time_limit(made)
+        limits = [outer_time_limit(made), time_limit_in(self.mdp)]
+        self._limit = min(filter(None, limits), default=None)
         # Looking for it takes longer than a step. Who reads observations needs none.
         self._source = None if self.mdp.is_sampled else find_source(made)
         self._is_end = np.arange(small.n_states) == small.terminal_state
@@ -284,9 +289,47 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
 
     @property
     def value(self) -> ProvenValue:
-        """A policy over observations, and what it is proven to keep and to lose at most."""
+        """A policy over observations, and what it and other agents retain and can lose."""
         assert self.certificate.value is not None
         return self.certificate.value
+
+    @property
+    def guarantee(self) -> str | None:
+        """Which agents the proof speaks of that learn or plan on this very environment.
+
+        "solver" for aggregated steps: whoever solves them, as they are those of the model that
+        the proof is about. "learner" for ground steps. None for aggregated steps with weights
+        other than uniform: these make another model, and only the policy in `value` is proven.
+        """
+        if self.dynamics == "ground":
+            return "learner"
+        return "solver" if self.aggregation.weighting == "uniform" else None
+
+    def evaluate(
+        self, agent: object, *, deterministic: bool = True, horizon: int | None = None
+    ) -> AgentValue:
+        """What an agent's own policy is worth on the environment itself, proven.
+
+        Value, kept share and episodes of the policy that it ended with, by the model: nothing is
+        sampled.
+
+        Args:
+            agent: Who acts on the clusters, as for `deploy`.
+            deterministic: Whether models are asked for their deterministic actions; else for
+                their probabilities, which PPO and A2C have.
+            horizon: Time limit of episodes; by default the environment's own, if it has one.
+
+        Example:
+            >>> from bisim_abstract import abstract_env
+            >>> small = abstract_env("FrozenLake-v1", gamma=0.9)
+            >>> small.evaluate(small.value).share.kept >= small.value.kept
+            True
+            >>> small.evaluate(lambda cluster: 0).share.kept <= 0.0
+            True
+        """
+        policy = lift_policy(self.aggregation, agent, deterministic=deterministic)
+        gamma = self.certificate.gamma
+        return evaluate_agent(self.mdp, gamma, policy, horizon=horizon or self._limit)
 
     @property
     def labels(self) -> IntArray:
@@ -399,7 +442,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         scope = self.certificate.scope
         lines = [
             f"{self.certificate.verdict.sentence}, {self.dynamics} dynamics",
-            f"  value     {self.value.summary()}",
+            f"  policy    {self.value.summary()}",
+            f"  agents    {self._promise()}",
             f"  largest   {counted(largest, 'state')} in one cluster",
             f"  tau       {self.tau:g} at gamma = {self.certificate.gamma:g}",
             f"  scope     {scope}: certified over {SCOPES[scope]}",
@@ -409,6 +453,20 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if self._limit is not None:
             lines.append(f"  episodes  end after {self._limit:,} steps")
         return "\n".join(lines)
+
+    def _promise(self) -> str:
+        """What is proven of agents that use this environment as it is."""
+        if self.guarantee is None:
+            weights = self.aggregation.weighting
+            return f"nothing is proven of agents on {weights} weights, only of the policy above"
+        share = self.value.share(self.guarantee)
+        steps = "solves these aggregated steps"
+        if self.guarantee == "learner":
+            steps = "learns on these ground steps"
+        if share is None:
+            return f"whoever {steps}: not computed; certify(..., guarantee='learner') does it"
+        text = f"whoever {steps} {share.summary()}"
+        return f"{text}, if {LEARNER_TERMS}" if self.guarantee == "learner" else text
 
     def _reservations(self) -> list[tuple[str, str]]:
         """What the proof is about, where that is not simply the environment."""
@@ -422,6 +480,9 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             found.append(("frozen", text))
         if seeds is not None and len(seeds) > 1:
             found.append(("starts", f"as with {len(seeds)} seeds, from {seeds[0]} on"))
+        conditions = conditions_in(self.mdp)
+        if conditions:
+            found.append(("only", "; ".join(conditions)))
         return found
 
     def _repr_html_(self) -> str:
@@ -430,6 +491,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             ("proven", self.certificate.verdict.sentence),
             ("environment", env_name(self.env)),
             ("steps", f"{self.dynamics}: {STEPS[self.dynamics]}"),
+            ("agents", self._promise()),
             ("observations", str(self.observation_space)),
             ("actions", str(self.action_space)),
             ("tau", f"{self.tau:g} at gamma = {self.certificate.gamma:g}"),
@@ -440,14 +502,16 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if self._limit is not None:
             rows.append(("episodes", f"end after {self._limit:,} steps"))
         has_end = self.mdp.terminal_state is not None
-        what = clusters_text(self.aggregation.n_clusters, has_end=has_end)
-        return table_html(f"{what} of {self.certificate.n_live:,} states", rows)
+        states = f"{self.certificate.n_live:,} states"
+        what = clusters_text(self.aggregation.n_clusters, has_end=has_end, of=states)
+        return table_html(what, rows)
 
     def __str__(self) -> str:
         has_end = self.mdp.terminal_state is not None
-        what = clusters_text(self.aggregation.n_clusters, has_end=has_end)
+        states = f"{self.certificate.n_live:,} states"
+        what = clusters_text(self.aggregation.n_clusters, has_end=has_end, of=states)
         return (
-            f"<AbstractedEnv[{what} of {self.certificate.n_live:,} states, tau {self.tau:g}, "
+            f"<AbstractedEnv[{what}, tau {self.tau:g}, "
             f"certified over {SCOPES[self.certificate.scope]}"
             f"{', of an estimate' * self.mdp.is_sampled}]{self.env}>"
         )
@@ -496,7 +560,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.int64, dict[str, Any]]:
         """Start an episode; seed and options are passed on to the environment too."""
-        seen, info = self.env.reset(seed=self._seeds.draw(seed), options=options)
+        seen, info = self._seeds.reset(self.env, seed, options)
         self._steps = 0
         if self.dynamics == "ground":
             return self._seen(info, seen, terminated=False)
@@ -843,16 +907,6 @@ def _own_actions(aggregation: Aggregation) -> IntArray | None:
         played = small.played(np.full(small.n_states, name))
         own[:, name] = actions_called(renaming, played[aggregation.labels])
     return own
-
-
-def _time_limit(env: gym.Env[Any, Any]) -> int | None:
-    """The least number of steps that time limits inside allow, if there are any."""
-    limits = [
-        int(layer._max_episode_steps)
-        for layer in layers(env)
-        if isinstance(layer, gym.wrappers.TimeLimit)
-    ]
-    return min(limits, default=None)
 
 
 def _row_sums(mdp: TabularMDP) -> npt.NDArray[np.float64]:

@@ -6,6 +6,7 @@ searches, checks, and makes the table.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import random
@@ -21,6 +22,7 @@ import numpy as np
 from bisim_abstract._base.checks import check_choice, check_int
 from bisim_abstract._base.memory import check_memory, human_bytes
 from bisim_abstract._base.progress import shown
+from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.names import Names, Variable
@@ -30,6 +32,8 @@ from bisim_abstract.errors import (
     StateLimitError,
     StochasticEnvError,
 )
+from bisim_abstract.wrappers._counting import find_time_limit, reward_trend
+from bisim_abstract.wrappers._hidden import find_witness, refuse_generator
 from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
@@ -44,11 +48,13 @@ from bisim_abstract.wrappers._snapshot import (
 )
 from bisim_abstract.wrappers._source import (
     FREEZE,
-    MOST_STARTS,
     as_mask,
-    begun,
     check_freeze,
-    stepped,
+    check_starts,
+    copied_env,
+    outer_time_limit,
+    reset_env,
+    step_env,
 )
 
 __all__ = ["StateReader", "enumerate_mdp"]
@@ -62,6 +68,11 @@ LOOK_EVERY = 2**24  # bytes of snapshots after which memory is looked at
 CHANGES = 32  # steps remembered that changed a frozen attribute
 FROZEN_STEPS = 16  # times as many steps as in other checks look at what frozen attributes do
 OTHER_SEEDS = 8  # with which it is tried whether episodes begin elsewhere
+QUIET = 32  # seeds without a new first state, after which no more are taken, where some differ
+STARTS = 100  # seeds that are taken at most where nobody says how many
+ENOUGH = 5_000  # states, beyond which no further seed is taken then: MiniGrid takes 40 s for these
+PAYING = 8  # steps that pay something, and others, whose rewards are compared with later ones
+_told: set[bytes] = set()  # starts that were warned of
 COMPARED = 500  # states looked at to explain a state limit; enough to clear innocent attributes
 
 
@@ -71,7 +82,7 @@ def enumerate_mdp(
     seed: int | None = 0,
     max_states: int = 100_000,
     freeze: Sequence[str] = FREEZE,
-    starts: int = 1,
+    starts: int | None = None,
     checks: int = 256,
     terminal: str = "absorb",
     action_masks: bool = False,
@@ -80,8 +91,14 @@ def enumerate_mdp(
 ) -> TabularMDP:
     """Every state that can be reached from `reset(seed=seed)`, by breadth-first search.
 
-    Where `reset` draws the state that an episode begins in, this is the model of episodes that
-    begin as with this seed, and a warning says so; `starts` takes several seeds together.
+    Where `reset` draws the state that an episode begins in, several seeds are taken together, as
+    `starts` says. The metadata entry `conditions` holds what then qualifies every claim about the
+    model, such as "from 100 sampled starts"; `time_limit` is the number of steps after which the
+    environment truncates episodes, if it does.
+
+    Episodes of several seeds are compared. If two that look the same go on differently, and that
+    is because of an attribute that makes random numbers by itself, the environment is refused as
+    random. Otherwise the model is "for an agent that sees the whole state".
 
     For environments with deterministic transitions, a `Discrete` action space and no `P` table,
     such as MiniGrid with a fixed layout. The table is that of `env.unwrapped`: `TimeLimit` is
@@ -113,7 +130,8 @@ def enumerate_mdp(
             their value after reset; one that cannot be pickled stays the same object.
         starts: Number of seeds, `seed` and those that follow it, whose states after reset episodes
             begin in, all alike. States of further seeds are not in the model unless steps lead
-            there.
+            there. By default one where resets do not differ; otherwise as many as it takes to see
+            no new first states for a while, at most 100, and none once there are 5,000 states.
         checks: Steps in each of three checks at the end, and a sixteenth of those that look at
             frozen attributes; 0 leaves them out.
         terminal: "absorb" sends every step that terminates to one absorbing state which pays
@@ -140,35 +158,54 @@ def enumerate_mdp(
         seed = check_int("seed", seed, low=0)
     max_states = check_int("max_states", max_states, low=1)
     checks = check_int("checks", checks, low=0)
-    starts = check_int("starts", starts, low=1, high=MOST_STARTS)
-    if seed is None and starts > 1:
+    starts = check_starts(starts)
+    if seed is None and starts is not None and starts > 1:
         raise InvalidArgumentError(f"starts={starts} are those of seeds: give the first one")
     check_choice("terminal", terminal, ("absorb", "table"))
     codec = Codec(_home(env), frozenset(check_freeze(freeze)))
     n_actions = _action_count(env)
     with borrowed(codec, seed), shown(callback, progress, on_terminal=False) as report:
-        search = _Search(
-            codec,
-            n_actions,
-            seed,
-            starts=starts,
-            absorb=terminal == "absorb",
-            limit=max_states,
-            has_masks=action_masks,
-        )
-        search.run(report)
+
+        def new_search(starts: int | None) -> _Search:
+            return _Search(
+                codec,
+                n_actions,
+                seed,
+                starts=starts,
+                absorb=terminal == "absorb",
+                limit=max_states,
+                has_masks=action_masks,
+            )
+
+        search, advice = new_search(starts), ""
+        search.sample()
+        is_hidden = search.look_for_hidden(env)
+        try:
+            search.run(report)
+        except StateLimitError:
+            complete = search.n_seeds - 1
+            if starts is not None or complete == 0:
+                raise
+            # Nobody asked for so many seeds: those that fit will do.
+            search, advice = new_search(complete), "a larger max_states has room for more of them"
+            search.sample()
+            search.run(report)
         search.check(checks)
+        search.warn_of_starts(advice or _advice(starts, search.n_seeds))
         spec = codec.home.spec
+        limits = [outer_time_limit(env), search.time_limit()]
         mdp = search.table(
             {
                 "env": type(codec.home).__name__ if spec is None else spec.id,
                 "method": "enumeration",
                 "seed": seed,
-                "starts": starts,
+                "starts": search.n_seeds,
                 "frozen": search.frozen(),
                 "held": search.held(),
                 "gymnasium": gym.__version__,
                 "terminal": terminal,
+                "conditions": search.conditions(is_hidden=is_hidden, checks=checks),
+                **({"time_limit": min(filter(None, limits))} if any(limits) else {}),
             }
         )
         return replace(mdp, names=Names(variables=search.variables(mdp.n_states)))
@@ -247,11 +284,31 @@ def _action_count(env: AnyEnv) -> int:
     return int(space.n)
 
 
+def _advice(asked: int | None, taken: int) -> str:
+    """What to do where episodes begin in states that a model of so many seeds does not have."""
+    if asked == 1:
+        return f"without starts=1, up to {STARTS} seeds are taken together"
+    more = STARTS if taken < STARTS else 10 * taken
+    return (
+        f"starts={more}, for instance, takes {more} seeds together (at the command line, "
+        f"--starts {more})"
+    )
+
+
 def _short_id(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 # -- search --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The state after a reset: a compressed snapshot, its digest, and its mask as in `_Outcome`."""
+
+    packed: bytes
+    digest: bytes
+    mask: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +334,7 @@ class _Search:
         n_actions: int,
         seed: int | None,
         *,
-        starts: int,
+        starts: int | None,
         absorb: bool,
         limit: int,
         has_masks: bool,
@@ -286,7 +343,11 @@ class _Search:
         self._has_masks = has_masks
         self._n_actions = n_actions
         self._seed = seed
-        self._starts = [0] * starts  # the state after reset, seed by seed
+        self._asked = starts
+        self._firsts: list[_First] = []  # seed by seed; equal ones are one object
+        self._others: list[_First] = []  # those of seeds that are inspected and not taken
+        self._differs = False  # whether resets do, in anything, what is frozen included
+        self._starts: list[int] = []  # the state after reset, seed by seed
         self._absorb = absorb
         self._limit = limit
         self._rng = np.random.default_rng(CHECK_SEED)
@@ -307,9 +368,15 @@ class _Search:
         self._draws = 0
         self._held = self._looked = 0  # bytes of states, now and when memory was looked at
 
-    def run(self, callback: ProgressCallback | None) -> None:
+    @property
+    def n_seeds(self) -> int:
+        """Number of seeds whose first states episodes begin in."""
+        return len(self._firsts)
+
+    def sample(self) -> None:
+        """Reset with as many seeds as are taken, and with some more to see whether these differ."""
         codec = self._codec
-        info = self._reset()
+        self._reset()
         codec.hold()
         missing = codec.freeze - set(codec.held) - {"step_count"}
         if missing:
@@ -317,26 +384,87 @@ class _Search:
                 f"freeze names {listed(sorted(missing))}, but {type(codec.home).__name__} has "
                 f"no such attribute after reset; it has {listed(sorted(vars(codec.home)))}"
             )
-        for k in range(len(self._starts)):
-            if k:
-                info = self._reset(k)
-                codec.refreeze()
+        met: dict[_First, _First] = {}
+        digests: set[bytes] = set()
+        whole: set[tuple[bytes, bytes]] = set()
+        newest = 0
+        info: dict[str, Any] | None = None
+        while self._wants_more(newest):
+            turn = len(self._firsts)
+            info = self._reset(turn)
+            aside = codec.frozen_digest(codec.held)
+            codec.refreeze()
             snapshot = codec.snapshot()
-            mask = self._mask(info, "the state after reset")
-            self._starts[k] = self._number(snapshot, codec.digest(snapshot), mask, parent=0)
+            digest = codec.digest(snapshot)
+            first = _First(
+                zlib.compress(snapshot, 1), digest, self._mask(info, "the state after reset")
+            )
+            if digest not in digests:
+                newest = turn
+            digests.add(digest)
+            whole.add((digest, aside))
+            self._firsts.append(met.setdefault(first, first))
+        self._differs = len(whole) > 1
+        taken = self._asked
+        if taken is None:
+            taken = 1 if len(digests) == 1 else min(len(self._firsts), STARTS)
+        self._firsts, self._others = self._firsts[:taken], self._firsts[taken:]
+
+    def _wants_more(self, newest: int) -> bool:
+        """Whether to reset with one more seed; `newest` is the last that led to another state."""
+        done = len(self._firsts)
+        if done == 0 or self._seed is None:
+            return done == 0
+        if self._asked is not None:
+            return done < self._asked + OTHER_SEEDS
+        # As many again as it took to see the last new one, and some at least.
+        is_open = done <= newest + max(QUIET if newest else OTHER_SEEDS, newest)
+        return is_open and done < STARTS + OTHER_SEEDS
+
+    def look_for_hidden(self, env: AnyEnv) -> bool:
+        """Whether episodes that look the same differ by what no agent sees.
+
+        Raises:
+            StochasticEnvError: If that is because of a generator of chance.
+        """
+        if not self._differs or self._seed is None:
+            return False
+        trial = copied_env(env)
+        if trial is None:
+            trial = env.unwrapped
+        count = len(self._firsts) + len(self._others)
+        seeds = range(self._seed, self._seed + min(count, STARTS))
+        has_masks = self._has_masks
+        witness = find_witness(trial, seeds, self._n_actions, has_masks=has_masks)
+        if witness is not None:
+            logger.debug("hidden: %s", witness)
+            refuse_generator(trial, witness, self._n_actions, has_masks=has_masks)
+        return witness is not None
+
+    def run(self, callback: ProgressCallback | None) -> None:
+        """Find all states, those of one seed after those of another."""
         state = 0
-        while state < len(self._snapshots):
-            self._expand(state)
-            state += 1
-            waiting = len(self._snapshots) - state
-            if callback is not None and (state % REPORT_EVERY == 0 or waiting == 0):
-                total = None if waiting else state
-                callback(Progress("enumerating", state, total, f"{waiting} waiting"))
+        firsts, self._firsts = self._firsts, []
+        for turn, first in enumerate(firsts):
+            if turn and self._asked is None and len(self._snapshots) > ENOUGH:
+                self._others = firsts[turn:]
+                break
+            self._firsts.append(first)
+            snapshot = zlib.decompress(first.packed)
+            self._starts.append(self._number(snapshot, first.digest, first.mask, parent=0))
+            while state < len(self._snapshots):
+                self._expand(state)
+                state += 1
+                if callback is not None and state % REPORT_EVERY == 0:
+                    waiting = len(self._snapshots) - state
+                    callback(Progress("enumerating", state, None, f"{waiting} waiting"))
+        if callback is not None:
+            callback(Progress("enumerating", state, state, "0 waiting"))
         if self._draws:
             logger.warning(
                 "%s drew random numbers in %d of %d steps; repeating each under %d other seeds "
                 "showed no effect",
-                type(codec.home).__name__,
+                type(self._codec.home).__name__,
                 self._draws,
                 len(self._successors),
                 RESEEDS,
@@ -355,8 +483,59 @@ class _Search:
             self._compare(state, action, self._variants[state], ExtractionError)
         self._walk(checks)
         self._check_frozen(FROZEN_STEPS * checks)
-        if self._seed is not None:
-            self._try_other_starts()
+
+    def time_limit(self) -> int | None:
+        """The number of steps after which the environment itself truncates, if anything counts."""
+        start = self._starts[0]
+        for action in range(self._n_actions):
+            is_own = self._played(start, action) == action
+            if is_own and not self._ends[start * self._n_actions + action]:
+                snapshot = zlib.decompress(self._snapshots[start])
+                return find_time_limit(self._codec, snapshot, action)
+        return None
+
+    def conditions(self, *, is_hidden: bool, checks: int) -> list[str]:
+        """What qualifies every claim about the model, in short phrases."""
+        found = []
+        several = len({first.digest for first in [*self._firsts, *self._others]}) > 1
+        if several:
+            count = self.n_seeds
+            found.append(f"from {counted(count, 'sampled start')}{' of several' * (count == 1)}")
+        if is_hidden and self.n_seeds > 1:
+            found.append("for an agent that sees the whole state")
+        trend = self._reward_trend() if checks else ""
+        if trend:
+            found.append(f"rewards as at step 0 (the environment's {trend} with the steps taken)")
+        return found
+
+    def _reward_trend(self) -> str:
+        """How rewards move with what every step changes, of a few steps; as `reward_trend` says."""
+        codec, n_actions = self._codec, self._n_actions
+        if not codec.held and not self._changed:
+            return ""
+        rows = [row for row in range(len(self._rewards)) if self._is_own(row)]
+        paying = [row for row in rows if self._rewards[row] != 0.0]
+        others = [row for row in rows if self._rewards[row] == 0.0]
+        steps = [
+            (self._snapshots[row // n_actions], row % n_actions, self._rewards[row])
+            for some in (paying, others)
+            for row in self._rng.permutation(some)[:PAYING].astype(int).tolist()
+        ]
+        mask = self._mask(self._reset(), "the state after reset")
+
+        def walk() -> bool:
+            nonlocal mask
+            own = np.flatnonzero(np.frombuffer(mask, np.uint8)) if mask else n_actions
+            action = int(self._rng.choice(own))
+            _, _, terminated, truncated, info = step_env(codec.home, action, "a state")
+            mask = self._mask(info, "a state")
+            return not (terminated or truncated)
+
+        return reward_trend(codec, steps, walk)
+
+    def _is_own(self, row: int) -> bool:
+        state, action = divmod(row, self._n_actions)
+        return self._played(state, action) == action
 
     def table(self, metadata: Mapping[str, Any]) -> TabularMDP:
         n, n_actions = len(self._snapshots), self._n_actions
@@ -425,7 +604,7 @@ class _Search:
             for stream, mark in self._codec.marks:
                 rewind(stream, mark)
         seed = None if self._seed is None else self._seed + turn
-        info: dict[str, Any] = begun(self._codec.home, seed)[1]
+        info: dict[str, Any] = reset_env(self._codec.home, seed)[1]
         return info
 
     def _mask(self, info: Mapping[str, Any], where: str) -> bytes:
@@ -487,7 +666,7 @@ class _Search:
 
     def _step(self, state: int, action: int) -> _Outcome:
         codec = self._codec
-        reward, terminated, truncated, info = stepped(codec.home, action, f"state {state}")
+        _, reward, terminated, truncated, info = step_env(codec.home, action, f"state {state}")
         if truncated:
             self._refuse_truncation(state, action)
         if not math.isfinite(reward):
@@ -651,28 +830,33 @@ class _Search:
                 if found.digest:
                     meet(self._numbers[found.digest])
 
-    def _try_other_starts(self) -> None:
-        """Warn if episodes of other seeds begin elsewhere: the model knows nothing of them."""
-        codec, first = self._codec, len(self._starts)
-        elsewhere = unknown = 0
-        for k in range(first, first + OTHER_SEEDS):
-            self._reset(k)
-            codec.refreeze()
-            found = self._numbers.get(codec.digest(codec.snapshot()))
-            elsewhere += found not in self._starts
-            unknown += found is None
-        if unknown or (elsewhere and first == 1):
-            logger.warning(
-                "%s begins elsewhere with other seeds: %d of %d resets led to another start, %d "
-                "of them to a state that this model does not have. What is proven is about "
-                "episodes that begin as with %s; starts=100, for instance, takes 100 seeds "
-                "together (at the command line, --starts 100)",
-                type(codec.home).__name__,
-                elsewhere,
-                OTHER_SEEDS,
-                unknown,
-                f"seed {self._seed}" if first == 1 else f"these {first} seeds",
-            )
+    def warn_of_starts(self, advice: str) -> None:
+        """Warn, once, if episodes of other seeds begin in states that this model does not have.
+
+        Args:
+            advice: What can be done.
+        """
+        digests = {first.digest for first in self._firsts}
+        elsewhere = sum(first.digest not in digests for first in self._others)
+        unknown = sum(first.digest not in self._numbers for first in self._others)
+        if not (unknown or (elsewhere and self.n_seeds == 1)):
+            return
+        key = hashlib.sha256(b"".join(sorted(digests))).digest()
+        if key in _told:
+            return
+        _told.add(key)
+        count = self.n_seeds
+        logger.warning(
+            "%s begins elsewhere with other seeds: %d of %d resets led to another start, %d "
+            "of them to a state that this model does not have. What is proven is about "
+            "episodes that begin as with %s; %s",
+            type(self._codec.home).__name__,
+            elsewhere,
+            len(self._others),
+            unknown,
+            f"seed {self._seed}" if count == 1 else f"these {count} seeds",
+            advice,
+        )
 
     def _return_to_start(self, turn: int) -> int:
         codec, start = self._codec, self._starts[turn]

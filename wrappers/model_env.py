@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,12 @@ class ModelEnv(gym.Env[np.int64, np.int64]):
             terminal: Accepted for uniformity: a model has no other table beyond its ends.
         """
         check_choice("terminal", terminal, ("absorb", "table"))
-        about = {"model_of": self.mdp.metadata["env"]} if "env" in self.mdp.metadata else {}
-        return self.mdp.with_metadata(method="model", **about)
+        mdp = self.mdp
+        if "time_limit" in mdp.metadata:  # of the environment that it was a model of
+            kept = {name: entry for name, entry in mdp.metadata.items() if name != "time_limit"}
+            mdp = dataclasses.replace(mdp, metadata=kept)
+        about = {"model_of": mdp.metadata["env"]} if "env" in mdp.metadata else {}
+        return mdp.with_metadata(method="model", **about)
 
     def state_id(self) -> int:
         """The id of the present state, one of the model's `state_ids`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import math
@@ -34,25 +33,37 @@ from bisim_abstract.wrappers._naming import (
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     FREEZE,
-    MOST_STARTS,
     Holding,
     StartSeeds,
     TableSource,
     as_mask,
     check_freeze,
+    check_starts,
+    copied_env,
     find_source,
     has_table,
     layers,
     mask_reader,
+    outer_time_limit,
     plain_action,
     state_met,
     state_reader,
     state_text,
+    time_limit_in,
     unknown_state,
 )
 
 logger = logging.getLogger(__name__)
 
+FUNCTIONAL = "gymnasium.envs.functional_jax_env.FunctionalJaxEnv"
+INSTEAD = {
+    "BlackJackJaxEnv": "Extract Blackjack-v1, whose table is known exactly",
+    "CliffWalkingJaxEnv": "Extract CliffWalking-v1, which has a table",
+}
+ESTIMATE = (
+    "Estimate a model from samples with bisim_abstract.estimate_mdp or, if nothing is left to "
+    "chance, name the key in freeze: freeze=('rng',)"
+)
 CHECKS = 256  # real steps that a model is compared with
 
 
@@ -68,7 +79,7 @@ def extract_mdp(
     checks: int = CHECKS,
     max_states: int = 100_000,
     freeze: Sequence[str] = FREEZE,
-    starts: int = 1,
+    starts: int | None = None,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> TabularMDP:
@@ -101,7 +112,8 @@ def extract_mdp(
         max_states: Limit for enumeration.
         freeze: For enumeration: attributes of `env.unwrapped` that are not part of the state, as
             what counts steps; see `enumerate_mdp`.
-        starts: For enumeration: number of seeds whose first states episodes begin in.
+        starts: For enumeration: number of seeds whose first states episodes begin in. By default
+            as many as it takes to see no new ones, if these differ; see `enumerate_mdp`.
         callback: Told about progress of an enumeration. Without one, a progress line is
             shown if the program runs in a terminal.
         progress: Show a line also where there is no terminal, as in a notebook.
@@ -122,7 +134,7 @@ def extract_mdp(
     check_choice("terminal", terminal, ("absorb", "table"))
     checks = check_int("checks", checks, low=0)
     seed, freeze = check_int("seed", seed, low=0), check_freeze(freeze)
-    starts = check_int("starts", starts, low=1, high=MOST_STARTS)
+    starts = check_starts(starts)
     if isinstance(env, str):
         made = make_env(env, **({} if env_args is None else check_env_args(env_args)))
         try:
@@ -144,14 +156,15 @@ def extract_mdp(
             made.close()
     if env_args is not None:
         raise ExtractionError("env_args goes with an environment id, not with an environment")
-    _refuse_unfaithful(env)
+    _refuse_unfaithful(env, freeze)
     source = find_source(env)
     if start is not None and (source is not None or not has_table(env)):
         raise ExtractionError(
             f"start goes with environments that have a P table; {env_name(env)} tells its own"
         )
-    if (freeze != FREEZE or starts > 1) and (source is not None or has_table(env)):
-        name = "starts" if starts > 1 else "freeze"
+    has_starts = starts is not None and starts > 1
+    if (freeze != FREEZE or has_starts) and (source is not None or has_table(env)):
+        name = "starts" if has_starts else "freeze"
         raise ExtractionError(
             f"{name} goes with environments that are enumerated; {env_name(env)} has a table"
         )
@@ -174,7 +187,10 @@ def extract_mdp(
                 callback=report,
             )
         if terminal == "absorb" and checks >= CHECKS:
-            _remember(env, seed, mdp, action_masks, freeze)
+            _remember(env, seed, mdp, action_masks, freeze, starts)
+    limit = outer_time_limit(env)
+    if limit is not None:
+        mdp = mdp.with_metadata(time_limit=min(limit, time_limit_in(mdp) or limit))
     if action_masks:
         mdp = mdp.with_metadata(action_masks=True)
     compare_with_steps(env, mdp, terminal=terminal, seed=seed, checks=checks)
@@ -190,7 +206,7 @@ def extract_again(
     max_states: int,
     action_masks: bool = False,
     freeze: Sequence[str] = FREEZE,
-    starts: int = 1,
+    starts: int | None = None,
 ) -> TabularMDP:
     """`extract_mdp` by default, without enumerating what this very environment was found to be.
 
@@ -202,7 +218,7 @@ def extract_again(
     """
     mdp = _remembered(env, seed, max_states, action_masks, freeze, starts)
     if mdp is not None:
-        _refuse_unfaithful(env)
+        _refuse_unfaithful(env, freeze)
         try:
             is_true = compare_with_steps(env, mdp, terminal="absorb", seed=seed, checks=CHECKS)
         except ExtractionError as error:
@@ -230,6 +246,7 @@ class _Enumeration:
         seed: The seed.
         action_masks: Whether it was asked for the actions of its states.
         freeze: What was not part of its states.
+        starts: How many seeds were requested.
         mdp: The model.
     """
 
@@ -238,6 +255,7 @@ class _Enumeration:
     seed: int
     action_masks: bool
     freeze: frozenset[str]
+    starts: int | None
     mdp: TabularMDP
 
 
@@ -246,7 +264,12 @@ _enumerations: dict[int, _Enumeration] = {}
 
 
 def _remember(
-    env: gym.Env[Any, Any], seed: int, mdp: TabularMDP, action_masks: bool, freeze: Sequence[str]
+    env: gym.Env[Any, Any],
+    seed: int,
+    mdp: TabularMDP,
+    action_masks: bool,
+    freeze: Sequence[str],
+    starts: int | None,
 ) -> None:
     inner = env.unwrapped
     address = id(inner)
@@ -257,7 +280,7 @@ def _remember(
     shared = class_digest(inner)
     if shared is not None:
         _enumerations[address] = _Enumeration(
-            weakref.ref(inner, forget), shared, seed, action_masks, frozenset(freeze), mdp
+            weakref.ref(inner, forget), shared, seed, action_masks, frozenset(freeze), starts, mdp
         )
 
 
@@ -267,7 +290,7 @@ def _remembered(
     max_states: int,
     action_masks: bool,
     freeze: Sequence[str],
-    starts: int,
+    starts: int | None,
 ) -> TabularMDP | None:
     if find_source(env) is not None:  # a wrapper around what was enumerated
         return None
@@ -280,7 +303,7 @@ def _remembered(
     if (known.action_masks, known.freeze) != (action_masks, frozenset(freeze)):
         return None
     mdp = known.mdp
-    if mdp.metadata["starts"] != starts:
+    if starts not in (known.starts, mdp.metadata["starts"]):
         return None
     is_allowed = mdp.n_states - (mdp.terminal_state is not None) <= max_states
     return mdp if is_allowed else None
@@ -306,8 +329,8 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     actions (`action_masks`), `info["action_mask"]` and `action_masks()` tell which there are; one
     that is taken all the same goes to the environment as it is.
 
-    Where the model was enumerated it is that of one seed: every reset then uses this seed,
-    whatever seed it is given.
+    Where the model was enumerated it is that of one seed, or of as many as `starts` says: every
+    reset then begins as with one of these, whatever seed it is given.
 
     Attributes:
         mdp: The model, as given by `extract_mdp`.
@@ -329,7 +352,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         seed: int = 0,
         max_states: int = 100_000,
         freeze: Sequence[str] = FREEZE,
-        starts: int = 1,
+        starts: int | None = None,
     ) -> None:
         RecordConstructorArgs.__init__(
             self,
@@ -362,7 +385,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; see the class for what `info` gains."""
-        observation, info = self.env.reset(seed=self._seeds.draw(seed), options=options)
+        observation, info = self._seeds.reset(self.env, seed, options)
         return observation, self._with_state(info, terminated=False)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -395,7 +418,7 @@ def env_name(env: gym.Env[Any, Any]) -> str:
     return type(env.unwrapped).__name__ if spec is None else spec.id
 
 
-def _refuse_unfaithful(env: gym.Env[Any, Any]) -> None:
+def _refuse_unfaithful(env: gym.Env[Any, Any], freeze: Sequence[str]) -> None:
     """Raise where a table could not describe what `step` does."""
     if not isinstance(env, gym.Env):
         hint = ""
@@ -423,6 +446,13 @@ def _refuse_unfaithful(env: gym.Env[Any, Any]) -> None:
             "Taxi with fickle_passenger=True cannot be extracted: its P table does not describe "
             "what step() does (the destination changes with a hidden flag); use "
             "fickle_passenger=False"
+        )
+    kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(inner).__mro__}
+    if FUNCTIONAL in kinds and "rng" not in freeze:
+        raise ExtractionError(
+            f"{env_name(env)} is one of Gymnasium's functional environments, which keep their "
+            "random key in an attribute, 'rng': a model with that key in its states would foresee "
+            f"chance. {INSTEAD.get(type(inner).__name__, ESTIMATE)}"
         )
     action_space = env.action_space
     if not isinstance(action_space, spaces.Discrete):
@@ -577,15 +607,6 @@ def _enumerated(env: gym.Env[Any, Any], **options: Any) -> TabularMDP:
 
     mdp = enumerate_mdp(env, **options)
     return named_as_in_minigrid(mdp, env.unwrapped)
-
-
-def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
-    """A copy that can be stepped without touching the original, or None."""
-    try:
-        return copy.deepcopy(env)
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        logger.debug("%s cannot be copied: %s", env_name(env), error)
-        return None
 
 
 def compare_with_steps(
