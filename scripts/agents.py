@@ -1,7 +1,7 @@
 """Agents on certified abstractions: learning curves against the same agent on raw states.
 
 Every policy is lifted to the ground states and evaluated there exactly; nothing is estimated
-from episodes. Scores are shares of the start value that is kept, as everywhere: of what the
+from episodes. Scores are shares of the achievable return, as everywhere: of what the
 optimal one has above that of random actions.
 
     python scripts/agents.py                     everything, with pictures in agents/
@@ -37,12 +37,12 @@ from bisim_abstract import (
 )
 from bisim_abstract._base.checks import require
 from bisim_abstract.errors import MissingDependency
-from bisim_abstract.parts import score_above_random
+from bisim_abstract.parts import score_above_baseline
 from bisim_abstract.wrappers import AbstractedEnv, Distractor, TabularEnv, extract_mdp, make_env
 
 GAMMA = 0.9
 ROOMS = "bisim_abstract/RoomsGrid-v0"
-LABEL = "share of the start value that is kept"
+LABEL = "share of the achievable return"
 console = Console(width=110, highlight=False)
 
 
@@ -109,7 +109,7 @@ def run_rooms(options: Options) -> None:
     certificate = certify(mdp, GAMMA)
     env = AbstractedEnv(ground, certificate)
     prove(env)
-    score = score_above_random(mdp, GAMMA)
+    score = score_above_baseline(mdp, GAMMA)
     last = 8_000 if options.quick else 20_000
     marks = checkpoints(last, 16 if options.quick else 40)
     top = float(mdp.rewards.max()) / (1.0 - GAMMA)
@@ -144,8 +144,8 @@ def run_rooms(options: Options) -> None:
     else:
         raw = float(curves[2].at(reached).max())
         console.print(
-            f"  95% kept on the abstraction, in all seeds, from {reached:,} steps on; raw states "
-            f"are then at {raw:.1%} at best",
+            f"  95% retained on the abstraction, in all seeds, from {reached:,} steps on; raw "
+            f"states are then at {raw:.1%} at best",
             style="green" if raw < 0.8 else "red",
         )
     draw("RoomsGrid, Q-learning", LABEL, curves, options.out / "rooms.png", level=0.95)
@@ -161,7 +161,7 @@ def run_taxi(options: Options) -> None:
     console.print(f"Taxi x {size} backgrounds: certified in {time.perf_counter() - begin:.1f} s")
     env = AbstractedEnv(ground, certificate)
     prove(env)
-    score = score_above_random(mdp, GAMMA)
+    score = score_above_baseline(mdp, GAMMA)
     marks = checkpoints(20_000 if options.quick else 300_000, 4 if options.quick else 12)
     below, raw = AbstractedEnv(ground, certificate, dynamics="ground"), TabularEnv(ground)
     curves = [
@@ -189,7 +189,7 @@ def run_ends(options: Options) -> None:
     """From `gym.make` to a trained agent, in one go, on four environments."""
     steps = 20_000 if options.quick else 400_000
     table = Table(
-        title=f"From gym.make to an agent of {steps:,} steps: start value kept",
+        title=f"From gym.make to an agent of {steps:,} steps: share of the achievable return",
         title_justify="left",
     )
     for column in ("environment", "states", "clusters", "tau", "learned", "proven", "worst loss"):
@@ -213,7 +213,7 @@ def run_ends(options: Options) -> None:
         except NotCertifiedError as refusal:
             console.print(f"[yellow]{name} refused: {refusal}[/yellow]")
             continue
-        score = score_above_random(mdp, GAMMA)
+        score = score_above_baseline(mdp, GAMMA)
         top = max(0.0, float(mdp.rewards.max()))  # optimistic: it is paid once in these worlds
         agent = QLearning(env, gamma=GAMMA, start=top, seed=0)
         agent.learn(steps)
@@ -241,7 +241,7 @@ def run_deep(options: Options) -> None:
     torch.set_num_threads(1)
     ground = gym.make(ROOMS, disable_env_checker=True)
     mdp = extract_mdp(ground)
-    score = score_above_random(mdp, GAMMA)
+    score = score_above_baseline(mdp, GAMMA)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rooms.npz"
         certify(mdp, GAMMA).save(path)
@@ -274,7 +274,9 @@ def run_deep(options: Options) -> None:
                 "MlpPolicy", e, gamma=GAMMA, seed=s, n_steps=32, learning_rate=3e-3, device="cpu"
             ),
         }
-        console.print(f"RoomsGrid, {steps:,} steps each: start value kept, by seed, and margins")
+        console.print(
+            f"RoomsGrid, {steps:,} steps each: share of the achievable return, by seed, and margins"
+        )
         worlds: list[tuple[Any, Callable[[Any], Any]]] = [
             (env, lambda policy: lift_policy(env.aggregation, policy)),
             (ground, lambda policy: policy),

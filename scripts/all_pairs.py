@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bisim_abstract import Blocks, Certificate, TabularMDP, certify, verify
+from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._base.types import IntArray, Progress
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
@@ -114,7 +115,7 @@ def run_cases(*, is_quick: bool) -> None:
     """Certify and verify each case."""
     table = Table(title=f"All pairs, gamma = {GAMMA:g}", title_justify="left")
     for k, header in enumerate(
-        ("model", "states", "clusters", "planted", "kept", "worst loss", "certified for tau in",
+        ("model", "states", "clusters", "planted", "retained", "worst loss", "certified for tau in",
          "pairs covered", "steps", "certify", "verify")
     ):  # fmt: skip
         table.add_column(header, justify="left" if k in (0, 8) else "right", no_wrap=k == 0)
@@ -148,11 +149,11 @@ def clusters(found: Certificate) -> str:
 
 
 def worth(found: Certificate) -> tuple[str, str]:
-    """The share of the start value that is kept, and the loss of the worst state; both proven."""
-    value = found.value
-    if value is None or value.kept == -math.inf:
+    """The share that solvers retain, and the loss of the worst state; both proven."""
+    if found.value is None:
         return "-", "-"
-    return f"{math.floor(value.kept * 1000.0) / 10.0:.1f}%", f"{value.loss:.2g}"
+    solver = found.value.solver
+    return share_text(solver.kept).replace("at least ", ""), amount_text(solver.loss)
 
 
 def agrees(found: Certificate, case: Case) -> str:

@@ -81,8 +81,8 @@ def _show_value(console: Console) -> None:
     certificate, value = env.certificate, env.value
     rows = (
         ("clusters", f"{certificate.n_clusters:,} instead of {certificate.n_live:,} states"),
-        ("kept", f"{share_text(value.kept)} of the start value, above random actions"),
-        ("lost", f"{amount_text(value.loss)} at most, in any state"),
+        ("retained", f"{share_text(value.solver.kept)} of the achievable return, by any solver"),
+        ("lost", f"{amount_text(value.solver.loss)} at most, in any state"),
         ("proof", f"over all pairs, verified ({seconds_text(seconds, compiled.seconds)})"),
     )
     for name, text in rows:

@@ -18,6 +18,7 @@ import matplotlib as mpl
 import numpy as np
 
 from bisim_abstract import abstract_env, bisimulation_metric, value_iteration
+from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._app.palette import LOWER, MERGE, UPPER, Shades
 from bisim_abstract.parts import build_blocks, single_build, value_bracket
 from bisim_abstract.wrappers import RoomsGridEnv
@@ -123,9 +124,10 @@ def before_after() -> str:
     arrow(between, (0.16, 0.5), (0.86, 0.5), linewidth=2.5, mutation_scale=22)
     between.text(0.5, 0.6, "proven", ha="center")
     figure.text(0.215, 0.105, "no two exactly alike", ha="center")
-    kept = np.floor(value.kept * 1000) / 10
-    figure.text(0.785, 0.105, f"keep at least {kept:.1f}% of the value,", ha="center")
-    figure.text(0.785, 0.03, f"no state loses more than {value.loss:.3g}", ha="center")
+    share = share_text(value.solver.kept)
+    figure.text(0.785, 0.105, f"solvers retain {share},", ha="center")
+    lost = amount_text(value.solver.loss)
+    figure.text(0.785, 0.03, f"no state loses more than {lost}", ha="center")
     return page(figure, "A grid of 2,500 states becomes 25 clusters with a proof")
 
 

@@ -15,8 +15,8 @@ Three ways to get radii out of n steps:
 - halves: blocks are proposed from the first half; the second is counted, and rows summed by blocks
   have radii of their own (`estimate_mdp(..., blocks=)`).
 
-And two goals: a policy over the rooms is proven to keep 95% of the start value; and the clusters
-are besides certified to be those of the metric, as `AbstractedEnv` asks.
+And two goals: a policy over the rooms is proven to retain 95% of the achievable return; and
+`certify` finds clusters of the metric that reach its default goal, as `AbstractedEnv` requires.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def needed(true: TabularMDP, sizes: range) -> None:
         del steps
     last = 1 << sizes[-1]
     for goal, title in (
-        ("value", f"Steps until a policy over blocks is proven to keep {KEEP:.0%}"),
+        ("value", f"Steps until a policy over blocks is proven to retain {KEEP:.0%}"),
         ("certificate", "Steps until clusters are certified besides, and verified"),
     ):
         table = Table(title=title, title_justify="left")

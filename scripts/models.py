@@ -10,8 +10,9 @@ Two tables. The first has exact classes, plain (actions correspond by their posi
 all rewards of the file, beside the quotients of Storm and its time in the same run, and by how much
 values that Storm finds change on the way from it to a model and back as UMB. The second has
 a certificate of one reward at the default `keep`: clusters beside the exact classes of the same
-model, and the share of the value that is proven to be kept. Where it keeps less than asked for, the
-nearest clustering and what keeps it from being enough are printed below.
+model, and the share of the achievable return that any agent retains, by proof, that solves the
+small model. Where less is proven than requested, the verdict and the closest states that stay
+apart are printed below.
 
 Each model runs in a process of its own, whose memory is its peak. Each certificate is verified by
 independent code. The command fails if a count differs from Storm's or a certificate is rejected.
@@ -222,7 +223,7 @@ def certificate_row(
         "seconds": time.perf_counter() - begin,
         "verdict": found.verdict.level,
         "clusters": None if found.value is None else found.n_clusters,
-        "kept": None if found.value is None else found.value.kept,
+        "kept": None if found.value is None else found.value.solver.kept,
         "problem": None,
         "nearest": "",
     }
@@ -389,12 +390,12 @@ def main() -> int:
                 reasons.append(f"{name}, {row['asked']}, {relation}: {row['nearest']}")
     head = [
         "model",
-        "asked for",
+        "requested",
         "relation",
         "states",
         "classes",
         "clusters",
-        "kept",
+        "retained",
         "verdict",
         "s",
         "MB",

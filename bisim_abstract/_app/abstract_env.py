@@ -1,4 +1,4 @@
-"""`abstract_env`: from an environment to the smaller one that is proven to be worth having."""
+"""`abstract_env`: from an environment to a smaller one with a proven guarantee."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from gymnasium.wrappers import TimeLimit
 from bisim_abstract._base.checks import check_env_args
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import ProgressCallback
-from bisim_abstract._certificate.certificate import KEEP
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.certify import certify
 from bisim_abstract._prove.driver import INTERRUPTED
@@ -28,8 +27,9 @@ def abstract_env(
     *,
     gamma: float,
     relation: str = "plain",
-    keep: float = KEEP,
+    keep: float | None = None,
     max_loss: float | None = None,
+    guarantee: str = "solver",
     n_clusters: int | None = None,
     tau: float | None = None,
     env_args: Mapping[str, Any] | None = None,
@@ -40,11 +40,11 @@ def abstract_env(
     seed: int = 0,
     max_states: int = 100_000,
     freeze: Sequence[str] = ("step_count",),
-    starts: int = 1,
+    starts: int | None = None,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> AbstractedEnv:
-    """The environment over the fewest clusters that are proven to be worth having.
+    """The environment over the fewest clusters that are proven to be useful.
 
     Extracts the model, certifies, verifies, and wraps. What is proven is in the result's
     `value` and `certificate`.
@@ -55,13 +55,13 @@ def abstract_env(
         gamma: The discount, in [0, 1).
         relation: "plain" or "lax": whether states are alike action by action, or after renaming
             actions; see `certify`. Actions of the result are then those of clusters.
-        keep: Share of the optimal start value, above that of random actions, that a policy over
-            the clusters must keep.
+        keep: Share of the achievable return to retain, 0.95 by default; see `certify`.
         max_loss: Instead: what no state may lose.
+        guarantee: Which agents these speak of: "solver", "policy" or "learner"; see `certify`.
         n_clusters: Instead: the number of clusters.
         tau: Instead: the threshold.
         env_args: Arguments of the environment, if it is given by its id.
-        action_masks: Whether states have the actions alone that the environment's masks allow.
+        action_masks: Whether only the actions that the environment's masks allow are available.
         dynamics: "aggregated" or "ground"; see `AbstractedEnv`.
         weighting: Of members within a cluster; see `AbstractedEnv`.
         max_seconds: Budget of time for `certify`.
@@ -69,13 +69,14 @@ def abstract_env(
         max_states: Limit for the enumeration of environments without a table.
         freeze: Attributes of such an environment that are not part of its state, as what counts
             steps; see `enumerate_mdp`.
-        starts: Seeds whose first states episodes begin in, where such an environment draws them.
+        starts: Seeds whose first states episodes begin in, where such an environment draws them. By
+            default as many as it takes to see no new ones; see `enumerate_mdp`.
         callback: Told about the progress. Without one, a progress line is shown if the program
             runs in a terminal and takes a while.
         progress: Show a line also where there is no terminal, as in a notebook.
 
     Raises:
-        NotCertifiedError: If nothing is proven, or nothing worth having: one sentence says why.
+        NotCertifiedError: If nothing is proven, or nothing useful: one sentence says why.
 
     Example:
         >>> small = abstract_env("CliffWalking-v1", gamma=0.9)
@@ -109,6 +110,7 @@ def abstract_env(
                 relation=relation,
                 keep=keep,
                 max_loss=max_loss,
+                guarantee=guarantee,
                 n_clusters=n_clusters,
                 tau=tau,
                 max_seconds=max_seconds,

@@ -26,6 +26,7 @@ from bisim_abstract._base import starting
 from bisim_abstract._version import __version__
 
 if TYPE_CHECKING:
+    from bisim_abstract._abstract.value import ProvenValue
     from bisim_abstract._app.config import Config, Training
     from bisim_abstract._app.runs import Begun, Done, SavedRun
     from bisim_abstract._app.sources import Source
@@ -37,12 +38,13 @@ __all__ = ["console", "main"]
 
 OK, FAULT, BAD_INPUT, NOT_CERTIFIED, REJECTED, POOR, STOPPED = 0, 1, 2, 3, 4, 5, 130
 EXIT_CODES = """exit codes:
-  0  done: certified and worth it, verified, written
+  0  done: certified and useful, verified, written
   1  a fault of this program
   2  bad input: an argument, an environment, a file
   3  not certified: no threshold, or the two clusterings differ there
   4  rejected: the certificate does not hold
-  5  certified, but its policy keeps less than --keep, or nothing is merged
+  5  certified, but less is proven than requested, clearly fewer episodes may end than under
+     the best policy, or nothing is merged
   130  interrupted
 """
 EXAMPLES = """examples:
@@ -579,7 +581,7 @@ def _compare(options: argparse.Namespace, out: Out) -> int:
 def _solve(options: argparse.Namespace, out: Out) -> int:
     import numpy as np
 
-    from bisim_abstract._abstract.aggregate import value_loss
+    from bisim_abstract._abstract.value_loss import value_loss
     from bisim_abstract._app.manifest import check_run_of
     from bisim_abstract._base.npz import write_npz
     from bisim_abstract._certificate.certificate import Certificate
@@ -901,10 +903,14 @@ def _described(certificate: Certificate) -> dict[str, Any]:
     """A certificate as JSON values."""
     known = certificate.thresholds_at_hand()
     judged, value = certificate.verdict.header(), certificate.value
+    share = None if value is None else value.share(certificate.guarantee)
     return {
         **judged,
-        "start_loss": None if value is None else value.start_loss,
+        "start_loss": None if share is None else share.start_loss,
         "keep": certificate.keep,
+        "max_loss": certificate.max_loss,
+        "value": None if value is None else _valued(value),
+        "conditions": list(certificate.conditions),
         "states": certificate.n_live,
         "gamma": certificate.gamma,
         "scope": certificate.scope,
@@ -918,6 +924,15 @@ def _described(certificate: Certificate) -> dict[str, Any]:
         "stop": certificate.stop,
         "fingerprint": certificate.fingerprint,
     }
+
+
+def _valued(value: ProvenValue) -> dict[str, Any]:
+    """What is proven of each kind of agent, of the scale and of episodes, as JSON values."""
+    from bisim_abstract._abstract.value import NUMBERS
+    from bisim_abstract._certificate.value_files import value_header
+
+    header = value_header(value)
+    return {"policy": {name: header.pop(name) for name in NUMBERS}, **header}
 
 
 def _times(seconds: float, compiled: float) -> dict[str, float]:
@@ -947,7 +962,7 @@ def _in_order(options: argparse.Namespace) -> Iterator[None]:
 def _judged(certificate: Certificate) -> int:
     """The exit code of a valid certificate."""
     if certificate.tau is None:
-        # No clusters are asked for where a width is, or bounds on covered pairs.
+        # No clusters are requested where a width is, or bounds on covered pairs.
         has_width = certificate.run.get("settings", {}).get("tol") is not None
         return OK if has_width or certificate.scope == "covered" else NOT_CERTIFIED
     return {"useful": OK, "poor": POOR, "open": NOT_CERTIFIED}[certificate.verdict.level]
@@ -955,10 +970,12 @@ def _judged(certificate: Certificate) -> int:
 
 def _lines(summary: str) -> list[tuple[str, str]]:
     """The lines of a summary after its first, as name and text."""
-    parts = [line.strip().split("  ", 1) for line in summary.splitlines()[1:]]
     rows = []
-    for part in parts:
-        name, _, text = " ".join(part).partition(" ")
+    for line in summary.splitlines()[1:]:
+        if line.startswith(12 * " "):  # goes on with the line before
+            rows.append(("", line.strip()))
+            continue
+        name, _, text = line.strip().partition(" ")
         if name == "level":
             number, _, text = text.strip().partition(" ")
             name = f"level {number}"
@@ -1033,7 +1050,7 @@ def _given_training(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wanted_training(options: argparse.Namespace) -> Training | None:
-    """Whose settings are given is asked for; else an encoder is trained only if it is needed."""
+    """An encoder is requested by any of its settings; else it is trained only if needed."""
     from bisim_abstract.errors import InvalidArgumentError
 
     given = _given_training(options)
@@ -1073,6 +1090,7 @@ def _goal(options: argparse.Namespace) -> dict[str, Any]:
         "relation": options.relation,
         "keep": options.keep,
         "max_loss": options.max_loss,
+        "guarantee": options.guarantee,
         "tau": _threshold(options.tau),
         "n_clusters": options.clusters,
         "tol": options.tol,
@@ -1128,7 +1146,7 @@ def _encoder(options: argparse.Namespace, n_states: int) -> Any:
 def _abstraction(
     certificate: Certificate, mdp: Any, options: argparse.Namespace, out: Out
 ) -> Certificate:
-    """The certificate, verified, at the threshold asked for, with its value."""
+    """The certificate, verified, at the requested threshold, with its value."""
     from bisim_abstract._verify.verify import verify
     from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
 
@@ -1374,7 +1392,7 @@ def _add_environment(command: Any) -> Any:
     group.add_argument(
         "--action-masks",
         action="store_true",
-        help="states have the actions alone that the environment's masks allow",
+        help="only the actions that the environment's masks allow are available",
     )
     group.add_argument(
         "--max-states", metavar="N", type=int, default=100_000, help="limit for enumeration"
@@ -1390,8 +1408,8 @@ def _add_environment(command: Any) -> Any:
         "--starts",
         metavar="N",
         type=int,
-        default=1,
-        help="seeds whose first states episodes begin in, for environments that draw them (1)",
+        help="seeds whose first states episodes begin in, for environments that draw them (as many "
+        "as it takes to see no new ones, at most 100)",
     )
     group.add_argument(
         "--import",
@@ -1448,10 +1466,17 @@ def _add_goal(command: Any) -> None:
         "--keep",
         metavar="SHARE",
         type=float,
-        help="of the start value, to be kept by proof: the fewest clusters that do (0.95)",
+        help="share of the achievable return to retain by proof: the fewest clusters that do; 0 "
+        "is the best of random actions and of one action for ever, 1 the best policy (0.95)",
     )
     group.add_argument(
         "--max-loss", metavar="X", type=float, help="instead: no state may lose more, by proof"
+    )
+    group.add_argument(
+        "--guarantee",
+        choices=("solver", "policy", "learner"),
+        help="of which agents: any that solves the small environment (solver, the default), the "
+        "policy that comes with the certificate, or any one-step Q-learner on real steps",
     )
     group.add_argument(
         "--tau", metavar="X", help="instead: this threshold, or auto for the widest interval"

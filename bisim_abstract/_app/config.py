@@ -137,7 +137,7 @@ class Config:
             "--reachable-only": source.reachable_only,
             "--action-masks": source.action_masks,
             "--max-states": source.max_states,
-            "--starts": None if source.starts == 1 else source.starts,
+            "--starts": source.starts,
             "--freeze": None if source.freeze is None else list(source.freeze),
             "--const": [f"{name}={_constant(value)}" for name, value in source.constants.items()],
             "--reward": list(source.reward),

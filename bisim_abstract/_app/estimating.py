@@ -37,7 +37,7 @@ from bisim_abstract._base.types import (
     ProgressCallback,
     SeedLike,
 )
-from bisim_abstract._certificate.certificate import KEEP
+from bisim_abstract._certificate.goal import KEEP
 from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.estimation import TransitionsLike, count_steps, reward_intervals
 from bisim_abstract._model.mdp import TabularMDP
@@ -95,8 +95,8 @@ def estimate_mdp(
     with radius 1 and the middle of the reward range with half its width: nothing is known, and
     plans made with the estimate alone may well head for such pairs.
 
-    Steps are given; or they are gathered from an environment, until what is asked for is proven or
-    `max_steps` are taken. Then half of them propose blocks and half are counted, more of them
+    Steps are given; or they are gathered from an environment, until what is requested is proven
+    or `max_steps` are taken. Then half of them propose blocks and half are counted, more of them
     where the proof is widest (see `Estimate.blocks`).
 
     Args:
@@ -128,10 +128,11 @@ def estimate_mdp(
         metadata: See `TabularMDP`.
         resources: Memory that may be used; what is available by default.
         gamma: With an environment: the discount that is planned with; needed.
-        goal: With an environment: "value" gathers until a policy over blocks is proven to keep
-            `keep`; "certificate", the default, until `certify` finds clusters that do and are
-            certified, which takes far more steps.
-        keep: With an environment: share of the optimal start value, above that of random actions.
+        goal: With an environment: "value" gathers until a policy over blocks is proven to retain
+            `keep`; "certificate", the default, until `certify` finds clusters with that guarantee
+            for agents that solve the small environment, which takes far more steps.
+        keep: With an environment: share of the achievable return to retain, 0.95 by default; 0 is
+            the baseline, 1 the optimal value, both from the start distribution.
         max_steps: With an environment: the most steps to take; needed.
         never_ends: Whether episodes are known never to end by themselves. Else every row may lead
             to the end with what its radius leaves open, unless arrays are given without
@@ -231,7 +232,7 @@ class _Found:
 
     Attributes:
         mdp: The estimate.
-        value: What a policy over its blocks is proven to keep and lose.
+        value: What agents over its blocks are proven to retain and lose.
         is_met: Whether that is the goal.
     """
 

@@ -20,6 +20,7 @@ from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.text import clusters_text, counted, shortened
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._certificate.verdict import AGENTS
 from bisim_abstract._linkage.thresholds import CertifiedInterval, Merge, certified_merges
 from bisim_abstract._model.names import Names
 from bisim_abstract.errors import InvalidArgumentError
@@ -98,13 +99,19 @@ def is_wide(counts: Sequence[int]) -> bool:
 
 
 def live_clusters(certificate: Certificate, count: int) -> str:
-    """Clusters, and the end of episodes where there is one."""
+    """Clusters as they are counted everywhere."""
     return clusters_text(count, has_end=certificate.terminal_state is not None)
+
+
+def clusters_of_states(certificate: Certificate, count: int) -> str:
+    """The same, of all states: "315 clusters of 500 states (plus the terminal state)"."""
+    states = counted(certificate.n_live, "state")
+    return clusters_text(count, has_end=certificate.terminal_state is not None, of=states)
 
 
 def counts_label(has_end: bool) -> str:
     """The name of an axis of numbers of clusters."""
-    return "clusters, besides the end" if has_end else "clusters"
+    return "clusters (terminal state not counted)" if has_end else "clusters"
 
 
 def count_live(certificate: Certificate, labels: IntArray) -> int:
@@ -259,7 +266,7 @@ def count_pairs(n_states: int) -> int:
 def pair_groups(
     certificate: Certificate, sample: int, rng: np.random.Generator
 ) -> dict[str, tuple[IntArray, IntArray]]:
-    """Covered pairs and others, both as states: all, or as many as asked for at random."""
+    """Covered pairs and others, both as states: all, or as many as requested at random."""
     n, keys = certificate.n_states, certificate.keys
     total = count_pairs(n)
     is_every = total - keys.size <= sample or total <= 50 * sample
@@ -287,16 +294,17 @@ def pair_groups(
 
 @dataclass(frozen=True)
 class FrontierMark:
-    """A certified clustering, and what planning on it is proven to be worth."""
+    """A certified clustering, and what agents on it are proven to retain and lose."""
 
     low: float  # smallest threshold that gives it
     high: float  # first threshold beyond
     n_clusters: int  # its clusters, the end not counted
-    percent: float  # of the start value that is kept; 0 if nothing is proven
-    is_proven: bool  # whether anything is
+    percent: float  # of the achievable return, retained at least; 0 for what is below the baseline
+    is_proven: bool  # whether it is proven to be no worse than the baseline
     is_own: bool  # whether it is the certificate's choice
-    is_worth: bool  # it keeps what was asked for, with fewer clusters than states
+    is_worth: bool  # it reaches the goal, with fewer clusters than states
     kept_text: str  # the share in words, rounded down
+    ends_fewer: bool  # whether clearly fewer episodes may end than under the best policy
     loss: float  # proven loss of the worst state
     loss_text: str  # the loss in words, rounded up
 
@@ -306,7 +314,9 @@ class FrontierFigure:
     """Proven value against numbers of clusters."""
 
     marks: Sequence[FrontierMark]  # what was evaluated, from the finest to the coarsest
-    keep: float  # share of the start value that was asked for, in percent
+    keep: float | None  # requested share of the achievable return, in percent
+    max_loss: float | None  # or the requested loss of the worst state, in its place
+    requested: str  # the request in words
     is_log: bool  # whether the axis of clusters is logarithmic
     worst: float  # the largest loss, the end of its axis
     has_end: bool  # whether there is an end of episodes
@@ -315,30 +325,35 @@ class FrontierFigure:
 
 def frontier_figure(certificate: Certificate, frontier: Frontier) -> FrontierFigure:
     """The frontier of a certificate."""
-    tau, keep = certificate.tau, certificate.keep
+    tau, goal = certificate.tau, frontier.goal
     marks = [
         FrontierMark(
             low=point.low,
             high=point.high,
             n_clusters=point.n_clusters,
             percent=100.0 * min(max(point.kept, 0.0), 1.0),
-            is_proven=point.kept > 0.0,
+            is_proven=point.kept >= 0.0,
             is_own=tau is not None and point.low <= tau < point.high,
-            is_worth=point.kept >= keep and point.n_clusters < certificate.n_live,
+            is_worth=goal.is_met(point.numbers) and point.n_clusters < certificate.n_live,
             kept_text=share_text(point.kept),
+            ends_fewer=point.ends_fewer,
             loss=point.loss,
             loss_text=amount_text(point.loss),
         )
         for point in frontier.points
     ]
-    worst = max((mark.loss for mark in marks), default=0.0)
-    title = f"What clusters of {counted(certificate.n_live, 'state')} are proven to be worth"
+    bar = f"{100.0 * goal.keep:.4g}%" if goal.max_loss is None else f"at most {goal.max_loss:g}"
+    worst = max([mark.loss for mark in marks] + [goal.max_loss or 0.0])
+    title = f"Proven for {AGENTS[goal.guarantee]}\non clusters of "
+    title += counted(certificate.n_live, "state")
     if not frontier.is_complete:
         ranges = counted(frontier.n_thresholds, "certified range")
         title += f"\n{len(marks):,} of {ranges} evaluated"
     return FrontierFigure(
         marks=marks,
-        keep=100.0 * keep,
+        keep=100.0 * goal.keep if goal.max_loss is None else None,
+        max_loss=goal.max_loss,
+        requested=f"requested: {bar}",
         is_log=is_wide([mark.n_clusters for mark in marks]),
         worst=worst if worst > 1e-290 else 1.0,  # what is less is 0 to any eye, and breaks axes
         has_end=frontier.has_end,
@@ -542,7 +557,7 @@ class LossRow:
     n_clusters: int  # its clusters
     losses: tuple[float, float, float]  # at most: largest, mean, at the start
     shares: tuple[float, ...]  # the same by the largest of all clusterings; 0 if not finite
-    kept: float  # share of the start value that is kept, at least
+    kept: float  # retained share of the achievable return, at least
     bound: float | None  # what the certificate proves of the largest loss beforehand
     is_certified: bool  # whether it is the certified clustering
 

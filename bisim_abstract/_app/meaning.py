@@ -1,7 +1,7 @@
 """What a certificate means for its environment: in sentences, and in lines of Python.
 
 Sentences speak of variables and actions by the names that the model has for them. Whatever is
-claimed of values is what the certificate proves, and in no larger words.
+claimed of values is what the certificate proves of the agents that its guarantee names.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from bisim_abstract._abstract.value import amount_text, share_text, start_means
-from bisim_abstract._abstract.value_proof import bounded
+from bisim_abstract._abstract.value import ProvenValue, amount_text, kept_text
 from bisim_abstract._base.text import clusters_text, counted, plain_text, shortened, surely_text
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._certificate.verdict import AGENTS
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._model.policies import uniform_policy
 
 MAX_VARIABLES = 40  # of which more is too much to read
 MAX_LISTED = 8  # names in one sentence
 SHORT = 40  # characters of one of them
-UNTOLD = ["step_count"]  # what is held still without anybody's word
+UNTOLD = ["step_count"]  # what is frozen by default
 
 
 def meaning(certificate: Certificate, mdp: TabularMDP, *, is_rejected: bool) -> Iterator[str]:
@@ -45,103 +44,91 @@ def meaning(certificate: Certificate, mdp: TabularMDP, *, is_rejected: bool) -> 
             "Nothing is certified here: which states belong together is not decided by what is "
             "proven so far. Colours and numbers below show what is known on either side."
         )
-        yield from _model(mdp)
+        yield from _model(mdp, certificate.conditions)
         return
     yield from _worth(certificate, mdp)
     yield from _members(certificate, mdp)
     yield from _plan(certificate, mdp)
-    yield from _model(mdp)
+    yield from _model(mdp, certificate.conditions)
 
 
 def _worth(certificate: Certificate, mdp: TabularMDP) -> Iterator[str]:
-    """What an agent gets that is told of clusters alone."""
+    """What agents get that see clusters only: those of the guarantee first, then all others."""
     value, n = certificate.value, certificate.n_live
-    seen = f"which of {clusters_text(certificate.n_clusters, has_end=False)} it is in"
     if certificate.n_clusters == n:
         yield "No two states are merged: this is the environment as it was."
-    if value is None or certificate.is_under_policy:
+    share = None if value is None else value.share(certificate.guarantee)
+    if value is None or share is None or certificate.is_under_policy:
         return
-    head = f"An agent that is told only {seen}, and not which of {counted(n, 'state')},"
+    seen = f"which of {clusters_text(certificate.n_clusters, has_end=False)} it is in"
+    given = f"Agents are given only {seen}, not which of {counted(n, 'state')}"
     if certificate.relation == "lax":
-        head += " whose actions are renamed in each state as the certificate says,"
+        given += ", and their actions are renamed in each state as the certificate says"
+    yield f"{given}. Rewards are discounted by {certificate.gamma:g} a step."
     prefix = ""
     if certificate.alpha:
         prefix = f"With probability at least {surely_text(certificate.alpha)}: "
-        head = head[0].lower() + head[1:]
-    if is_all_the_same(certificate, mdp):
+    agent = AGENTS[certificate.guarantee]
+    loss = f"In no state does it lose more than {amount_text(share.loss)} against the best policy."
+    if value.is_settled:
         yield (
-            "From the start, every policy is worth the same here: there is nothing to lose, and "
-            "nothing to gain over acting at random."
+            f"{_start(prefix, baseline_text(value, mdp))} is already optimal from the start, so "
+            f"there is nothing to decide and no share to retain. For {agent}: {_lowered(loss)}"
         )
-        got = "gets what all others get, from the start"
-    elif value.kept > 0.0 and not _has_gain(certificate, mdp):
-        got = "gets what the best plan gets, from the start, but that is not proven to be more "
-        got += f"than by acting at random{_at_most(certificate, mdp)}"
-    elif value.kept > 0.0:
-        gains = f"gains {share_text(value.kept)} of what the best plan gains"
-        got = f"{gains} over acting at random, from the start"
     else:
-        got = "may gain no more than by acting at random, for all that is proven"
-    yield (
-        f"{prefix}{head} and follows the plan that was made on these clusters, {got}. In no state "
-        f"does it get less than the best plan does by more than {amount_text(value.loss)}, "
-        f"rewards being discounted by {certificate.gamma:g} a step."
+        yield f"{_start(prefix, agent)} {kept_text(share.kept)}, from the start. {loss}"
+        yield _scale(value, mdp)
+    if value.episodes is not None:
+        yield f"Episodes: {value.episodes.summary(certificate.guarantee)}."
+
+
+def _scale(value: ProvenValue, mdp: TabularMDP) -> str:
+    """What 0% and 100% of the achievable return are."""
+    best, base = value.optimal_start[0], value.baseline_start[1]
+    text = (
+        f"On this scale 0% is the baseline, {baseline_text(value, mdp)}, which is worth {base:.4g} "
+        f"at the start; 100% is the best policy, worth {best:.4g}."
     )
+    if value.optimal_start[0] <= value.baseline_start[1]:
+        text += " The best policy is not proven to be worth more than the baseline."
+    elif value.has_tiny_stake:
+        text += " That is a gain of less than 0.1% of its value."
+    return text
 
 
-def is_all_the_same(certificate: Certificate, mdp: TabularMDP) -> bool:
-    """Whether it is sure that all policies are worth the same from the start.
-
-    That is so where, in all that can be reached, rewards are equal or actions do not differ. What
-    is kept is then all of nothing.
+def baseline_text(value: ProvenValue, mdp: TabularMDP) -> str:
+    """The best policy that looks at nothing, in words.
 
     Args:
-        certificate: The certificate.
-        mdp: Its model.
+        value: What is proven.
+        mdp: The model, which may have names for actions.
     """
-    if certificate.value is None or mdp.estimate is not None or _has_gain(certificate, mdp):
-        return False
-    states = mdp.reachable()
-    rewards = mdp.rewards[states]
-    return bool(rewards.min() == rewards.max()) or not mdp.restrict(states).has_choice
+    if value.baseline_action < 0:
+        return "acting at random"
+    return f"taking {mdp.action_text(value.baseline_action)} for ever"
 
 
-def _has_gain(certificate: Certificate, mdp: TabularMDP) -> bool:
-    """Whether the best plan is proven to be worth more than acting at random, from the start."""
-    value = certificate.value
-    assert value is not None
-    best = start_means(mdp.start, value.optimal_lower)[0]
-    return best > start_means(mdp.start, value.random_upper)[1]
+def _start(prefix: str, text: str) -> str:
+    """The start of a sentence, after a condition or without one."""
+    return prefix + text if prefix else text[0].upper() + text[1:]
 
 
-def _at_most(certificate: Certificate, mdp: TabularMDP) -> str:
-    """What the best plan gains over acting at random, at most; empty for an estimate."""
-    value = certificate.value
-    if value is None or mdp.estimate is not None:
-        return ""
-    gamma = certificate.gamma
-    random = bounded(mdp, gamma, value.random_upper, -1.0, uniform_policy(mdp))
-    most = start_means(mdp.start, value.optimal_upper)[1] - start_means(mdp.start, random)[0]
-    return f" (by {amount_text(max(most, 0.0))} at most)"
+def _lowered(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
 
 
-def _model(mdp: TabularMDP) -> Iterator[str]:
-    """What an enumerated model leaves out, and which episodes it speaks of."""
-    frozen, starts = mdp.metadata.get("frozen"), mdp.metadata.get("starts")
+def _model(mdp: TabularMDP, conditions: Sequence[str]) -> Iterator[str]:
+    """What an enumerated model leaves out, and what every claim about it assumes."""
+    frozen = mdp.metadata.get("frozen")
     is_list = isinstance(frozen, list | tuple) and all(isinstance(x, str) for x in frozen)
     if frozen and is_list and list(frozen) != UNTOLD:
         names = [shortened(plain_text(name), SHORT) for name in frozen]
-        yield f"The model holds {_listed(names)} still; that this does not matter is your word."
-    count = starts if type(starts) is int and starts > 1 else 1
-    if count == 1 and mdp.metadata.get("method") != "enumeration":
-        return
-    seed = mdp.metadata.get("seed")
-    is_known = type(seed) is int
-    if count == 1:
-        which = f"seed {seed}" if is_known else "the one seed that was looked at"
-    else:
-        which = f"{count:,} seeds" + (f" from {seed} on" if is_known else "")
-    yield f"This speaks of episodes that begin as with {which}."
+        yield (
+            f"{_listed(names)} {'is' if len(names) == 1 else 'are'} frozen in the model. "
+            "bisim_abstract does not check that this does not matter."
+        )
+    if conditions:
+        yield f"All of this holds {plain_text('; '.join(conditions))}."
 
 
 def _members(certificate: Certificate, mdp: TabularMDP) -> Iterator[str]:

@@ -55,6 +55,7 @@ __all__ = [
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, WINE = "#56B4E9", "#CC79A7", "#F0E442", "#882255"
 GREY, DARK, PALE = "#999999", "#333333", "#DEDEDE"
+BAR: dict[str, Any] = {"color": DARK, "linewidth": 1.0, "linestyle": "--"}  # what is requested
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, WINE)
 ARMS = ("lower", "upper")
 STEPS = 1_500  # positions along an axis that are told apart
@@ -320,17 +321,18 @@ def plot_frontier(
     frontier: Frontier | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """What a policy over clusters is proven to keep and to lose, against their number.
+    """What agents are proven to retain and to lose, against numbers of clusters.
 
-    One point for every certified clustering that was evaluated; nothing is drawn in between.
-    Clusterings that are proven to keep nothing stand at the bottom. The share of the start value
-    that was asked for is a line, the certificate's own choice a star.
+    One point for every certified clustering that was evaluated; nothing is drawn in between. The
+    shares are those of the agents that the certificate's guarantee names. What may be below the
+    baseline stands at the bottom. The requested share or loss is a line, the certificate's own
+    choice a star.
 
     Args:
         certificate: The certificate.
         mdp: The model; needed if the certificate was read from a file and no frontier is given.
         frontier: `certificate.frontier()`, if known already.
-        ax: Axes of the share that is kept; those of the loss are their twin.
+        ax: Axes of the kept share; those of the loss are their twin.
     """
     require("matplotlib", extra="plots")
     frontier = certificate.frontier(mdp) if frontier is None else frontier
@@ -341,7 +343,7 @@ def plot_frontier(
     ax.set_ylim(0.0, 104.0)
     ax.set_yticks(range(0, 101, 20))
     ax.set_xlabel(figures.counts_label(figure.has_end))
-    ax.set_ylabel("start value kept, %", color=KEPT.light)
+    ax.set_ylabel("achievable return retained, %", color=KEPT.light)
     handles[1:1] = _draw_losses(ax, figure)
     _legend_below(ax, handles)
     ax.set_title(figure.title)
@@ -361,23 +363,25 @@ def _stamp(
 
 
 def _draw_kept(ax: Axes, figure: figures.FrontierFigure) -> list[Artist]:
-    """What is kept, what was asked for, and the choice."""
+    """Kept shares, the requested one, and the choice."""
     handles: list[Artist] = []
     for is_proven, shape, fill, label in (
-        (True, "o", KEPT.light, "start value kept, at least"),
-        (False, "v", "white", "nothing proven to be kept"),
+        (True, "o", KEPT.light, "achievable return retained, at least"),
+        (False, "v", "white", "below the baseline, or nothing proven"),
     ):
         marks = [mark for mark in figure.marks if mark.is_proven is is_proven]
         look = {"color": KEPT.light, "markerfacecolor": fill, "markersize": 5.5, "zorder": 3}
         percents = [mark.percent for mark in marks]
         handles += _stamp(ax, marks, percents, shape, **look, label=label)
-    line: dict[str, Any] = {"color": DARK, "linewidth": 1.0, "linestyle": "--"}
-    handles.append(ax.axhline(figure.keep, **line, label=f"asked for: {figure.keep:g}%"))
+    if figure.keep is not None:
+        handles.append(ax.axhline(figure.keep, **BAR, label=figure.requested))
     for mark in figure.marks:
         if mark.is_own:
             clusters = clusters_text(mark.n_clusters, has_end=figure.has_end)
             look = {"color": GREEN if mark.is_worth else ORANGE, "markeredgecolor": DARK}
-            worth = f"keeps {mark.kept_text}, loses at most {mark.loss_text}"
+            retained = f"{mark.kept_text} retained" if mark.is_proven else mark.kept_text
+            worth = f"{retained}, loss at most {mark.loss_text}"
+            worth += ", clearly fewer episodes may end" if mark.ends_fewer else ""
             look |= {"markersize": 16.0, "zorder": 4, "label": f"chosen: {clusters}, {worth}"}
             handles += _stamp(ax, [mark], [mark.percent], "*", **look)
     return handles
@@ -392,6 +396,8 @@ def _draw_losses(ax: Axes, figure: figures.FrontierFigure) -> list[Artist]:
     label = "loss of the worst state, at most"
     losses = [mark.loss for mark in figure.marks]
     handles = _stamp(right, figure.marks, losses, "s", **look, label=label)
+    if figure.max_loss is not None:
+        handles.append(right.axhline(figure.max_loss, **BAR, label=figure.requested))
     right.set_ylim(0.0, 1.04 * figure.worst)
     right.set_ylabel("loss of the worst state", color=LOST.light)
     ax.set_zorder(right.get_zorder() + 1)  # the choice stays on top

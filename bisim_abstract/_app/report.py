@@ -18,10 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._abstract.episodes import EpisodeBounds
+from bisim_abstract._abstract.value import (
+    LEARNER_TERMS,
+    ProvenShare,
+    amount_text,
+    kept_text,
+    share_text,
+)
 from bisim_abstract._app import cluster_figures, figures, state_figures
 from bisim_abstract._app.graph_figures import GraphFigure, graph_figure
-from bisim_abstract._app.meaning import is_all_the_same, meaning, snippet
+from bisim_abstract._app.meaning import baseline_text, meaning, snippet
 from bisim_abstract._app.page_parts import (
     Cell,
     Row,
@@ -50,8 +57,9 @@ from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._base.untrusted import plain_values
 from bisim_abstract._certificate.certificate import OF_POLICY, Certificate
 from bisim_abstract._certificate.frontier import MAX_VALUED, Frontier, FrontierPoint
+from bisim_abstract._certificate.goal import Numbers
 from bisim_abstract._certificate.nearest import NearPair
-from bisim_abstract._certificate.verdict import judge
+from bisim_abstract._certificate.verdict import AGENTS, judge
 from bisim_abstract._compare.embeddings import DISTANCES, EmbeddingFit, EmbeddingQuality
 from bisim_abstract._compare.learning import Curve
 from bisim_abstract._compare.losses import AbstractionLoss
@@ -76,7 +84,10 @@ MAX_COSTS = 8_000_000  # pairs of successors that are compared for that, some se
 MARKS = {"useful": "✓", "poor": "!", "open": "✗"}  # of verdicts
 # In this order; they are parts of one function.
 SCRIPTS = ("data.js", "axes.js", "plots.js", "map.js", "clusters.js", "graph.js", "explorer.js")
-LOSSES = ("largest loss", "mean loss", "loss at start", "value kept", "certified bound")
+LOSSES = ("largest loss", "mean loss", "loss at start", "retained", "certified bound")
+AGENT = ("retained", "loss in any state", "loss at start")
+# Agents of a guarantee, in a few words.
+WHOM = {"policy": "its policy", "solver": "any solver", "learner": "any Q-learner"}
 NEAR = ("distance", "by action", "from reward", "from future", "successors")
 
 
@@ -108,7 +119,7 @@ def write_report(
         path: The file; its folder must exist.
         mdp: The model.
         certificate: What to show, which speaks of that model.
-        verification: What `verify` found, if it was asked.
+        verification: The result of `verify`, if there is one.
         places: Where to draw states; by default as `state_map` does.
         comparison: Rows of `compare_abstractions`.
         curves: Learning curves.
@@ -263,6 +274,7 @@ class _Page:
             clusters=escaped(self.values_note()),
             profile=escaped(self.profile_note()),
             frontier=escaped(self.frontier_note()),
+            agents=self.agents(),
             graph=self.graph_section(),
             little=self.renamed() + self.little(),
             coverage=escaped(self.coverage()),
@@ -386,24 +398,81 @@ class _Page:
         return figures.live_clusters(self.certificate, count)
 
     def leading(self) -> Iterator[tuple[str, str]]:
-        """The figures that matter most: what is kept, what is lost, with how many clusters."""
+        """The figures that matter most: kept share, loss, and number of clusters."""
         certificate = self.certificate
         value, tau = certificate.value, certificate.tau
-        unknown = "not asked" if certificate.is_certified else "not certified"
+        share = None if value is None else value.share(certificate.guarantee)
+        unknown = "not computed" if certificate.is_certified else "not certified"
         kept, loss = unknown, unknown
-        if value is not None:
-            kept, loss = _kept(value.kept), f"≤\N{NO-BREAK SPACE}{amount_text(value.loss)}"
-            if is_all_the_same(certificate, self.mdp):
-                kept = "nothing to lose"  # all of nothing is no share
-        yield "start value kept, proven", kept
-        yield "loss in any state, proven", loss
-        number, _, words = self.clusters(self.n_upper).partition(" ")
-        words += f" of {counted(certificate.n_live, 'state')}"
+        if value is not None and share is not None:
+            kept, loss = _kept(share.kept), f"≤\N{NO-BREAK SPACE}{amount_text(share.loss)}"
+            if value.is_settled:
+                kept = "nothing to decide"  # all of nothing is no share
+        whom = WHOM[certificate.guarantee]
+        yield f"achievable return retained by {whom}, proven", kept
+        yield f"loss of {whom} in any state, proven", loss
+        text = figures.clusters_of_states(certificate, self.n_upper)
+        number, _, words = text.partition(" ")
         if tau is None:
             number = "undecided"
         elif self.n_lower != self.n_upper:
             number = f"{_short(self.n_lower)} to {_short(self.n_upper)}"
         yield words, number
+
+    def agents(self) -> str:
+        """The section of what each kind of agent is proven to get, or nothing."""
+        value, goal = self.certificate.value, self.certificate.goal
+        if value is None or self.is_rejected or not self.certificate.is_certified:
+            return ""
+        rows: list[Row] = []
+        episodes, learner = value.episodes, value.learner
+        named: list[tuple[str, str, ProvenShare | None]] = [
+            ("policy", "the policy that comes with it", value.share("policy")),
+            ("solver", "any agent that solves the small environment", value.solver),
+            ("learner", "any one-step Q-learner on real steps", learner),
+            (
+                "",
+                "such a learner whose values converge",
+                None if learner is None else learner.converged,
+            ),
+        ]
+        has_ends = episodes is not None and episodes.optimal.ended is not None
+        for guarantee, name, share in named:
+            if share is None:
+                continue
+            cells = [
+                Cell(_kept(share.kept)),
+                *(
+                    Cell(f"≤\N{NO-BREAK SPACE}{amount_text(x)}")
+                    for x in (share.loss, share.start_loss)
+                ),
+            ]
+            if episodes is not None:
+                seen = episodes.of(guarantee) if guarantee else None
+                cells.append(Cell(_episodes(seen, has_ends=has_ends)))
+            chip = '<span class="chip">requested</span>' if guarantee == goal.guarantee else ""
+            rows.append((f"{escaped(name)} {chip}", cells, guarantee == goal.guarantee))
+        head: tuple[str, ...] = ("agent", *AGENT)
+        if episodes is not None:
+            what = "episodes that end" if has_ends else "return"
+            head += (f"{what} in {episodes.horizon:,} steps",)
+            best = _episodes(episodes.optimal, has_ends=has_ends)
+            rows.append(("the best policy", [*map(Cell, ("100%", "0", "0")), Cell(best)], False))
+        text = (
+            "Proven at least, and at most for losses. Of the achievable return from the start, 0% "
+            f"is the baseline, {baseline_text(value, self.mdp)}, worth "
+            f"{number_text(value.baseline_start[1])}; 100% is the best policy, worth "
+            f"{number_text(value.optimal_start[0])}. "
+        )
+        margin = value.solver.margin_text()
+        if margin:
+            text += f"A solver retains {margin.removeprefix('; ')}. "
+        if learner is not None:
+            text += f"The rows of a learner hold if {LEARNER_TERMS}."
+        elif goal.guarantee != "learner":
+            text += "Nothing was computed of learners on real steps."
+        table = table_html("losses agents", head, rows)
+        return section("agents", "What an agent will get", text.strip(), table)
 
     def tiles(self) -> Iterator[tuple[str, str]]:
         """Further figures."""
@@ -491,7 +560,7 @@ class _Page:
             return ""
         title = "Which action is which"
         if certificate.n_states > MAX_VALUED:
-            text = "In a model of this size, ask certificate.correspondence(mdp)."
+            text = "In a model of this size, use certificate.correspondence(mdp)."
             return section("renamed", title, text)
         found = certificate.correspondence(self.mdp)
         if not found.is_renamed:
@@ -532,11 +601,11 @@ class _Page:
         most = min(NEAREST, MAX_COSTS // costs)
         pairs = self.certificate.nearest(most, self.mdp)
         if not pairs:
-            text = "Too many successors to compare them here: ask certificate.nearest(5, mdp)."
+            text = "Too many successors to compare them here: use certificate.nearest(5, mdp)."
             return "" if most else section("little", "Why little is merged", text)
-        clusters = self.clusters(self.certificate.n_clusters)
+        clusters = figures.clusters_of_states(self.certificate, self.certificate.n_clusters)
         text = (
-            f"{clusters} of {counted(self.certificate.n_live, 'state')}: most states stay apart. "
+            f"{clusters}: most states stay apart. "
             "Here are the closest states of different clusters: how far they are apart, under "
             "which action, and how much of that is a difference of rewards at once and how much "
             "comes from the states that follow, with the pairs of successors that matter most."
@@ -619,8 +688,7 @@ class _Page:
         """The section of value losses, or nothing."""
         if not self.comparison:
             return ""
-        # Here, too, the end of episodes is none of the clusters.
-        head = ("clustering", self.clusters(2).partition(" ")[2], *LOSSES)
+        head = ("clustering", "clusters", *LOSSES)
         rows: list[Row] = []
         for row in figures.loss_rows(self.comparison):
             mark = '<span class="chip">certified</span>' if row.is_certified else ""
@@ -633,8 +701,8 @@ class _Page:
             rows.append((f"{name} {mark}", cells, row.is_certified))
         text = (
             "A policy is planned on the clusters, carried back to the states, and compared with "
-            "the optimum there. Losses are at most as given, the value kept at least. The last "
-            "column is what the certificate itself proves."
+            "the optimum there. Losses are at most as given, retained shares of the achievable "
+            "return at least. The last column is what the certificate itself proves."
         )
         table = table_html("losses", head, rows)
         return section("comparison", "What planning on clusters loses", text, table)
@@ -748,20 +816,24 @@ class _Page:
         lines = []
         if self.verification is not None and not self.verification.is_valid:
             lines.append("Do not use this certificate: what it claims does not follow.")
-        good = self.frontier.coarsest(certificate.keep)
+        good = self.frontier.coarsest()
         if good is not None and good.n_clusters < n:
             lines.append(
-                f"Take tau {_inside(good)}: {self.clusters(good.n_clusters)}, on which planning "
-                f"keeps {share_text(good.kept)} of the start value."
+                f"Take tau {_inside(good)}: {self.clusters(good.n_clusters)}, on which "
+                f"{AGENTS[certificate.guarantee]} {kept_text(good.kept)}."
             )
         elif any(1 < interval.n_clusters < n for interval in self.intervals):
             lines.append(
                 "Choose a threshold in a shaded range: the buttons above go from one to the next."
             )
-        if certificate.value is None and certificate.is_certified:
-            lines.append("Ask what it is worth: certificate.with_value(mdp).")
-        elif certificate.value is not None and certificate.value.kept < certificate.keep:
-            lines.append("Be content with less: certify(mdp, gamma, keep=...) takes any share.")
+        value = certificate.value
+        found = None if value is None else Numbers.of(value, certificate.guarantee)
+        if found is None and certificate.is_certified:
+            lines.append("Prove what agents retain on it: certificate.with_value(mdp).")
+        elif found is not None and not certificate.goal.is_enough(found):
+            lines.append("Request less: certify(mdp, gamma, keep=...) takes any share.")
+            if certificate.guarantee == "learner":
+                lines.append('Request it of solvers: certify(mdp, gamma, guarantee="solver").')
         if certificate.tau is not None and not certificate.is_certified:
             lines.append("Leave out the threshold: certify then looks for a useful one itself.")
         if not is_all:
@@ -833,19 +905,20 @@ def _trace_values(
     intervals: Sequence[CertifiedInterval],
     report: ProgressCallback | None,
 ) -> Frontier:
-    """What planning is worth at certified thresholds; of a large model, at its own only."""
+    """What agents retain at certified thresholds; of a large model, at its own only."""
     if certificate.n_states <= MAX_VALUED:
         return certificate.frontier(mdp, callback=report)
-    own, tau = certificate.value, certificate.tau
-    points = []
+    own, tau, goal = certificate.value, certificate.tau, certificate.goal
+    points: list[FrontierPoint] = []
     if own is not None and tau is not None:
-        numbers = (own.loss, own.start_loss, own.kept)
+        numbers = Numbers.of(own, goal.guarantee)
         points = [
-            FrontierPoint(interval.low, interval.high, interval.n_clusters, *numbers)
-            for interval in intervals
-            if interval.low <= tau < interval.high
+            FrontierPoint(x.low, x.high, x.n_clusters, **numbers._asdict())
+            for x in intervals
+            if numbers is not None and x.low <= tau < x.high
         ]
-    return Frontier(tuple(points), len(intervals), certificate.terminal_state is not None)
+    has_end = certificate.terminal_state is not None
+    return Frontier(tuple(points), len(intervals), has_end, goal)
 
 
 def _by_bounds(certificate: Certificate) -> Certificate:
@@ -894,7 +967,18 @@ def _commands(commands: Sequence[str]) -> str:
 
 def _kept(share: float) -> str:
     """A share that is proven to be kept, in as few characters as will do."""
-    return share_text(share).replace("at least ", "≥\N{NO-BREAK SPACE}")
+    text = share_text(-math.inf if math.isnan(share) else share)  # rows come from files
+    return text.replace("at least ", "≥\N{NO-BREAK SPACE}")
+
+
+def _episodes(bounds: EpisodeBounds | None, *, has_ends: bool) -> str:
+    """The share of episodes that end, or their return where none ends, rounded down."""
+    if bounds is None:
+        return "–"
+    if not has_ends or bounds.ended is None:
+        return bound_text(bounds.mean_return[0], is_upper=False)
+    low = bounds.ended[0]
+    return "100%" if low >= 1.0 - 1e-9 else percent_text(low)
 
 
 def _inside(point: FrontierPoint) -> str:

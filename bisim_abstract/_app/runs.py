@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bisim_abstract._abstract.aggregate import ValueLoss, lift_policy
+from bisim_abstract._abstract.aggregate import lift_policy
 from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._abstract.value_loss import ValueLoss
 from bisim_abstract._app.config import LEARN_SEEDS, Config, Training, stored_config, versions
 from bisim_abstract._app.manifest import (
     CERTIFICATE,
@@ -54,7 +55,7 @@ from bisim_abstract._base.untrusted import read_regular
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._certificate.verdict import Verdict, judge
 from bisim_abstract._compare.embeddings import EmbeddingQuality, evaluate_embedding
-from bisim_abstract._compare.learning import Curve, QLearning, learning_curve, score_above_random
+from bisim_abstract._compare.learning import Curve, QLearning, learning_curve, score_above_baseline
 from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
 from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.mdp import TabularMDP
@@ -72,7 +73,7 @@ LEVELS = ("open", "poor", "useful")  # of verdicts, rising
 # what model and settings they are, which is looked at when one is taken up.
 CHECKPOINT, FIRST_CHECKPOINT = "checkpoint.npz", "first-checkpoint.npz"
 POINTS = 20  # of a learning curve
-MEASURE = "start value, random actions 0 and the best 1"  # of its scores
+MEASURE = "start value, the baseline 0 and the best policy 1"  # of its scores
 MOST_FITTED = 1_000  # states up to which encoders are held against what they are trained for
 RAW_LIMIT = 20_000_000  # entries of an agent's table over raw states
 
@@ -159,7 +160,7 @@ class RunResult:
 
 
 def make_encoder(training: Training, **common: Any) -> Encoder:
-    """An encoder of the kind that is asked for, not yet trained."""
+    """An encoder of the requested kind, not yet trained."""
     from bisim_abstract import encoders
 
     pairs = "same_action" if training.same_action else "any"
@@ -242,7 +243,7 @@ def learning_curves(
 ) -> list[Curve]:
     """Q-learning on the certified abstraction, and the same agent on raw states.
 
-    Scores are start values on a scale where random actions have 0 and the best have 1.
+    Scores are start values on a scale where the baseline has 0 and the best policy 1.
 
     Args:
         source: The environment.
@@ -259,7 +260,7 @@ def learning_curves(
     top = float(mdp.rewards.max())
     ends = mdp.terminal_state is not None or (source.is_file and bool(mdp.absorbing.any()))
     start = max(0.0, top) if ends else top / (1.0 - gamma)
-    score = score_above_random(mdp, gamma, optimal=value_iteration(mdp, gamma))
+    score = score_above_baseline(mdp, gamma, optimal=value_iteration(mdp, gamma))
     points = sorted({max(1, steps * (k + 1) // POINTS) for k in range(POINTS)})
 
     def agent(env: Any, n_states: int | None = None) -> Callable[[int], QLearning]:
@@ -506,11 +507,11 @@ class Run:
         """The certificate, the encoder if one was trained, and why it was or was not."""
         training, asked = self.config.training, self.config.options
         if training is None:
-            return self._certificate(mdp), None, EncoderUse(False, "none was asked for", False)
+            return self._certificate(mdp), None, EncoderUse(False, "none was requested", False)
         if training.when == "always":
             encoder = self._encoder(mdp)
             certificate = self._certificate(mdp, encoder)
-            return certificate, encoder, EncoderUse(True, "it was asked for", True)
+            return certificate, encoder, EncoderUse(True, "it was requested", True)
         if self.files.is_current(CERTIFICATE) and FIRST not in self.files.files:
             certificate = self._certificate(mdp)
             (self.folder / FIRST_CHECKPOINT).unlink(missing_ok=True)
@@ -771,24 +772,24 @@ def run_commands(folder: Path, config: Config) -> list[str]:
 def _why_no_encoder(found: Certificate, asked: Options) -> str:
     """Why no encoder could improve on a certificate that was made without; empty if one might."""
     if judge(found).level == "useful":
-        return "the clusters found without one are certified and worth it"
+        return "the clusters found without one are certified and useful"
     if found.scope == "all" and "embedding" not in getattr(asked.method, "propose", ()):
-        return "embeddings are not among the proposals asked for"
+        return "embeddings are not among the requested proposals"
     if found.scope == "all" and found.coverage == 1.0:
         return "all pairs of states were looked at, and no proposal adds to that"
     if asked.tol is not None and found.global_width <= asked.tol:
-        return "all bounds are as narrow as asked for without one"
+        return "all bounds are as narrow as requested without one"
     is_given = asked.threshold is not None or asked.n_clusters is not None
     if is_given and found.is_certified:
-        return "the clusters asked for are certified without one"
+        return "the requested clusters are certified without one"
     is_asked = any(goal is not None for goal in (asked.tau, asked.tol, asked.n_clusters))
     if found.scope == "covered" and not is_asked:
-        return "no clusters are asked for"
+        return "no clusters are requested"
     return ""
 
 
 def _worth(found: Certificate) -> tuple[int, float, float]:
-    """To compare certificates by: level of the verdict, share that is kept, width of the bounds."""
+    """To compare certificates by: level of the verdict, kept share, width of the bounds."""
     verdict = judge(found)
     kept = -np.inf if verdict.kept is None else verdict.kept
     return LEVELS.index(verdict.level), kept, -found.global_width
@@ -862,7 +863,7 @@ def _loss_detail(rows: list[AbstractionLoss]) -> str:
     first = rows[0]
     kept, lost = share_text(first.loss.kept), amount_text(first.loss.sup)
     others = counted(len(rows) - 1, "other")
-    return f"{first.name}: keeps {kept}, loses {lost} at most; {others} beside it"
+    return f"{first.name}: {kept} retained, loss at most {lost}; next to {others}"
 
 
 def _curves(rows: Any) -> list[Curve]:

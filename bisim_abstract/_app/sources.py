@@ -41,7 +41,8 @@ class Source:
         max_states: Limit for enumeration.
         freeze: Attributes of an enumerated environment that are not part of its state; None for
             those of `extract_mdp`.
-        starts: Seeds whose first states episodes of an enumerated environment begin in.
+        starts: Seeds whose first states episodes of an enumerated environment begin in; None for
+            as many as `extract_mdp` takes.
         seed: Of enumeration and of checking steps.
         constants: Values of constants that a model file leaves open.
         reward: Names of rewards of a model file, a minus before those that are costs; none for
@@ -58,7 +59,7 @@ class Source:
     action_masks: bool = False
     max_states: int = 100_000
     freeze: tuple[str, ...] | None = None
-    starts: int = 1
+    starts: int | None = None
     seed: int = 0
     constants: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     reward: tuple[str, ...] = ()
@@ -79,12 +80,13 @@ class Source:
         check_choice("terminal", self.terminal, ("absorb", "table"))
         check_int("max_states", self.max_states, low=1)
         check_int("seed", self.seed, low=0)
-        check_int("starts", self.starts, low=1)
+        if self.starts is not None:
+            check_int("starts", self.starts, low=1)
         if self.backgrounds is not None:
             check_int("backgrounds", self.backgrounds, low=1)
         if self.freeze is not None:
             object.__setattr__(self, "freeze", _names("freeze", self.freeze))
-        is_asked = self.env_args or self.action_masks or self.starts > 1
+        is_asked = self.env_args or self.action_masks or (self.starts or 1) > 1
         if self.is_file and (is_asked or self.backgrounds is not None or self.freeze is not None):
             raise InvalidArgumentError(
                 f"{self.name} is a file: arguments, backgrounds, masks, starts and what to freeze "
@@ -134,7 +136,7 @@ class Source:
         given: dict[str, Any] = {"seed": self.seed, "max_states": self.max_states}
         if self.freeze is not None:
             given["freeze"] = self.freeze
-        return given if self.starts == 1 else {**given, "starts": self.starts}
+        return given if self.starts is None else {**given, "starts": self.starts}
 
     @property
     def can_be_abstracted(self) -> bool:

@@ -13,7 +13,7 @@ let pointed = -1; // the drawn state under the pointer
 
 const count = (n) => n.toLocaleString("en-US");
 // The end of episodes is never counted as a cluster.
-const clusters = (n) => plural(n, "cluster") + (data.end === null ? "" : " and the end");
+const clusters = (n) => plural(n, "cluster") + (data.end === null ? "" : " (plus the terminal state)");
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 const short = (v) => {
   if (v === 0) return "0";

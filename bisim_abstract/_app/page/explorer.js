@@ -49,11 +49,12 @@ const tell = () => {
   }
   $("now-detail").textContent = detail;
   const value = now.state === "certified" ? markAt(tau) : null;
+  const kept = (mark) => mark.kept_text + (mark.ends_fewer ? "; clearly fewer episodes may end" : "");
   const none = { certified: "not evaluated", undecided: "not certified", unknown: "not known" }[now.state];
   $("now").dataset.worth = value ? (value.is_worth ? "useful" : "poor") : "none";
-  $("kept").textContent = value ? value.kept_text : none;
+  $("kept").textContent = value ? kept(value) : none;
   $("loss").textContent = value ? `at most ${value.loss_text}` : none;
-  const worth = value ? `, keeps ${value.kept_text}` : "";
+  const worth = value ? `, retained ${kept(value)}` : "";
   for (const name of arms) $(`count-${name}`).textContent = about + count(now[name]);
   slider.setAttribute("aria-valuetext", `tau ${short(tau)}: ${$("now-word").textContent}${worth}`);
   $("map").setAttribute("aria-label", `Map of states at tau ${short(tau)}, coloured by cluster. ${$("now-word").textContent}.`);

@@ -75,7 +75,7 @@ const drawFrontier = () => {
   for (const v of lossTicks) {
     add(svg, "text", { x: right + 10, y: yLoss(v) + 4, class: "lost-axis" }, short(v));
   }
-  add(svg, "text", { x: 0, y: 12, class: "kept-axis" }, "kept");
+  add(svg, "text", { x: 0, y: 12, class: "kept-axis" }, "retained");
   add(svg, "text", { x: width, y: 12, "text-anchor": "end", class: "lost-axis" }, "lost");
   let free = left - 20;
   const most = Math.max((right - left) / 60, 2);
@@ -88,7 +88,8 @@ const drawFrontier = () => {
   }
   add(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
   add(svg, "text", { x: right, y: bottom + 34, "text-anchor": "end" }, "clusters");
-  const bar = y(data.frontier.keep);
+  const { keep, max_loss: maxLoss } = data.frontier;
+  const bar = keep === null ? yLoss(maxLoss) : y(keep);
   add(svg, "line", { x1: left, x2: right, y1: bar, y2: bar, class: "keep" });
   const now = add(svg, "line", { y1: top, y2: bottom, class: "marker" });
   for (const m of marks) stamp(svg, "lost", x(m.n_clusters), yLoss(m.loss));
@@ -115,11 +116,11 @@ const drawFrontier = () => {
     setTau(inside(marks.reduce((a, b) => (away(b) < away(a) ? b : a))));
   });
   for (const [kind, words, isThere] of [
-    ["kept", "start value kept, at least", true],
-    ["nothing", "nothing proven", marks.some((m) => !m.is_proven)],
+    ["kept", "achievable return retained, at least", true],
+    ["nothing", "below the baseline, or nothing proven", marks.some((m) => !m.is_proven)],
     ["lost", "loss in any state, at most", true],
     ["own", "chosen", Boolean(own)],
-    ["keep", `asked for: ${short(data.frontier.keep)}%`, true],
+    ["keep", data.frontier.requested, true],
   ]) {
     if (!isThere) continue;
     const item = document.createElement("li");
