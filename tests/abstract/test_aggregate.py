@@ -20,13 +20,13 @@ from bisim_abstract import (
     value_iteration,
     value_loss,
 )
-from bisim_abstract._abstract.aggregate import random_values
 from bisim_abstract._model.policies import policy_table
 from bisim_abstract._model.renaming import own_names
 from bisim_abstract.parts import random_mdp, sparse_mdp
 from tests.support.examples import grid, seeds
 from tests.support.oracles import lifted_exact, optimal_values_exact, policy_values_exact
 from tests.support.renaming import random_renaming, taken, with_random_actions
+from tests.support.values import Exact, mean
 from tests.support.worlds import dense
 
 
@@ -263,22 +263,28 @@ def test_losses_are_enclosed(seed: int) -> None:
     assert found.start_lower <= start / total <= found.start
     assert found.sup - found.sup_lower < 1e-6
     assert max(found.mean, found.start) <= found.sup
-    random = policy_values_exact(mdp, [[0.5, 0.5]] * 6, 0.9)
-    gain = sum(
-        (Fraction(float(p)) * (x - y) for p, x, y in zip(mdp.start, best, random, strict=True)),
-        Fraction(0),
-    )
-    assert 0.0 <= float(1 - start / gain) - found.kept < 1e-6
+    base = Exact.of(mdp, 0.9).baseline(mdp.available, mdp.start)
+    gain = mean(mdp.start, best) - base
+    assert 0.0 <= float(1 - start / total / gain) - found.kept < 1e-6
 
 
 def test_the_share_is_a_bound_whatever_the_signs() -> None:
-    """Rewards below 0 and a policy worse than random: its share is below 0, and proven so."""
-    P = np.ones((1, 3, 1))
-    mdp = TabularMDP.from_dense(P, [[-1.0, -2.0, -6.0]])
-    for action, share in ((0, 1.0), (1, 0.5), (2, -1.5)):
-        found = value_loss(mdp, 0.5, [action])
+    """Rewards below 0 and policies worse than the baseline: shares below 0, and proven so."""
+    P = np.zeros((3, 2, 3))
+    P[0, :, 1] = P[1:, :, 2] = 1.0
+    mdp = TabularMDP.from_dense(
+        P, [[-1.0, -2.0], [-4.0, -1.0], [0.0, 0.0]], start=[1.0, 0.0, 0.0], terminal_state=2
+    )
+    # At γ = 1/2 action 1 for ever is worth -5/2, random actions -11/4, and the best policy -3/2.
+    for first, second, share in ((0, 1, 1.0), (1, 1, 0.0), (0, 0, -0.5), (1, 0, -1.5)):
+        found = value_loss(mdp, 0.5, [first, second, 0])
         assert share - 1e-9 <= found.kept <= share
     assert value_loss(TabularMDP.from_dense([[[1.0]]], [-1.0]), 0.5, [0]).kept == 1.0
+    # One action for ever is best: there is no scale, and what is lost is said all the same.
+    steady = TabularMDP.from_dense(np.ones((1, 3, 1)), [[-1.0, -2.0, -6.0]])
+    assert value_loss(steady, 0.5, [0]).kept == 1.0
+    worse = value_loss(steady, 0.5, [1])
+    assert (worse.kept, worse.start_lower > 1.99) == (-np.inf, True)
 
 
 def test_values_of_another_model_are_refused() -> None:
@@ -441,12 +447,6 @@ def test_what_a_state_lacks_is_never_planned(seed: int) -> None:
     np.testing.assert_allclose(mixed.policy.sum(axis=1), 1.0)
     exact = policy_values_exact(mdp, weights.tolist(), 0.9)  # the padding does what it should
     np.testing.assert_allclose(np.array(exact, float), mixed.upper, atol=1e-7)
-    uniform = np.where(mdp.available, 1.0, 0.0)
-    truth = policy_values_exact(mdp, uniform.tolist(), 0.9)
-    found = random_values(mdp, 0.9)
-    assert all(
-        low <= x <= high for low, x, high in zip(found.lower, truth, found.upper, strict=True)
-    )
 
 
 class Masked:

@@ -224,11 +224,12 @@ def test_the_part_of_minigrid_that_is_seen() -> None:
     from bisim_abstract.wrappers import make_env
 
     ground = make_env("MiniGrid-DoorKey-5x5-v0")
-    env = small(ground)
+    mdp = extract_mdp(ground, starts=1)
+    env = AbstractedEnv(ground, certify(mdp, GAMMA, tau=1e-9), mdp=mdp)
     with pytest.raises(ExtractionError, match="do not tell the cluster"):
         env.deploy(env.value)
     full: Any = FullyObsWrapper(ground)  # type: ignore[no-untyped-call]
-    env = AbstractedEnv(full, env.certificate)
+    env = AbstractedEnv(full, env.certificate, starts=1)
     agent = env.deploy(value_iteration(env.abstract_mdp, GAMMA))
     seen, _ = full.reset(seed=0)
     for _ in range(30):
@@ -462,7 +463,8 @@ def test_probabilities_are_drawn_from(frozen_lake: AbstractedEnv) -> None:
 def test_what_it_says_of_itself(frozen_lake: AbstractedEnv) -> None:
     agent = frozen_lake.deploy(frozen_lake.value)
     assert repr(agent) == (
-        "GroundAgent(16 observations of FrozenLake-v1, actions over 12 clusters and the end)"
+        "GroundAgent(16 observations of FrozenLake-v1, actions over 12 clusters (plus the "
+        "terminal state))"
     )
     assert agent.metadata["verdict"] == frozen_lake.certificate.verdict.sentence
     assert agent.metadata["fingerprint"] == frozen_lake.mdp.fingerprint

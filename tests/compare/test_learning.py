@@ -17,7 +17,7 @@ from bisim_abstract import (
     learning_curve,
     value_iteration,
 )
-from bisim_abstract.parts import score_above_random
+from bisim_abstract.parts import score_above_baseline
 
 
 class Table(gym.Env[Any, Any]):
@@ -222,7 +222,7 @@ def test_curves_repeat() -> None:
         terminal_state=2,
     )
     env = Table([[0, 0], [0, 1], [0, 0]], [[0, 1], [0, -1], [0, 0]])
-    score = score_above_random(mdp, 0.9)
+    score = score_above_baseline(mdp, 0.9)
     curves = [
         learning_curve(
             "x",
@@ -258,45 +258,79 @@ def test_first_above(scores: Any, level: float, expected: int | None) -> None:
 # -- scores ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
+def crossing() -> TabularMDP:
+    """Start in state 0, whose action 1 pays 1 and leads to state 1, whose action 0 pays 3.
+
+    Whatever else is done ends it for nothing. At γ = 1/3 the best start value is 2, action 1 for
+    ever is worth 1, random actions 3/4, and action 0 for ever nothing.
+    """
+    P = np.zeros((3, 2, 3))
+    P[:, :, 2] = 1.0
+    P[0, 1] = [0.0, 1.0, 0.0]
+    rewards = [[0.0, 1.0], [3.0, 0.0], [0.0, 0.0]]
+    return TabularMDP.from_dense(P, rewards, order="sas", start=[1.0, 0.0, 0.0], terminal_state=2)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0 / 3.0, 0.9])
 def test_scores_by_hand(gamma: float) -> None:
-    score = score_above_random(choice(), gamma)
-    assert score(np.full((2, 2), 0.5)) == pytest.approx(0.0, abs=1e-12)
-    assert score([1, 0]) == pytest.approx(1.0, abs=1e-12)
-    assert score([0, 1]) == pytest.approx(-1.0, abs=1e-12)  # 0, where random actions have 1/2
-    quarter = np.array([[0.25, 0.75], [1.0, 0.0]])
-    assert score(quarter) == pytest.approx(0.5, abs=1e-12)
+    score = score_above_baseline(crossing(), gamma)
+    if gamma == 0.0:  # action 1 for ever is best: nothing is to be decided
+        assert score([1, 1, 0]) == score([1, 0, 0]) == 1.0
+        assert np.isnan(score([0, 0, 0]))
+        return
+    best, base = 1.0 + 3.0 * gamma, max(1.0, 0.5 + 0.75 * gamma)
+    for policy, own in (
+        ([1, 0, 0], best),
+        ([1, 1, 0], 1.0),
+        ([0, 0, 0], 0.0),
+        (np.full((3, 2), 0.5), 0.5 + 0.75 * gamma),
+        (np.array([[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]]), 1.0 + 1.5 * gamma),
+    ):
+        expected = (own - base) / (best - base)
+        assert score(policy) == pytest.approx(expected, abs=1e-12)
+        assert score(policy) <= expected + 1e-15
 
 
 def test_scores_are_of_the_start() -> None:
     P = np.zeros((3, 2, 3))
     P[:, :, 2] = 1.0
     mdp = TabularMDP.from_dense(
-        P, [[0, 1], [0, 8], [0, 0]], start=[0.75, 0.25, 0.0], terminal_state=2
+        P, [[0, 1], [8, 0], [0, 0]], start=[0.75, 0.25, 0.0], terminal_state=2
     )
-    # The best start is 0.75 + 2, random actions have half of it.
-    score = score_above_random(mdp, 0.9)
-    assert score([1, 0, 0]) == pytest.approx((0.75 - 1.375) / 1.375, abs=1e-12)
-    assert score([0, 1, 0]) == pytest.approx((2.0 - 1.375) / 1.375, abs=1e-12)
+    # The best start is 0.75 + 2, action 0 for ever has 2 of it.
+    score = score_above_baseline(mdp, 0.9)
+    assert score([1, 0, 0]) == pytest.approx(1.0, abs=1e-12)
+    assert score([1, 1, 0]) == pytest.approx((0.75 - 2.0) / 0.75, abs=1e-9)
+    assert score([0, 1, 0]) == pytest.approx((0.0 - 2.0) / 0.75, abs=1e-9)
+
+
+def test_where_nothing_is_to_be_decided_a_policy_can_still_lose() -> None:
+    score = score_above_baseline(choice(), 0.9)  # action 1 for ever is best
+    assert score([1, 0]) == 1.0
+    assert np.isnan(score([0, 1]))
+    curve = learning_curve(
+        "lost", lambda seed: QLearning(bandit(), gamma=0.5), lambda _: score([0, 1]), [1, 2]
+    )
+    assert curve.first_above(-1e9) is None
 
 
 def test_known_optimal_values_are_used() -> None:
-    mdp = choice()
+    mdp = crossing()
     best = value_iteration(mdp, 0.9)
-    assert score_above_random(mdp, 0.9, optimal=best)([1, 1]) == score_above_random(mdp, 0.9)(
-        [1, 1]
-    )
+    policy = [1, 1, 0]
+    given = score_above_baseline(mdp, 0.9, optimal=best)(policy)
+    assert given == score_above_baseline(mdp, 0.9)(policy) < 0.01
     with pytest.raises(InvalidArgumentError, match="optimal must be"):
-        score_above_random(mdp, 0.8, optimal=best)
+        score_above_baseline(mdp, 0.8, optimal=best)
     with pytest.raises(InvalidArgumentError, match="gamma"):
-        score_above_random(mdp, 1.0)
+        score_above_baseline(mdp, 1.0)
 
 
 def test_where_all_policies_are_best() -> None:
     P = np.zeros((3, 2, 3))
     P[0, :, 1] = P[1, :, 2] = P[2, :, 2] = 1.0
     mdp = TabularMDP.from_dense(P, [[1.0, 1.0], [0.3, 0.3], [0.1, 0.1]])
-    score = score_above_random(mdp, 0.9)
+    score = score_above_baseline(mdp, 0.9)
     assert score([0, 0, 0]) == pytest.approx(1.0)
     assert score([1, 0, 1]) == pytest.approx(1.0)
 
@@ -337,7 +371,17 @@ def test_scores_are_measured_by_the_actions_of_states() -> None:
     # Acting at random takes what pays 1 and what pays 0, and not what is not there.
     P = np.ones((1, 3, 1))
     mdp = TabularMDP.from_dense(P, [[1.0, 0.0, -9.0]], available=[[True, True, False]], order="sas")
-    score = score_above_random(mdp, 0.5)
-    assert score([0]) == pytest.approx(1.0)
-    assert score([1]) == pytest.approx(-1.0)  # random is halfway
-    assert score([2]) == pytest.approx(1.0)  # lacking: what the first one does
+    score = score_above_baseline(mdp, 0.5)
+    assert score([0]) == score([2]) == 1.0  # lacking: what the first one does
+    assert np.isnan(score([1]))
+    # From the first state, which pays for action 0 alone, to the second, which lacks it.
+    P = np.array([[[0, 1], [0, 1], [0, 1]], [[0, 1], [0, 1], [0, 1]]])
+    rewards, mask = [[2.0, 0.0, 0.0], [9.0, 0.0, 1.0]], [[True, True, False], [False, True, True]]
+    mdp = TabularMDP.from_dense(P, rewards, start=[1.0, 0.0], available=mask, order="sas")
+    score = score_above_baseline(mdp, 0.5)
+    # Best: 2, then 1 for ever, which is 3. Action 0 for ever is random in the second state, and
+    # action 2 in the first: 2 + 1/2, and 1 + 1. So 0 is 5/2.
+    assert score([0, 2]) == pytest.approx(1.0, abs=1e-9)
+    assert score([0, 1]) == pytest.approx(-1.0, abs=1e-9)
+    assert score([0, 0]) == pytest.approx(-1.0, abs=1e-9)
+    assert score([1, 2]) == pytest.approx(-3.0, abs=1e-9)

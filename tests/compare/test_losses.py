@@ -14,8 +14,8 @@ from bisim_abstract import (
     certify,
     compare_abstractions,
     value_iteration,
+    value_loss,
 )
-from bisim_abstract._abstract.aggregate import value_loss
 from bisim_abstract._propose.retrieval import k_means
 from bisim_abstract.parts import (
     cluster_by_embedding,
@@ -81,8 +81,8 @@ def test_losses_by_hand(gamma: float) -> None:
         assert loss.mean == pytest.approx(0.8 / 3, abs=1e-12)
         assert loss.start == pytest.approx(0.75 * 0.8, abs=1e-12)
         assert loss.sup_lower <= 0.8 <= loss.sup
-        # Random actions are worth 0.25 * 0.5 + 0.75 * 0.4 at the start, the best ones 0.85.
-        assert loss.kept == pytest.approx((0.25 - 0.425) / (0.85 - 0.425))
+        # Action 1 for ever is worth 0.75 * 0.8 at the start, the best ones 0.85.
+        assert loss.kept == pytest.approx((0.25 - 0.6) / (0.85 - 0.6))
     assert not any(row.is_certified for row in rows)
     assert [row.bound for row in rows] == [None] * 3
 

@@ -428,7 +428,7 @@ def test_blocks_help_where_nothing_corresponds(monkeypatch: pytest.MonkeyPatch) 
     assert verify(found.union.model, found.source).is_valid  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hundred_thousand_states() -> None:
     mdp = sparse_mdp(100_000, seed=0)
     found = compare_models(mdp, noisy_copy(mdp, 0.01), 0.9)

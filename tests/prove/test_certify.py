@@ -97,10 +97,14 @@ def content(certificate: Certificate) -> dict[str, Any]:
     held = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
     held["run"] = {name: x for name, x in certificate.run.items() if name not in TIMES}
     del held["model"]
-    value = held.pop("value")
-    if value is not None:
-        held |= {f"value.{name}": getattr(value, name) for name in value.__dataclass_fields__}
-        del held["value.bracket"]
+    parts = {"value": held.pop("value")}
+    while parts:  # a value holds shares and a bracket, and a share may hold another one
+        part, value = parts.popitem()
+        if dataclasses.is_dataclass(value):
+            fields = {f"{part}.{f.name}": getattr(value, f.name) for f in dataclasses.fields(value)}
+            parts |= fields
+        else:
+            held[part] = value
     return {
         name: (x.dtype.str, x.shape, x.tobytes()) if isinstance(x, np.ndarray) else x
         for name, x in held.items()

@@ -13,6 +13,7 @@ from bisim_abstract._base.deadline import OutOfTimeError
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate import frontier
 from bisim_abstract._certificate.frontier import ValueSearch
+from bisim_abstract._certificate.goal import Numbers
 from bisim_abstract._prove import driver
 from bisim_abstract._prove.refinement import Refinement
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
@@ -105,7 +106,7 @@ def test_a_threshold_asked_for_is_kept_without_its_value(
     def slow(*args: Any, **options: Any) -> None:
         raise OutOfTimeError
 
-    monkeypatch.setattr("bisim_abstract._certificate.frontier.prove_value", slow)
+    monkeypatch.setattr(ValueSearch, "prove", slow)
     found = certify(mdp, 0.9, tau=1.0, max_seconds=1e6, resources=ONE)
     assert found.is_certified
     assert found.value is None
@@ -200,19 +201,25 @@ def test_callbacks_have_time_of_their_own(clock: Clock) -> None:
     assert set(verdicts) == {"verified"}
 
 
-def test_numbers_and_proof_are_known_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moment", ["GroundValues", "find_proof", "Numbers"])
+def test_numbers_and_proof_are_known_together(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt between the two must not leave one without the other."""
     mdp, groups = grouped_mdp(30, 3, noise=0.05, seed=0)
     search = ValueSearch(mdp, 0.9)
 
-    def interrupt(*args: Any) -> Any:
-        raise KeyboardInterrupt
+    class Interrupted:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            raise KeyboardInterrupt
+
+        of = __init__
 
     with monkeypatch.context() as patch:
-        patch.setattr(frontier, "Numbers", interrupt)
+        patch.setattr(frontier, moment, Interrupted)
         with pytest.raises(KeyboardInterrupt):
-            search.prove(groups)
-    assert search.numbers(groups).kept == search.prove(groups).kept
+            search.numbers(groups)
+    found = search.numbers(groups)
+    assert found == Numbers.of(search.prove(groups), "solver")
+    assert found == ValueSearch(mdp, 0.9).numbers(groups)
 
 
 def test_levels_are_kept_or_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

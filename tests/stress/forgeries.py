@@ -42,7 +42,7 @@ from rich.console import Console
 
 from bisim_abstract import Certificate, TabularMDP, certify, verify
 from tests.stress.certifying import ONE
-from tests.stress.truth import NOTHING, linked
+from tests.stress.truth import linked
 from tests.support.blocks import dyadic, estimated, true_models
 from tests.support.honest import (
     apart_of,
@@ -56,6 +56,7 @@ from tests.support.honest import (
     up,
 )
 from tests.support.oracles import compared_metric, lifted_exact, metric_exact, variation_exact
+from tests.support.proven import false_claims
 from tests.support.relations import random_labels, random_renaming, renamed_mdp
 from tests.support.values import Exact
 
@@ -160,12 +161,8 @@ def value_world(mdp: TabularMDP, gamma: float, relation: str, seed: int) -> Worl
     certificate = found.at(float(rng.choice(taus))).with_value()
     content = {name: getattr(certificate, name) for name in Certificate.__dataclass_fields__}
     content["run"] = {}
-    value = certificate.value
-    assert value is not None
-    fields = {name: getattr(value, name) for name in (*FUNCTIONS, "loss", "start_loss", "kept")}
-    fields |= {name: getattr(value, name) for name in ("policy", "labels", "renaming")}
-    bracket = {name: getattr(value.bracket, name) for name in ("lower", "upper", "policy")}
-    content["value"] = SimpleNamespace(**fields, bracket=SimpleNamespace(**bracket))
+    assert certificate.value is not None
+    content["value"] = opened(certificate.value)
     content["levels"] = tuple(opened(level) for level in content["levels"])
     if content["features"] is not None:
         content["features"] = opened(content["features"])
@@ -443,7 +440,8 @@ def forge_witnesses(rng: Rng, content: Content, world: World) -> None:
 def forge_values(rng: Rng, content: Content, world: World) -> None:
     value, bracket = content["value"], content["value"].bracket
     size = max(world.scale, float(np.abs(value.optimal_upper).max()), 5e-324)
-    kind = str(rng.choice(["function", "function", "bracket", "number", "policy", "swap", "near"]))
+    kinds = ["function", "bracket", "number", "policy", "swap", "near", *["agents"] * 4]
+    kind = str(rng.choice(kinds))
     if kind in ("function", "near"):
         name = str(rng.choice(FUNCTIONS))
         sign = -1.0 if name.endswith("upper") else 1.0
@@ -462,6 +460,8 @@ def forge_values(rng: Rng, content: Content, world: World) -> None:
             before[0] = 0.5
         moved = move(rng, before, 1.0 if name == "kept" else size, 1.0 if name == "kept" else -1.0)
         setattr(value, name, float(moved[0]))
+    elif kind == "agents":
+        forge_agents(rng, value, size)
     elif kind == "policy":
         holder = value if rng.random() < 0.5 else bracket
         array = holder.policy.copy()
@@ -480,6 +480,39 @@ def forge_values(rng: Rng, content: Content, world: World) -> None:
                 )
             )
         )
+
+
+AGENTS = ("solver", "learner", "converged")
+OF_AGENTS = ("lower", "q_lower", "q_upper", "excess", "choices", "kept", "loss", "start_loss")
+
+
+def forge_agents(rng: Rng, value: Any, size: float) -> None:
+    """What is said of the baseline or of agents, better than it is."""
+    holder, names = value, ["constant_upper", "baseline_lower", "baseline_action", "baseline_start"]
+    if rng.random() < 0.8:
+        who = str(rng.choice(AGENTS))
+        holder = value.learner.converged if who == "converged" else getattr(value, who)
+        if holder is None:
+            return
+        names = [name for name in OF_AGENTS if hasattr(holder, name)]
+    name = str(rng.choice(names))
+    old = getattr(holder, name)
+    if name == "choices":
+        holder.choices = old & (rng.random(old.shape) < 0.6)
+    elif name == "baseline_action":
+        value.baseline_action = int(rng.integers(-1, value.constant_upper.shape[1]))
+    elif name == "baseline_start":
+        low, high = (float(x) for x in move(rng, np.array(old), size, float(rng.choice([-1, 1]))))
+        value.baseline_start = (low, high)
+    elif isinstance(old, float):
+        start = np.array([0.5 if math.isinf(old) else old])
+        is_share = name == "kept"
+        moved = move(rng, start, 1.0 if is_share else size, 1.0 if is_share else -1.0)
+        setattr(holder, name, float(moved[0]))
+    else:
+        sign = -1.0 if name.endswith(("upper", "excess")) else 1.0
+        moved = move(rng, old.ravel(), size, sign).reshape(old.shape)
+        setattr(holder, name, np.maximum(moved, 0.0) if name == "excess" else moved)
 
 
 def forge_renaming(rng: Rng, content: Content, world: World) -> None:
@@ -763,16 +796,9 @@ def false_value(content: Content, world: World) -> str:
     lost = mean(best) - mean(own)
     if lost > Fraction(value.start_loss):
         return "start_loss"
-    gain = mean(best) - mean(true_function(content, world, "random_upper"))
-    size = min(
-        abs(mean(best)), Fraction(float(np.ptp(mdp.rewards))) / (1 - Fraction(content["gamma"]))
-    )
-    is_nothing = lost <= NOTHING * size or gain <= 0
-    if value.kept > 1.0 or (
-        not is_nothing and value.kept > -math.inf and Fraction(value.kept) > 1 - lost / gain
-    ):
-        return "kept"
-    return ""
+    # One backup of each function, and all that follows from them, as the oracle finds it.
+    false = false_claims(value, mdp, content["gamma"])
+    return false[0] if false else ""
 
 
 def judge(content: Content, world: World) -> tuple[str, str]:

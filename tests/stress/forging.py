@@ -29,7 +29,8 @@ from tests.support.certificates import layered
 
 Header = dict[str, Any]
 VALUES = ("optimal_upper", "optimal_lower", "policy_lower", "random_upper")
-MOVED = {*words("lower upper pair_lower pair_upper low high values potential"), *VALUES}
+AGENTS = {*words("q_lower q_upper constant_upper baseline_lower margin_lower excess")}
+MOVED = {*words("lower upper pair_lower pair_upper low high values potential"), *VALUES, *AGENTS}
 SHRUNK = {"corrections", "radius", "reward_radius"}
 FACTORS = (0.0, 0.5, 0.999, 1.0 - 1e-12)
 SIGNS = st.sampled_from((1.0, -1.0))
@@ -167,7 +168,24 @@ def forge_value(draw: st.DrawFn, arrays: Arrays, header: Header, truth: Truth) -
     numbers = header["value"]
     if numbers is None or "value.policy" not in arrays:
         return "no value"
-    kind = pick(draw, ("loss", "kept", "policy", "in place of", "near"))
+    kind = pick(draw, ("loss", "kept", "policy", "in place of", "near", "agents", "start"))
+    if kind == "start":
+        name, side = pick(draw, ("optimal_start", "baseline_start")), pick(draw, (0, 1))
+        numbers[name][side] *= pick(draw, (0.0, 0.5, 0.999, 1.0 - 1e-12, 1.001, 2.0))
+        numbers[name].sort()
+        return f"{name} moved"
+    if kind == "agents":
+        who = pick(draw, ("solver", "learner"))
+        share, name = numbers[who], pick(draw, ("kept", "loss", "start_loss", "margin"))
+        if share is None or share.get(name) is None:
+            return f"no {name} of the {who}"
+        old = share[name]
+        share[name] = (
+            old + (1.0 - old) * draw(powers(-16, 0))
+            if name == "kept"
+            else ((old + 1e-3) * 2.0 if name == "margin" else old * pick(draw, FACTORS))
+        )
+        return f"{name} of the {who} made better"
     if kind == "loss":
         name = pick(draw, ("loss", "start_loss"))
         numbers[name] *= pick(draw, FACTORS)

@@ -85,8 +85,12 @@ FEATURES = ("bounds/test_features.py",)
 WITNESSES = ("bounds/test_witnesses.py",)
 PLANNING = ("exact/test_planning.py", "abstract/test_value.py")
 VALUE = ("abstract/test_value.py", "verify")
+SCALE = ("abstract/test_scale.py",)
+AGENTS = ("abstract/test_agents.py", "abstract/test_value.py")
+EPISODES = ("abstract/test_episodes.py",)
 APPROXIMATE = ("bounds/test_index_side.py",)
 CHECKER = ("verify",)
+VERIFIED = ("verify/test_agents.py", "verify/test_value.py")
 SIZES = ("verify/test_sizes.py",)
 TABULAR = ("wrappers/test_tabular.py", "wrappers")
 ENCODERS = ("encoders",)
@@ -508,12 +512,6 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         VALUE,
     ),
     (
-        "value: what is kept below random actions",
-        "gain = (high if policy >= random else low) - random",
-        "gain = high - random",
-        VALUE,
-    ),
-    (
         "value: the share is not rounded down",
         "return min(1.0, share - 4.0 * EPS * abs(share))",
         "return min(1.0, share)",
@@ -533,14 +531,14 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "value: all members reach what some do",
-        "least = np.where(is_common, np.minimum.reduceat(entries, cut) * (1.0 - error), 0.0)",
-        "least = np.minimum.reduceat(entries, cut) * (1.0 - error)",
+        "is_common = np.diff(np.append(cut, keys.size)) == sizes[rows]",
+        "is_common = np.diff(np.append(cut, keys.size)) <= sizes[rows]",
         VALUE,
     ),
     (
         "value: masses of clusters are not rounded",
-        "error = (mdp.max_support + 4) * EPS",
-        "error = 0.0",
+        "error = (max_support + 4) * EPS\n    most",
+        "error = 0.0\n    most",
         VALUE,
     ),
     (
@@ -548,6 +546,193 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "residual += (boxes.longest + 16) * EPS * size",
         "residual += 0.0 * size",
         VALUE,
+    ),
+    # -- the scale, agents and episodes --------------------------------------------------------
+    (
+        "scale: shares above the baseline by the lower bound",
+        "gain = (high if policy >= base else low) - base",
+        "gain = low - base",
+        SCALE,
+    ),
+    (
+        "scale: shares below the baseline by the upper bound",
+        "gain = (high if policy >= base else low) - base",
+        "gain = high - base",
+        SCALE,
+    ),
+    (
+        "scale: the lower bound of the baseline",
+        "high, base = self.optimal[1], self.baseline[1]",
+        "high, base = self.optimal[1], self.baseline[0]",
+        SCALE,
+    ),
+    (
+        "scale: a stake does not count",
+        "if is_rounding and (self.is_nothing or lost <= OF_STAKE * (low - base)):",
+        "if is_rounding:",
+        SCALE,
+    ),
+    (
+        "scale: constants hide losses",
+        "return min(max(optimal[0], -optimal[1], 0.0), span / (1.0 - gamma))",
+        "return max(optimal[0], -optimal[1], 0.0)",
+        SCALE,
+    ),
+    (
+        "scale: constants hide a stake",
+        "return self._is_at_stake_below(NOTHING) and not gains",
+        "return self._is_at_stake_below(NOTHING)",
+        SCALE,
+    ),
+    (
+        "scale: any score where the baseline is best",
+        "return kept if math.isfinite(kept) else math.nan",
+        "return kept if math.isfinite(kept) else 1.0",
+        ("compare/test_learning.py",),
+    ),
+    (
+        "baseline: random actions are left out",
+        "for each in range(RANDOM, mdp.n_actions):\n        look()",
+        "for each in (*range(mdp.n_actions), 0):\n        look()",
+        ("abstract/test_baseline.py",),
+    ),
+    (
+        "baseline: what a state lacks is its first action",
+        "    weights = uniform_policy(mdp)\n    weights[has_it] = 0.0",
+        "    weights = np.eye(mdp.n_actions)[mdp.first_actions]\n    weights[has_it] = 0.0",
+        ("abstract/test_baseline.py",),
+    ),
+    (
+        "agents: the best of a set",
+        "return np.asarray(np.where(policy, q, np.inf).min(axis=1))",
+        "return np.asarray(np.where(policy, q, -np.inf).max(axis=1))",
+        AGENTS,
+    ),
+    (
+        "agents: boxes are fixed points",
+        "q + sign * (gamma * shift + room / 2.0)",
+        "q + 0.0 * shift * room",
+        AGENTS,
+    ),
+    (
+        "agents: boxes without room for rounding",
+        "q + sign * (gamma * shift + room / 2.0)",
+        "q + sign * gamma * shift",
+        AGENTS,
+    ),
+    (
+        "agents: the best members count below",
+        "pick = np.maximum if sign > 0.0 else np.minimum",
+        "pick = np.maximum",
+        AGENTS,
+    ),
+    (
+        "agents: sure ones only",
+        "used & (q_upper >= best[:, None])",
+        "used & (q_lower >= best[:, None])",
+        AGENTS,
+    ),
+    (
+        "agents: the whole gap is margin",
+        "(float(steps[high]) - room) / 2.0 - room",
+        "float(steps[high]) - 2.0 * room",
+        AGENTS,
+    ),
+    (
+        "agents: the last gap is forgotten",
+        "margin = math.inf if high == steps.size",
+        "margin = math.inf if high >= steps.size - 1",
+        AGENTS,
+    ),
+    (
+        "agents: promises do not depend on where members lead",
+        "sigma = spread.high[slot] - promised + gamma * apart",
+        "sigma = spread.high[slot] - promised + 0.0 * apart",
+        AGENTS,
+    ),
+    (
+        "agents: the least promise of a member",
+        "sigma = spread.high[slot] - promised + gamma * apart",
+        "sigma = spread.low[slot] - promised + gamma * apart",
+        AGENTS,
+    ),
+    (
+        "agents: all members send what some do",
+        "is_common = np.diff(np.append(cut, keys.size)) == sizes[rows]",
+        "is_common = np.diff(np.append(cut, keys.size)) <= sizes[rows]",
+        ("abstract/test_agents.py", "verify/test_agents.py"),
+    ),
+    (
+        "agents: what members promise is not rounded",
+        "members.rows(middle - half, -1.0)) + spread.noise",
+        "members.rows(middle - half, -1.0))",
+        ("abstract/test_agents.py", "verify/test_agents.py"),
+    ),
+    (
+        "agents: half of what values can be",
+        "middle, half = below / 2.0 + above / 2.0, (above - below) / 2.0",
+        "middle, half = below / 2.0 + above / 2.0, (above - below) / 4.0",
+        AGENTS,
+    ),
+    (
+        "agents: dominated by some member",
+        "gain = spread.high[ours] - spread.low[other]",
+        "gain = spread.low[ours] - spread.low[other]",
+        AGENTS,
+    ),
+    (
+        "agents: dominated wherever members lead",
+        "+ members.gamma * apart\n",
+        "+ 0.0 * apart\n",
+        AGENTS,
+    ),
+    (
+        "agents: values are no more than promised",
+        "floor = np.maximum(below[labels] - excess, known)",
+        "floor = np.maximum(below[labels], known)",
+        AGENTS,
+    ),
+    (
+        "agents: raised by the best action",
+        "backup(mdp, gamma, values, -1.0, allowed))",
+        "backup(mdp, gamma, values, -1.0, None))",
+        AGENTS,
+    ),
+    (
+        "episodes: the most of a set ends",
+        "ends = np.where(plan, of_action[:, :, 1], np.inf).min(axis=1)",
+        "ends = np.where(plan, of_action[:, :, 1], -np.inf).max(axis=1)",
+        EPISODES,
+    ),
+    (
+        "episodes: an end at the last step does not count",
+        "for _ in range(horizon):\n        look()\n        ahead = kernel @ np.stack",
+        "for _ in range(horizon - 1):\n        look()\n        ahead = kernel @ np.stack",
+        EPISODES,
+    ),
+    (
+        "episodes: nothing is rounded",
+        "error = 2.0 * error + 16.0 * EPS",
+        "error = 0.0 * error + 0.0 * EPS",
+        EPISODES,
+    ),
+    (
+        "episodes: the best start is the worst",
+        "least = float(picked.min())",
+        "least = float(picked.max())",
+        EPISODES,
+    ),
+    (
+        "episodes: ends that do not pay count",
+        "return own.ended[0] < CLEARLY * best.ended[0] and returns_less",
+        "return own.ended[0] < CLEARLY * best.ended[0]",
+        EPISODES,
+    ),
+    (
+        "goal: how many episodes end is not asked",
+        "return found is not None and self.is_enough(found) and not found.ends_fewer",
+        "return found is not None and self.is_enough(found)",
+        ("certificate/test_frontier.py", "certificate/test_sentences.py"),
     ),
     # -- models of others, and chains ----------------------------------------------------------
     (
@@ -1000,15 +1185,15 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "value: backups without rounding",
-        "if not beyond[worst] + slack <= 0.0:",
-        "if not beyond[worst] <= 0.0:",
-        CHECKER,
+        "# the first NaN, if there is one\n    if not beyond[worst] + slack <= 0:",
+        "# the first NaN, if there is one\n    if not beyond[worst] <= 0:",
+        VERIFIED,
     ),
     (
         "value: true rows are the estimated ones",
-        "return np.asarray(sums / masses + away * (float(values.max()) - level))",
-        "return np.asarray(sums / masses)",
-        CHECKER,
+        "(end + self.gamma * (sums + radius * (best - level)))",
+        "(end + self.gamma * sums)",
+        VERIFIED,
     ),
     (
         "value: radii of blocks whatever tells states apart",
@@ -1018,45 +1203,136 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "value: losses as far as floats tell",
-        "good = (lost < value.loss) | ((lost == value.loss) & (rest <= 0.0))",
-        "good = lost <= value.loss",
-        CHECKER,
+        "found = np.where(rest > 0.0, np.nextafter(found, np.inf), found)",
+        "found = np.where(rest > 0.0, found, found)",
+        VERIFIED,
     ),
     (
-        "value: what is kept below random actions",
-        "gain = (best if own >= random else low) - random",
-        "gain = best - random",
-        CHECKER,
+        "value: what is kept below the baseline",
+        "gain = (best if own >= base_high else low) - base_high",
+        "gain = best - base_high",
+        VERIFIED,
+    ),
+    (
+        "value: what is kept is measured from random actions",
+        "ends = (best, least, base_low, base_high)",
+        "ends = (best, least, base_low, mean(value.random_upper))",
+        VERIFIED,
+    ),
+    (
+        "value: the baseline is one action short",
+        "for upper in value.constant_upper.T:",
+        "for upper in value.constant_upper.T[1:]:",
+        VERIFIED,
+    ),
+    (
+        "value: one action for ever is not looked at",
+        "in enumerate(value.constant_upper.T):",
+        "in enumerate(value.constant_upper.T[:-1]):",
+        VERIFIED,
     ),
     (
         "value: what rounding leaves open of a start loss is wrong",
-        "is_open = best[0] - own[1] <= value.start_loss",
-        "is_open = False",
+        "(best[0] - own[1], best[1] - own[0]),",
+        "(best[1] - own[0], best[1] - own[0]),",
         ("verify/test_value.py",),
     ),
     (
         "value: what rounding leaves open of a share is wrong",
-        "is_open = value.kept <= min(most, 1.0)",
-        "is_open = False",
+        "(min(sure, 1), min(most, 1))",
+        "(min(sure, 1), min(sure, 1))",
         ("verify/test_value.py",),
     ),
     (
         "value: any start loss is open",
-        "is_open = best[0] - own[1] <= value.start_loss",
-        "is_open = True",
+        "(best[0] - own[1], best[1] - own[0]),",
+        "(-math.inf, best[1] - own[0]),",
         ("verify/test_value.py",),
     ),
     (
         "value: any share is open",
-        "is_open = value.kept <= min(most, 1.0)",
-        "is_open = True",
+        "(min(sure, 1), min(most, 1))",
+        "(min(sure, 1), math.inf)",
         ("verify/test_value.py",),
     ),
+    # -- agents and episodes -------------------------------------------------------------------
     (
-        "value: exactly what is kept below random actions",
-        "gain = (best if own >= random else least) - random",
-        "gain = best - random",
-        CHECKER,
+        "arithmetic: nothing is rounded",
+        "return (self.terms + more) * EPS * size + (TINY if size > 0.0 else 0.0)",
+        "return 0.0 * (self.terms + more) * size",
+        VERIFIED,
+    ),
+    (
+        "agents: boxes hold for some member only",
+        "end = np.maximum if side > 0 else np.minimum",
+        "end = np.minimum if side > 0 else np.maximum",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "agents: boxes without rounding",
+        "slack = numbers.slack(numbers.size(ahead))",
+        "slack = 0",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "agents: the best of sets is rounded inward",
+        "least = above(best, slack)",
+        "least = np.nextafter(above(best, slack), np.inf)",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "agents: the margin counts once",
+        "slack = 2.0 * value.margin",
+        "slack = value.margin",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "agents: what is lost does not depend on where rows lead",
+        "by_entries = by_entries + gamma * self._spread +",
+        "by_entries = by_entries +",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "agents: what is lost by entries is not rounded",
+        "by_entries + gamma * self._spread + side * self._pads(slot)",
+        "by_entries + gamma * self._spread",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "agents: what is lost by sums is not rounded",
+        "by_sums - (self._worth - reach) + side * self._pad",
+        "by_sums - (self._worth - reach)",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "agents: some row of another action is enough to beat one",
+        "by_sums = most[one] - least[two]",
+        "by_sums = most[one] - most[two]",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "agents: values are no more than promised",
+        "return -above(claims.excess, converging.floor)",
+        "return converging.floor",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "episodes: the optimal policy's are the policy's",
+        'policy = value.optimal_policy if name == "optimal" else _lifted(value, value.policy)',
+        "policy = value.optimal_policy",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "episodes: the last step does not count",
+        "for _ in range(horizon):\n        returns = np.minimum.reduceat",
+        "for _ in range(horizon - 1):\n        returns = np.minimum.reduceat",
+        ("verify/test_agents.py",),
+    ),
+    (
+        "episodes: figures are not rounded",
+        "spread = pad + 6.0 * EPS * math.fsum(weights * np.abs(picked)) / total",
+        "spread = 0.0 * pad",
+        ("verify/test_agents.py",),
     ),
     (
         "float: chains are what is stored",
@@ -1081,9 +1357,9 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "tabular: resets with any seed",
-        "self.env.reset(seed=self._seeds.draw(seed), options=options)\n        return observation",
-        "self.env.reset(seed=seed, options=options)\n        return observation",
-        (*TABULAR, "wrappers/test_starts.py"),
+        "observation, info = self._seeds.reset(self.env, seed, options)",
+        "observation, info = self.env.reset(seed=seed, options=options)",
+        ("wrappers/test_starts.py", *TABULAR),
     ),
     (
         "tabular: starts anywhere",
@@ -1111,8 +1387,20 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "enumerate: other starts are not tried",
-        "if unknown or (elsewhere and first == 1):",
-        "if unknown < 0:",
+        "return done < self._asked + OTHER_SEEDS",
+        "return done < self._asked",
+        ("wrappers/test_starts.py",),
+    ),
+    (
+        "enumerate: states that are not in the model are not told of",
+        "if not (unknown or (elsewhere and self.n_seeds == 1)):",
+        "if not (elsewhere and self.n_seeds == 1):",
+        ("wrappers/test_starts.py",),
+    ),
+    (
+        "enumerate: a seed that shows nothing new is the last",
+        "is_open = done <= newest + max(QUIET if newest else OTHER_SEEDS, newest)",
+        "is_open = done <= newest + 1",
         ("wrappers/test_starts.py",),
     ),
     (
@@ -1153,9 +1441,9 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "abstracted: resets with any seed",
-        "seen, info = self.env.reset(seed=self._seeds.draw(seed), options=options)",
+        "seen, info = self._seeds.reset(self.env, seed, options)",
         "seen, info = self.env.reset(seed=seed, options=options)",
-        ("wrappers",),
+        ("wrappers/test_starts.py", "wrappers"),
     ),
     (
         "abstracted: the end is a state like others",
@@ -1201,8 +1489,8 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "model_env: what enumerated models say of themselves",
-        'self.mdp.with_metadata(method="model", **about)',
-        "self.mdp.with_metadata(**about)",
+        'return mdp.with_metadata(method="model", **about)',
+        "return mdp.with_metadata(**about)",
         ("test_model_env.py",),
     ),
     (

@@ -26,7 +26,7 @@ def test_no_forgery_is_accepted(component: str) -> None:
     assert not wrong
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("component", forgeries.FORGERS)
 def test_no_forgery_of_many_is_accepted(component: str) -> None:
     assert not forgeries.run(component, 200, seed=2)[1]

@@ -27,7 +27,7 @@ def run_kills(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kills_in_every_stage() -> None:
     done = run_kills("--cycles", "14", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr

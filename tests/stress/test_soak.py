@@ -27,7 +27,7 @@ def run_soak(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_soak() -> None:
     done = run_soak("--cycles", "12", "--kills", "0.25", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr

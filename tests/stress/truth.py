@@ -24,6 +24,7 @@ from bisim_abstract import (
 from tests.stress.certifying import ONE
 from tests.stress.strategies import Floats
 from tests.support.oracles import lifted_exact
+from tests.support.proven import false_claims
 
 Enclosure = tuple[Floats, Floats]  # below and above
 Means = tuple[Fraction, Fraction]
@@ -392,6 +393,8 @@ def check_value(certificate: Certificate, truth: Truth) -> None:
     start_lost = truth.start_loss(gamma, policy)
     assert start_lost <= Fraction(value.start_loss), "the start loses more than it is said to"
     assert value.kept <= 1.0, "more than everything is kept"
+    false = false_claims(value, truth.mdp, gamma)
+    assert not false, f"claims that do not follow: {false}"
     if value.kept > -math.inf:
         share = truth.largest_share(gamma, policy)
         assert Fraction(value.kept) <= share, (

@@ -14,6 +14,7 @@ import numpy as np
 from bisim_abstract import (
     Certificate,
 )
+from bisim_abstract.parts import ProvenShare
 from tests.support import ROOT
 
 ROOMS = ("bisim_abstract/RoomsGrid-v0", "--env-arg", "side=20", "--env-arg", "room_size=10")
@@ -113,9 +114,25 @@ def check_described(found: dict[str, Any], certificate: Certificate) -> None:
     verdict, value = certificate.verdict, certificate.value
     assert (found["sentence"], found["level"]) == (verdict.sentence, verdict.level)
     assert found["clusters"] == (None if certificate.tau is None else certificate.n_clusters)
-    assert found["kept"] == (None if value is None or value.kept == -np.inf else value.kept)
-    assert found["loss"] == (None if value is None else value.loss)
-    assert found["start_loss"] == (None if value is None else value.start_loss)
+    assert found["guarantee"] == certificate.guarantee
+    if value is None:
+        assert (found["value"], found["kept"], found["loss"], found["start_loss"]) == (None,) * 4
+        return
+    share = value.share(certificate.guarantee)
+    assert share is not None
+    check_share(found, share)
+    for name in ("policy", "solver", "learner"):
+        own = value.share(name)
+        assert own is not None
+        check_share(found["value"][name], own)
+    assert found["value"]["baseline_start"] == list(value.baseline_start)
+    assert (found["value"]["episodes"] is None) == (value.episodes is None)
+
+
+def check_share(found: dict[str, Any], share: ProvenShare) -> None:
+    """What JSON says of agents against what is proven of them."""
+    assert found["kept"] == (None if share.kept == -np.inf else share.kept)
+    assert (found["loss"], found["start_loss"]) == (share.loss, share.start_loss)
 
 
 # -- imports, warnings, pipes ------------------------------------------------------------------

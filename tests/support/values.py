@@ -79,6 +79,40 @@ class Exact:
         count = len(self.rewards[0])
         return self.values_of([[Fraction(int(a == b)) for b in range(count)] for a in actions])
 
+    def for_ever(self, action: int, available: npt.NDArray[np.bool_]) -> list[Fraction]:
+        """One action for ever; where a state lacks it, all of its own with equal chances."""
+        weights = []
+        for line in available.tolist():
+            own = [a == action for a in range(len(line))] if line[action] else line
+            weights.append([Fraction(int(is_one), sum(own)) for is_one in own])
+        return self.values_of(weights)
+
+    def baseline(
+        self, available: npt.NDArray[np.bool_], start: npt.NDArray[np.float64]
+    ) -> Fraction:
+        """The best start value of a policy that does not look at the state."""
+        count = len(self.rewards[0])
+        each = [self.for_ever(a, available) for a in range(count)]
+        return max(mean(start, values) for values in [self.at_random(available), *each])
+
+    def least_inside(self, allowed: Sequence[Sequence[int]]) -> list[Fraction]:
+        """The least that any policy is worth that plays inside a set of actions of each state.
+
+        Policy iteration that minimises: one policy is worst from everywhere at once.
+        """
+        choice = [line[0] for line in allowed]
+        while True:
+            values = self.of_actions(choice)
+            worse = list(choice)
+            for s, line in enumerate(allowed):
+                q = {a: self.q(values, s, a) for a in line}
+                least = min(q.values())
+                if q[choice[s]] > least:
+                    worse[s] = next(a for a in line if q[a] == least)
+            if worse == choice:
+                return values
+            choice = worse
+
     def at_random(self, available: npt.NDArray[np.bool_]) -> list[Fraction]:
         return self.values_of(
             [[Fraction(int(has_it), sum(line)) for has_it in line] for line in available.tolist()]
@@ -138,25 +172,48 @@ def check_inequality(
     model: Exact,
     values: npt.NDArray[np.float64],
     side: int,
-    policy: Sequence[int] | str,
+    policy: Sequence[int | Sequence[int]] | str,
 ) -> None:
-    """One backup of one function, with the radii of an estimate."""
+    """One backup of one function, with the radii of an estimate.
+
+    Args:
+        mdp: The model.
+        model: The same in exact arithmetic.
+        values: The function.
+        side: 1 if it bounds values from above, -1 from below.
+        policy: "best", "mean", "for ever 2", or what each state does: an action, or a set of
+            actions of which the least counts.
+    """
     v = fractions(values)
     for s in range(mdp.n_states):
         found = []
         for a in range(mdp.n_actions):
-            q = model.q(v, s, a)
-            if mdp.estimate is not None:
-                q = reward_end(mdp, s, a, side) + model.gamma * extreme(mdp, model, v, s, a, side)
-            found.append(q)
-        if policy == "best":
+            found.append(backup_exact(mdp, model, v, s, a, side))
+        own = [q for q, has_it in zip(found, mdp.available[s], strict=True) if has_it]
+        told = policy if isinstance(policy, str) else policy[s]
+        if isinstance(told, str) and told.startswith("for ever "):
+            action = int(told.removeprefix("for ever "))
+            told = action if mdp.available[s, action] else "mean"
+        if told == "best":
             whole = max(found)
-        elif policy == "mean":
-            own = [q for q, has_it in zip(found, mdp.available[s], strict=True) if has_it]
+        elif told == "mean":
             whole = sum(own, Fraction(0)) / len(own)
+        elif isinstance(told, int):
+            whole = found[told]
         else:
-            whole = found[int(policy[s])]
+            assert not isinstance(told, str)
+            whole = min(found[a] for a in told)
         assert side * (v[s] - whole) >= 0, (s, float(v[s]), float(whole))
+
+
+def backup_exact(
+    mdp: TabularMDP, model: Exact, values: Values, s: int, a: int, side: int
+) -> Fraction:
+    """What an action is worth before values; the most (1) or the least (-1) for an estimate."""
+    if mdp.estimate is None:
+        return model.q(values, s, a)
+    ahead = extreme(mdp, model, values, s, a, side)
+    return reward_end(mdp, s, a, side) + model.gamma * ahead
 
 
 def reward_end(mdp: TabularMDP, s: int, a: int, side: int) -> Fraction:

@@ -38,6 +38,7 @@ from tests.support.honest import (
     thresholds,
 )
 from tests.support.oracles import compared_metric
+from tests.support.proven import functions_of, honest_value
 from tests.support.relations import random_labels, random_renaming, renamed_mdp
 from tests.support.values import Exact
 
@@ -92,7 +93,7 @@ def test_accepts_honest_certificates(relation: str) -> None:
             check_encloses(content, mdp)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("first", range(1_000, 1_600, 100))
 def test_accepts_many_honest_certificates(first: int, relation: str) -> None:
@@ -657,49 +658,27 @@ def with_value(
     weights: Floats | None = None,
 ) -> dict[str, Any]:
     """One cluster, and what following a policy in it is worth; `lifted` is what is really done."""
-    zeros = np.zeros(mdp.n_states, np.int64)
-    live, gamma = mdp.n_states, content["gamma"]
+    zeros, gamma = np.zeros(mdp.n_states, np.int64), content["gamma"]
     tau = float(Operator(state_model(mdp), gamma, (content["relation"], content["apart"])).diameter)
-    labels = zeros.copy()
-    if mdp.terminal_state is not None:
-        labels[mdp.terminal_state] = 1
-        live -= 1
-    if lifted is None:
-        lifted = lift(mdp, renaming, np.array(policy)[labels])
-    model = Exact.of(mdp, gamma)
-    if weights is None:
-        weights = np.asarray(mdp.available, float)
-    best = model.optimal(mdp.first_actions.tolist())
-    own = model.of_actions(lifted)
-    share = [[Fraction(w) for w in line] for line in weights.tolist()]
-    random = model.values_of([[w / sum(line) for w in line] for line in share])
-
-    def moved(values: Sequence[Fraction], side: float) -> Floats:
-        return np.array([float(v) for v in values]) + side * 1e-9
-
-    upper, lower = moved(best, 1.0), moved(own, -1.0)
-    far = float(np.abs(mdp.rewards).max()) / (1.0 - gamma) + 1e-9
-    count = len(policy)
-    return content | {
+    value = honest_value(mdp, gamma, zeros.tolist(), renaming, policy=policy, room=1e-9)
+    made = content | {
         "tau": np.nextafter(tau, np.inf).item(),
         "labels_lower": zeros,
         "labels_upper": zeros,
-        "value": SimpleNamespace(
-            policy=np.array(policy),
-            labels=labels,
-            renaming=renaming,
-            optimal_upper=upper,
-            optimal_lower=moved(best, -1.0),
-            policy_lower=lower,
-            random_upper=moved(random, 1.0),
-            loss=float((upper - lower).max()) + 1e-9,
-            start_loss=float((upper - lower).max()) + 1e-9,
-            kept=-np.inf,
-            bracket=SimpleNamespace(
-                lower=np.full(count, -far), upper=np.full(count, far), policy=np.array(policy)
-            ),
-        ),
+        "value": value,
     }
+    if lifted is not None:
+        value.policy_lower = lifted_values(mdp, gamma, lifted)
+    if weights is not None:
+        share = [[Fraction(w) for w in line] for line in weights.tolist()]
+        random = Exact.of(mdp, gamma).values_of([[w / sum(line) for w in line] for line in share])
+        value.random_upper = np.array([float(v) for v in random]) + 1e-9
+    return made
+
+
+def lifted_values(mdp: TabularMDP, gamma: float, lifted: Sequence[int]) -> Floats:
+    """What a policy is worth, nearly."""
+    return np.array([float(v) for v in Exact.of(mdp, gamma).of_actions(lifted)]) - 1e-9
 
 
 def lift(mdp: TabularMDP, renaming: Ints | None, names: Ints) -> list[int]:
@@ -731,7 +710,7 @@ def test_accepts_honest_values(relation: str) -> None:
     for seed in range(40):
         content, mdp = random_value(seed, relation)
         accepted(content, mdp)
-        assert found(content, mdp).values_checked == 6
+        assert found(content, mdp).values_checked == functions_of(content["value"])
 
 
 @pytest.mark.drawn
@@ -748,7 +727,8 @@ def test_rejects_policies_that_are_lifted_otherwise(relation: str) -> None:
             for a in np.flatnonzero(mdp.available[s]).tolist():
                 other = [*honest]
                 other[s] = a
-                forged = with_value(content, mdp, names, value.policy.tolist(), lifted=other)
+                forged = deep(content)
+                forged["value"].policy_lower = lifted_values(mdp, content["gamma"], other)
                 gain = forged["value"].policy_lower - value.policy_lower
                 if gain.max() > 1e-6:
                     rejected(forged, mdp, "value: policy_lower of state")

@@ -17,6 +17,12 @@ from bisim_abstract.wrappers import (
 from tests.support.abstractions import GAMMA, lake, rooms
 
 
+@pytest.fixture(autouse=True)
+def _forget_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is told about starts anew."""
+    monkeypatch.setattr("bisim_abstract.wrappers.enumerate._told", set())
+
+
 @pytest.fixture(scope="session")
 def of_rooms() -> Certificate:
     return certify(extract_mdp(rooms()), GAMMA, tau="auto", resources=Resources(threads=1))

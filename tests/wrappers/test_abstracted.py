@@ -55,7 +55,7 @@ def test_the_end_is_the_last_number(of_lake: Certificate) -> None:
     # Holes and goal lead to the end at once: they are clustered with it, and kept apart.
     assert of_lake.labels_upper[16] == of_lake.labels_upper[5]
     assert env.labels[16] == end != env.labels[5]
-    assert "clusters and the end of 16 states" in env.summary()
+    assert "clusters of 16 states (plus the terminal state)" in env.summary()
 
 
 def test_the_table(of_lake: Certificate) -> None:
@@ -167,7 +167,7 @@ def test_what_is_not_worth_it_is_told(
     poor = AbstractedEnv(rooms(), of_rooms, 1e6)  # everything in one cluster
     assert poor.value.kept < 0.95
     assert [record.getMessage() for record in caplog.records] == [poor.certificate.verdict.sentence]
-    assert poor.certificate.verdict.sentence.startswith("CERTIFIED, BUT its policy keeps")
+    assert poor.certificate.verdict.sentence.startswith("CERTIFIED, BUT too little is proven")
     assert poor.certificate.verdict.sentence in poor.summary()
     # The policy handed out acts on observations, and is proven of what it plays.
     lifted = poor.value.policy[poor.labels]

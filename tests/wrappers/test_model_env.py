@@ -355,7 +355,7 @@ def test_wrappers_that_change_rewards_are_noticed() -> None:
         extract_mdp(Generous(ModelEnv(road())))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["PPO", "DQN", "MaskablePPO"])
 @pytest.mark.parametrize("is_small", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from bisim_abstract import TabularMDP, abstract_env, certify, value_iteration
-from bisim_abstract.errors import ExtractionError, InvalidArgumentError
+from bisim_abstract.errors import ExtractionError, InvalidArgumentError, StateLimitError
 from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, enumerate_mdp, extract_mdp
 from bisim_abstract.wrappers._source import StartSeeds
 from tests.support.counting import Door
@@ -49,14 +50,110 @@ def begun(seeds: range) -> np.ndarray[Any, Any]:
 
 
 def test_one_seed_of_many_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    extract_mdp(Scattered(), freeze=FROZEN)
+    mdp = extract_mdp(Scattered(), freeze=FROZEN, starts=1)
     (text,) = [record.message for record in caplog.records]
     assert "Scattered begins elsewhere with other seeds" in text
     assert "0 of them to a state that this model does not have" in text
-    assert "that begin as with seed 0; starts=100" in text
+    assert text.endswith("as with seed 0; without starts=1, up to 100 seeds are taken together")
+    assert mdp.metadata["conditions"] == ["from 1 sampled start of several"]
     caplog.clear()
-    extract_mdp(Door(), freeze=FROZEN)
+    # Once is enough, in whatever copy of the environment.
+    extract_mdp(Scattered(), freeze=FROZEN, starts=1)
+    for starts in (None, 1, 7):
+        mdp = extract_mdp(Door(), freeze=FROZEN, starts=starts)
+        assert mdp.metadata["conditions"] == []
+        assert mdp.metadata["starts"] == (starts or 1)
     assert not caplog.records
+
+
+def test_by_default_as_many_seeds_as_there_are_starts_to_see(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mdp = extract_mdp(Scattered(), freeze=FROZEN)
+    count = mdp.metadata["starts"]
+    assert 32 < count < 100
+    assert mdp.metadata["conditions"] == [f"from {count} sampled starts"]
+    places = begun(range(count))
+    assert (places > 0).all()
+    assert sorted(mdp.start[mdp.start > 0.0]) == pytest.approx(sorted(places / count))
+    # The same as if that many had been requested, numbers of states included.
+    again = extract_mdp(Scattered(), freeze=FROZEN, starts=count)
+    assert again == mdp
+    assert dict(again.metadata) == dict(mdp.metadata)
+    assert not caplog.records
+
+
+class Spread(Door):
+    """Every seed has a world of its own."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        self.world = seed
+        return found
+
+
+def test_a_hundred_seeds_at_most_and_no_advice_that_was_followed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worlds = extract_mdp(Spread(), freeze=FROZEN)
+    assert worlds.metadata["starts"] == 100
+    assert (worlds.start > 0.0).sum() == 100
+    assert worlds.metadata["conditions"][0] == "from 100 sampled starts"
+    (text,) = [record.message for record in caplog.records]
+    assert "with these 100 seeds; starts=1000, for instance" in text
+    caplog.clear()
+    extract_mdp(Spread(), freeze=FROZEN, starts=100)
+    assert not caplog.records  # the same was said
+    extract_mdp(Spread(), freeze=FROZEN, starts=20)
+    (text,) = [record.message for record in caplog.records]
+    assert "with these 20 seeds; starts=100, for instance" in text
+    assert "starts=20" not in text
+
+
+@pytest.mark.parametrize("most", [21, 100, 239])
+def test_seeds_that_do_not_fit_are_left_out(most: int, caplog: pytest.LogCaptureFixture) -> None:
+    one = extract_mdp(Spread(), freeze=FROZEN, starts=1).n_states - 1  # without the end
+    caplog.clear()
+    mdp = extract_mdp(Spread(), freeze=FROZEN, max_states=most)
+    count = most // one
+    assert mdp.metadata["starts"] == count
+    assert mdp.n_states == count * one + 1
+    assert "a larger max_states has room" in caplog.text or count == 1
+    with pytest.raises(StateLimitError):
+        extract_mdp(Spread(), freeze=FROZEN, max_states=most, starts=count + 1)
+    with pytest.raises(StateLimitError):
+        extract_mdp(Spread(), freeze=FROZEN, max_states=one - 1)
+
+
+def test_many_states_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bisim_abstract.wrappers import enumerate as module
+
+    monkeypatch.setattr(module, "ENOUGH", 50)
+    mdp = extract_mdp(Spread(), freeze=FROZEN)
+    assert mdp.metadata["starts"] == 3
+    assert mdp.metadata["conditions"][0] == "from 3 sampled starts"
+    assert extract_mdp(Spread(), freeze=FROZEN, starts=9).metadata["starts"] == 9
+
+
+@pytest.mark.parametrize("starts", [None, 1, 4])
+def test_models_that_are_saved_keep_their_conditions(starts: int | None, tmp_path: Path) -> None:
+    mdp = extract_mdp(Scattered(), freeze=FROZEN, starts=starts)
+    assert mdp.metadata["conditions"]
+    mdp.save(tmp_path / "model.npz")
+    again = TabularMDP.load(tmp_path / "model.npz")
+    assert again.metadata["conditions"] == mdp.metadata["conditions"]
+    assert again.fingerprint == mdp.with_metadata(conditions=[], time_limit=3).fingerprint
+
+
+def test_a_wrapped_environment_takes_the_same_starts(caplog: pytest.LogCaptureFixture) -> None:
+    env = Scattered()
+    certificate = certify(extract_mdp(env, freeze=FROZEN), 0.9)
+    small = AbstractedEnv(env, certificate, freeze=FROZEN)
+    assert AbstractedEnv(Scattered(), certificate, freeze=FROZEN).mdp == small.mdp
+    count = small.mdp.metadata["starts"]
+    assert f"  only      from {count} sampled starts" in small.summary()
+    assert f"from {count} sampled starts" in small._repr_html_()
+    assert not [record for record in caplog.records if "begins elsewhere" in record.message]
 
 
 def test_several_seeds_are_taken_together(caplog: pytest.LogCaptureFixture) -> None:
@@ -67,13 +164,13 @@ def test_several_seeds_are_taken_together(caplog: pytest.LogCaptureFixture) -> N
     assert (counts > 0).all()
     assert sorted(mdp.start[mdp.start > 0.0]) == pytest.approx(sorted(counts / 50.0))
     # The states are those of one seed, which lead everywhere; only where episodes begin differs.
-    alone = extract_mdp(Scattered(), freeze=FROZEN, seed=3)
+    alone = extract_mdp(Scattered(), freeze=FROZEN, seed=3, starts=1)
     assert sorted(alone.state_ids) == sorted(mdp.state_ids)
     assert (alone.start > 0.0).sum() == 1
 
 
 def test_worlds_of_other_seeds_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    one = extract_mdp(Apart(), freeze=FROZEN)
+    one = extract_mdp(Apart(), freeze=FROZEN, starts=1)
     assert "of them to a state that this model does not have" in caplog.text
     assert ", 0 of them" not in caplog.text
     caplog.clear()
@@ -121,10 +218,10 @@ def test_a_certificate_of_other_starts_is_of_another_model() -> None:
     assert AbstractedEnv(env, certificate, freeze=FROZEN, starts=9).mdp == mdp
     assert AbstractedEnv(Scattered(), certificate, mdp=mdp).mdp == mdp
     with pytest.raises(ValueError, match="the seed and starts"):
-        AbstractedEnv(env, certificate, freeze=FROZEN)
+        AbstractedEnv(env, certificate, freeze=FROZEN, starts=8)
 
 
-@pytest.mark.parametrize("starts", [0, -1, 1.5, "2", None, True, 10**7])
+@pytest.mark.parametrize("starts", [0, -1, 1.5, "2", True, 10**7])
 def test_bad_numbers_of_starts(starts: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="starts"):
         extract_mdp(Door(), freeze=FROZEN, starts=starts)

@@ -324,7 +324,7 @@ class Redrawn(Bare):
 
 
 def test_an_enumerated_model_stays_that_of_its_one_seed() -> None:
-    env = TabularEnv(Redrawn(), seed=7)
+    env = TabularEnv(Redrawn(), seed=7, starts=1)
     assert env.mdp.metadata["method"] == "enumeration"
     for seed in (7, 8, None):
         _, info = env.reset(seed=seed)
@@ -332,15 +332,15 @@ def test_an_enumerated_model_stays_that_of_its_one_seed() -> None:
             expected = env.mdp.rewards[info["state"], 0]
             _, reward, _, _, info = env.step(0)
             assert reward == expected
-    other = TabularEnv(Redrawn(), seed=8)
+    other = TabularEnv(Redrawn(), seed=8, starts=1)
     assert set(other.mdp.rewards.ravel()).isdisjoint(env.mdp.rewards.ravel())
 
 
 def test_clusters_of_an_enumerated_model_stay_those_of_its_one_seed() -> None:
-    mdp = extract_mdp(Redrawn(), seed=7)
+    mdp = extract_mdp(Redrawn(), seed=7, starts=1)
     certificate = certify(mdp, 0.9, tau=1e-6)
     assert certificate.n_clusters == 3
-    env = AbstractedEnv(Redrawn(), certificate, dynamics="ground", seed=7)
+    env = AbstractedEnv(Redrawn(), certificate, dynamics="ground", seed=7, starts=1)
     for seed in (7, 8, None):
         _, info = env.reset(seed=seed)
         for _ in range(6):
