@@ -23,12 +23,13 @@ PIP_INSTALL := -m pip install --quiet --progress-bar off -c constraints.txt
 WORKERS ?= auto
 PYTEST_OPTIONS := -n $(WORKERS) --dist worksteal
 
-.PHONY: help setup demo newcomer test test-slow test-many test-processors test-pythons test-oldest check check-forge release-check licences bench bench-compare bench-table docs house notebooks clean
+.PHONY: help setup demo newcomer test test-slow test-nightly test-many test-processors test-pythons test-oldest check check-forge release-check licences bench bench-compare bench-table docs house notebooks clean
 
 help:
 	@echo "make demo       set up, and the whole chain on a gridworld: train, certify, verify, learn, report"
 	@echo "make test       set up, check lint and types, run the tests"
 	@echo "make test-slow  agents, browser, Ray, wheel, other-version tests and the site (needs Chromium)"
+	@echo "make test-nightly  campaigns and scripts that take minutes each, once a night"
 	@echo "make test-many  tests of drawn models with all their seeds and many examples"
 	@echo "make test-processors  certificates and tests as on other processors"
 	@echo "make test-pythons  what may differ, on the other versions of Python that are installed"
@@ -118,8 +119,12 @@ $(VENV)/.slow: $(VENV)/.dev
 	@touch $@
 
 test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
-	$(BIN)/pytest $(PYTEST_OPTIONS) -m slow
+	$(BIN)/pytest $(PYTEST_OPTIONS) -m "slow and not nightly"
 	$(NEWEST)/bin/pytest $(PYTEST_OPTIONS) -m "not slow" tests/wrappers
+
+# What takes minutes each and is rarely broken by a change: campaigns, training, scripts.
+test-nightly: $(VENV)/.slow $(VENV)/.compiled
+	$(BIN)/pytest $(PYTEST_OPTIONS) -m nightly
 
 # All seeds and many examples of every law that is tested by drawn models; half an hour or more.
 test-many: $(VENV)/.slow $(VENV)/.compiled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,6 +23,18 @@ for name, examples in (("few", 75), ("many", 200)):
     )
 settings.load_profile(PROFILE)
 forget_local_constants()
+
+# Shells let background jobs ignore Ctrl-C, and so would all processes that are interrupted here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is left to the night is slow: "not slow" leaves it out."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker("slow")
 
 
 @pytest.fixture

@@ -224,7 +224,9 @@ def check_against_certificate(page: Page, certificate: Certificate, count: int =
         assert page.state() == expected, tau
         word = "Certified" if expected == "certified" else "Not certified"
         assert page.text("now-word").startswith(word), tau
-        ending = " and the end" if certificate.terminal_state is not None else "cluster"
+        ending = (
+            " (plus the terminal state)" if certificate.terminal_state is not None else "cluster"
+        )
         assert page.text("now-word").removesuffix("s").endswith(ending), tau
 
 

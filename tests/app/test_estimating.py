@@ -16,9 +16,10 @@ from bisim_abstract.wrappers import AbstractedEnv
 
 
 class Halls(gym.Env[Any, Any]):
-    """Two halls of two seats: actions choose the hall, with luck, and chance the seat.
+    """Two halls of two seats: actions stay or leave, with luck, and chance chooses the seat.
 
-    It has no table. The second hall pays 1.
+    It has no table. The second hall pays 1. Which action stays depends on the hall, so that no
+    action is good everywhere.
     """
 
     observation_space = gym.spaces.Discrete(4)
@@ -36,7 +37,8 @@ class Halls(gym.Env[Any, Any]):
         assert self.action_space.contains(action)
         self.steps += 1
         paid = float(self.seat >= 2) + self.noise * float(self.np_random.random() < 0.5)
-        hall = int(action) - 3 if self.np_random.random() < 0.9 else 4 - int(action)
+        is_lucky = bool(self.np_random.random() < 0.9)
+        hall = (int(action) - 3 + (self.seat >= 2) + (not is_lucky)) % 2
         self.seat = 2 * hall + int(self.np_random.integers(2))
         ended = bool(self.np_random.random() < self.ends)
         return np.int64(self.seat), paid, ended, False, {}

@@ -11,6 +11,7 @@ import pytest
 
 import bisim_abstract._app.meaning as module
 from bisim_abstract import Certificate, TabularMDP, certify
+from bisim_abstract._abstract.value import amount_text, kept_text
 from bisim_abstract._app.meaning import MAX_VARIABLES, _all_but_one, meaning, snippet
 from bisim_abstract._base.types import IntArray
 from bisim_abstract.parts import grouped_mdp
@@ -31,7 +32,7 @@ def test_clusters_are_told_in_terms_of_the_environment() -> None:
     mdp = RoomsGridEnv(side=6, room_size=3).to_mdp()
     certificate = certify(mdp, 0.9, tau="auto")
     text = told(mdp, certificate)
-    assert "told only which of 4 clusters it is in, and not which of 36 states" in text
+    assert "given only which of 4 clusters it is in, not which of 36 states" in text
     assert "All clusters have 9 states each." in text
     assert "hold states that differ in row or column" in text
     assert "of 4 clusters." in text
@@ -56,11 +57,11 @@ def test_what_a_cluster_shares_is_named() -> None:
 def test_nothing_is_claimed_without_a_proof() -> None:
     mdp, _ = grouped_mdp(12, 3, seed=0)
     certificate = certify(mdp, 0.9)
-    assert "gains at least" in told(mdp, certificate) or "gains 100%" in told(mdp, certificate)
+    assert "Any agent that solves the small environment retains" in told(mdp, certificate)
     rejected = told(mdp, certificate, is_rejected=True)
     assert rejected.endswith("Nothing on this page is proven.")
     bounds = certificate.at(float(certificate.tau or 0.0))
-    assert "gains" not in told(mdp, bounds)  # a threshold without a proof of value
+    assert "retains" not in told(mdp, bounds)  # a threshold without a proof of value
 
 
 def test_renamed_actions_are_said() -> None:
@@ -155,23 +156,22 @@ def test_minigrid_is_imported_once() -> None:
 def test_what_a_model_leaves_out_is_said() -> None:
     mdp, _ = grouped_mdp(12, 3, seed=0)
     certificate = certify(mdp, 0.9)
-    assert "your word" not in told(mdp, certificate)
-    assert "episodes that begin" not in told(mdp, certificate)
-    enumerated = mdp.with_metadata(method="enumeration", seed=3, starts=1, frozen=["step_count"])
-    text = told(enumerated, certificate)
-    assert "your word" not in text
-    assert text.endswith("This speaks of episodes that begin as with seed 3.")
-    several = enumerated.with_metadata(starts=5, frozen=["clock", "step_count\u202e"])
-    text = told(several, certificate)
+    assert "frozen in the model" not in told(mdp, certificate)
+    assert "All of this holds" not in told(mdp, certificate)
+    plain = mdp.with_metadata(method="enumeration", seed=3, frozen=["step_count"])
+    assert "frozen in the model" not in told(plain, certificate)
+    conditions = ["from 5 sampled starts", "for an agent that sees the whole state\u202e"]
+    several = mdp.with_metadata(frozen=["clock", "step_count\u202e"], conditions=conditions)
+    text = told(several, certify(several, 0.9))
     assert (
-        "The model holds clock and step_count\ufffd still; that this does not matter is your word."
+        "clock and step_count\ufffd are frozen in the model. bisim_abstract does not check that "
+        "this does not matter."
     ) in text
-    assert text.endswith("as with 5 seeds from 3 on.")
-    assert "your word" not in told(several, certificate, is_rejected=True)
-    odd = mdp.with_metadata(method="enumeration", seed="x", starts=True, frozen=[[1]])
-    text = told(odd, certificate)
-    assert text.endswith("begin as with the one seed that was looked at.")
-    assert "your word" not in text
+    whole = "for an agent that sees the whole state\ufffd"
+    assert text.endswith(f"All of this holds from 5 sampled starts; {whole}.")
+    assert "All of this holds" not in told(several, certificate, is_rejected=True)
+    odd = mdp.with_metadata(method="enumeration", frozen=[[1]])
+    assert "frozen in the model" not in told(odd, certificate)
 
 
 def test_work_grows_as_the_number_of_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,3 +199,34 @@ def test_all_but_one_are_joined() -> None:
             expected = np.unique(np.column_stack(others), axis=0, return_inverse=True)[1]
             pairs = set(zip(codes.tolist(), expected.reshape(-1).tolist(), strict=True))
             assert len(pairs) == len(set(codes.tolist())) == len({b for _, b in pairs})
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "agent"),
+    [
+        ("policy", "Its policy"),
+        ("solver", "Any agent that solves the small environment"),
+        ("learner", "Any one-step Q-learner on real steps"),
+    ],
+)
+def test_the_agents_of_the_guarantee_are_named(guarantee: str, agent: str) -> None:
+    mdp, _ = grouped_mdp(20, 4, seed=0)
+    certificate = certify(mdp, 0.9, guarantee=guarantee)
+    value = certificate.value
+    assert value is not None
+    share = value.share(guarantee)
+    assert share is not None
+    text = told(mdp, certificate)
+    assert f"{agent} {kept_text(share.kept)}, from the start." in text
+    assert f"lose more than {amount_text(share.loss)} against the best policy" in text
+    assert "On this scale 0% is the baseline" in text
+
+
+def test_where_a_constant_action_is_best_there_is_nothing_to_decide() -> None:
+    rows = np.zeros((2, 2, 2))
+    rows[:, 0, 0] = rows[:, 1, 1] = 1.0
+    mdp = TabularMDP.from_dense(rows, np.array([[0.0, 1.0], [0.0, 1.0]]), order="sas")
+    mdp = mdp.with_names(actions=["rest", "work"])
+    text = told(mdp, certify(mdp, 0.9))
+    assert "Taking work for ever is already optimal from the start" in text
+    assert "retains" not in text

@@ -416,19 +416,25 @@ def with_end(tau: float) -> Certificate:
 def test_the_end_is_no_cluster() -> None:
     certificate = with_end(0.15)
     for ax in (plot_profile(certificate), plot_dendrogram(certificate)):
-        assert "τ = 0.15: 3 clusters and the end, certified" in texts(ax)
+        assert "τ = 0.15: 3 clusters (plus the terminal state), certified" in texts(ax)
         assert "of 4 states" in ax.get_title()
     _, y = points_of(plot_profile(certificate), "upper arm")
     assert y.tolist() == [4, 3, 3, 2, 1, 1, 1]  # linking the end is no merge
     row = StateMap(np.arange(5.0), np.zeros(5), True, "A row.")
-    assert plot_map(certificate, row).get_title().startswith("3 clusters and the end at")
+    assert (
+        plot_map(certificate, row).get_title().startswith("3 clusters (plus the terminal state) at")
+    )
     doubtful = with_end(0.3)
-    assert "between 2 and 3 clusters and the end" in plot_map(doubtful, row).get_title()
-    assert "NOT certified, 2 to 3 clusters and the end" in texts(plot_profile(doubtful))
+    assert (
+        "between 2 and 3 clusters (plus the terminal state)" in plot_map(doubtful, row).get_title()
+    )
+    assert "NOT certified, 2 to 3 clusters (plus the terminal state)" in texts(
+        plot_profile(doubtful)
+    )
     names = [label.get_text() for label in plot_dendrogram(certificate).get_yticklabels()]
     assert sorted(names) == ["0: 1 state", "1: 1 state", "2: 1 state", "3: 1 state", "the end"]
     joined = plot_dendrogram(with_end(4.0), max_leaves=1)
-    assert "leaves: 1 cluster and the end" in joined.get_title()
+    assert "leaves: 1 cluster (plus the terminal state)" in joined.get_title()
     assert len(joined.get_yticks()) == 2
 
 
@@ -458,12 +464,14 @@ def series(ax: Axes) -> dict[str, list[tuple[float, float]]]:
 def test_frontier_holds_every_point() -> None:
     ax = plot_frontier(small(), frontier=FRONTIER)
     found = series(ax)
-    assert np.allclose(found["start value kept"], [(7.0, 100.0), (3.0, 97.04)], rtol=1e-12)
-    assert found["nothing proven to be kept"] == [(2.0, 0.0), (1.0, 0.0)]
+    assert np.allclose(
+        found["achievable return retained"], [(7.0, 100.0), (3.0, 97.04)], rtol=1e-12
+    )
+    assert found["below the baseline"] == [(2.0, 0.0), (1.0, 0.0)]
     assert found["loss of the worst state"] == [(7.0, 0.0), (3.0, 0.5), (2.0, 1.5), (1.0, 2.0)]
     assert np.allclose(found["chosen"], [(3.0, 97.04)], rtol=1e-12)
-    assert [y for _, y in found["asked for"]] == [95.0, 95.0]
-    assert "chosen: 3 clusters, keeps at least 97.0%, loses at most 0.5" in texts(ax)
+    assert [y for _, y in found["requested"]] == [95.0, 95.0]
+    assert "chosen: 3 clusters, at least 97.0% retained, loss at most 0.5" in texts(ax)
     assert "4 of 6 certified ranges evaluated" in ax.get_title()
     assert "of 7 states" in ax.get_title()
     assert ax.get_ylim()[0] == 0.0
@@ -479,7 +487,7 @@ def test_frontier_marks_a_poor_choice_by_another_colour() -> None:
         colours[tau] = star.get_color()
         assert np.asarray(star.get_ydata())[0] == pytest.approx(97.04 if tau == 0.8 else 0.0)
     assert colours == {0.8: plots.GREEN, 2.0: plots.ORANGE}
-    assert "chosen: 2 clusters, keeps nothing proven" in texts(ax)
+    assert "chosen: 2 clusters, below the baseline, loss at most 1.5" in texts(ax)
     for certificate in (small(None), small(0.5)):  # no threshold, and none that is certified
         assert "chosen" not in texts(plot_frontier(certificate, frontier=FRONTIER))
 
@@ -490,7 +498,7 @@ def test_frontier_is_logarithmic_where_it_is_wide() -> None:
     assert ax.get_xscale() == "log"
     assert ax.get_xlim()[0] < 1.0 < 5_000.0 < ax.get_xlim()[1]
     assert "evaluated" not in ax.get_title()
-    assert ax.get_xlabel() == "clusters, besides the end"
+    assert ax.get_xlabel() == "clusters (terminal state not counted)"
     ax.figure.canvas.draw()
 
 
@@ -513,8 +521,11 @@ def test_frontier_of_a_model_is_its_own() -> None:
     ax = plot_frontier(certificate, mdp=mdp)
     losses = series(ax)["loss of the worst state"]
     assert losses == [(point.n_clusters, point.loss) for point in traced.points]
-    said = f"keeps {share_text(value.kept)}, loses at most {amount_text(value.loss)}"
-    assert f"chosen: {certificate.n_clusters} clusters and the end, {said}" in texts(ax)
+    share = value.solver
+    said = f"{share_text(share.kept)} retained, loss at most {amount_text(share.loss)}"
+    chosen = f"chosen: {certificate.n_clusters} clusters (plus the terminal state)"
+    assert f"{chosen}, {said}" in texts(ax)
+    assert ax.get_title().startswith("Proven for any agent that solves the small environment")
     assert "of 16 states" in ax.get_title()
     read = dataclasses.replace(certificate, model=None)
     plt.close("all")
@@ -822,7 +833,7 @@ def test_the_small_model_is_a_graph() -> None:
     ax = certificate.plot_graph(mdp)
     texts = {text.get_text() for text in ax.texts}
     assert {"0", "end"} <= texts
-    assert f"{certificate.n_clusters} clusters and the end" in ax.get_title()
+    assert f"{certificate.n_clusters} clusters (plus the terminal state)" in ax.get_title()
     many = random_mdp(80, seed=0)
     with pytest.raises(InvalidArgumentError, match="60 at most"):
         certify(many, 0.9, tau=0.0).plot_graph(many)

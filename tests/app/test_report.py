@@ -38,7 +38,7 @@ from bisim_abstract import (
     verify,
     write_report,
 )
-from bisim_abstract._abstract.value import amount_text, share_text
+from bisim_abstract._abstract.value import LEARNER_TERMS, amount_text, share_text
 from bisim_abstract._app import figures
 from bisim_abstract._app.page_parts import (
     bound_text,
@@ -200,11 +200,11 @@ def abstained() -> tuple[TabularMDP, Certificate]:
 
 @pytest.fixture(scope="module")
 def poor(taxi: tuple[TabularMDP, Certificate]) -> tuple[TabularMDP, Certificate]:
-    """Certified, and its policy keeps too little."""
+    """Certified, and agents that solve it may do worse than the baseline."""
     mdp, certificate = taxi
     found = certificate.at(85.0).with_value(mdp)
     assert found.value is not None
-    assert 0.0 < found.value.kept < found.keep
+    assert -1.0 < found.value.solver.kept < 0.0
     return mdp, found
 
 
@@ -238,7 +238,7 @@ def test_everything_is_there(rooms: tuple[TabularMDP, Certificate], tmp_path: Pa
         "profile", "frontier", "kept", "loss", "widths", "merges", "tree", "comparison", "curves",
         "embedding", "meaning", "reproduce", "copy", "commands", "data",
     } <= page.ids  # fmt: skip
-    assert "CERTIFIED: 9 clusters of 144 states keep at least 99." in page.text
+    assert "CERTIFIED: 9 clusters of 144 states; at gamma 0.9, any agent that solves" in page.text
     assert "all pairs of states" in page.text
     assert "All claims verified by independent code" in page.text
     assert "bounds on values" in page.text
@@ -374,10 +374,14 @@ def test_the_banner_is_the_verdict_in_its_colour(
     assert fine[1].n_clusters == 40
     unasked = rooms[0], rooms[1].at(rooms[1].tau or 0.0)
     for (mdp, certificate), level, begin in (
-        (rooms, "useful", "CERTIFIED: 9 clusters of 144 states keep"),
-        (poor, "poor", "CERTIFIED, BUT its policy keeps only"),
+        (rooms, "useful", "CERTIFIED: 9 clusters of 144 states; at gamma 0.9, any agent that"),
+        (poor, "poor", "CERTIFIED, BUT too little is proven, 95% were requested: "),
         (fine, "poor", "CERTIFIED, BUT nothing was found that can be merged"),
-        (unasked, "poor", "CERTIFIED: 9 clusters of 144 states; what a policy over them is worth"),
+        (
+            unasked,
+            "poor",
+            "CERTIFIED: 9 clusters of 144 states; what agents retain on them was not",
+        ),
         (abstained, "open", "NOT CERTIFIED at tau 0.2"),
     ):
         for check in (None, verify(mdp, certificate)):
@@ -397,12 +401,15 @@ def test_key_figures_lead_with_value(
     assert value is not None
     page_of(tmp_path, certificate, mdp)
     kept, lost, clusters, *rest = tiles_of(tmp_path)
-    assert kept == ("start value kept, proven", f"≥ {math.floor(1000 * value.kept) / 10:.1f}%")
-    assert lost == ("loss in any state, proven", f"≤ {amount_text(value.loss)}")
-    assert clusters == ("clusters and the end of 500 states", f"{certificate.n_clusters}")
+    share = value.solver
+    percent = f"≥ {math.floor(1000 * share.kept) / 10:.1f}%"
+    assert kept == ("achievable return retained by any solver, proven", percent)
+    assert lost == ("loss of any solver in any state, proven", f"≤ {amount_text(share.loss)}")
+    named = "clusters of 500 states (plus the terminal state)"
+    assert clusters == (named, f"{certificate.n_clusters}")
     assert ("compression", f"{500 / certificate.n_clusters:.4g}×") in rest
     page_of(tmp_path, certificate.at(certificate.tau or 0.0), mdp)
-    assert [text for _, text in tiles_of(tmp_path)[:2]] == ["not asked", "not asked"]
+    assert [text for _, text in tiles_of(tmp_path)[:2]] == ["not computed", "not computed"]
     page_of(tmp_path, abstained[1], abstained[0])
     tiles = tiles_of(tmp_path)
     assert [text for _, text in tiles[:2]] == ["not certified", "not certified"]
@@ -506,7 +513,7 @@ def test_merging_nothing_is_said(taxi: tuple[TabularMDP, Certificate], tmp_path:
     fine = certificate.at(min(f.weights[0] for f in certificate.forests) / 2.0).with_value(mdp)
     assert fine.is_certified
     page = page_of(tmp_path, fine, mdp)
-    assert "500 clusters and the end of 500 states" in page.text
+    assert "500 clusters of 500 states (plus the terminal state)" in page.text
     assert "nothing can be merged" in sentence_of(tmp_path)
     assert "No certified range" not in page.text
     assert "The end of episodes has no place on it." in page.text
@@ -685,20 +692,19 @@ def test_values_are_those_of_the_frontier(
             assert got["n_clusters"] == point.n_clusters
             assert got["loss"] == point.loss
             assert got["loss_text"] == amount_text(point.loss)
-            assert got["is_proven"] == (point.kept > 0.0)
+            assert got["is_proven"] == (point.kept >= 0.0)
             if got["is_proven"]:
                 assert got["percent"] == pytest.approx(100.0 * point.kept)
                 assert got["kept_text"] == share_text(point.kept)
             else:
-                assert (got["percent"], got["kept_text"]) == (0.0, "nothing proven")
-            assert got["is_worth"] == (
-                point.kept >= certificate.keep and point.n_clusters < certificate.n_live
-            )
+                assert (got["percent"], got["kept_text"]) == (0.0, share_text(point.kept))
+            is_met = certificate.goal.is_met(point.numbers)
+            assert got["is_worth"] == (is_met and point.n_clusters < certificate.n_live)
         (own,) = [got for got in drawn["marks"] if got["is_own"]]
         value = certificate.value
         assert value is not None
-        assert (own["n_clusters"], own["loss"]) == (certificate.n_clusters, value.loss)
-        assert own["kept_text"] == share_text(value.kept)
+        assert (own["n_clusters"], own["loss"]) == (certificate.n_clusters, value.solver.loss)
+        assert own["kept_text"] == share_text(value.solver.kept)
         text = Reader(target.read_text(encoding="utf-8")).text
         if expected.is_complete:
             assert "All certified ranges of tau were evaluated." in text
@@ -712,14 +718,15 @@ def test_where_nothing_is_proven_nothing_is_drawn_above_the_bottom(
     points = [FrontierPoint(k, k + 1.0, 9 - k, 2.0, 1.0, kept) for k, kept in enumerate(ODD)]
     drawn = figures.frontier_figure(rooms[1].at(100.0), Frontier(tuple(points), 9))
     assert [mark.percent for mark in drawn.marks] == [0.0, 0.0, 0.0, pytest.approx(0.04), 100.0]
-    assert [mark.is_proven for mark in drawn.marks] == [False, False, False, True, True]
-    words = [*["nothing proven"] * 3, "at least 0.0%", "100%"]
+    assert [mark.is_proven for mark in drawn.marks] == [False, False, True, True, True]
+    words = ["nothing proven", "below the baseline", *["at least 0.0%"] * 2, "100%"]
     assert [mark.kept_text for mark in drawn.marks] == words
     assert not any(mark.is_own for mark in drawn.marks)
     embed(figures.as_json(drawn))  # refuses what is no number
     shares = [_kept(share).replace("\xa0", " ") for share in (*ODD, math.nan, 0.9999)]
     assert shares == [
-        *["nothing proven"] * 3, "≥ 0.0%", "100%", "nothing proven", "≥ 99.9%",
+        "nothing proven", "below the baseline", "≥ 0.0%", "≥ 0.0%", "100%", "nothing proven",
+        "≥ 99.9%",
     ]  # fmt: skip
 
 
@@ -736,9 +743,13 @@ def test_the_comparison_says_what_is_kept(
     ]
     page_of(tmp_path, certificate, mdp, comparison=rows)
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    cells = re.findall(r'<td data-head="value kept">(.*?)</td>', text)
-    assert cells == [*["nothing proven"] * 3, "≥\xa00.0%", "100%"]
-    assert re.findall(r'<td data-head="clusters and the end">(.*?)</td>', text) == ["7"] * 5
+    text = text[text.index('id="comparison"') :]
+    cells = re.findall(r'<td data-head="retained">(.*?)</td>', text)
+    assert cells == [
+        "nothing proven", "below the baseline", *["≥\xa00.0%"] * 2, "100%",
+    ]  # fmt: skip
+
+    assert re.findall(r'<td data-head="clusters">(.*?)</td>', text) == ["7"] * 5
     page = page_of(tmp_path, certificate, mdp, comparison=compare_abstractions(mdp, certificate))
     for word in ("nan", "-0%", "-inf"):
         assert word not in page.text
@@ -759,8 +770,8 @@ def test_large_models_are_valued_at_their_own_threshold_only(
     page = page_of(tmp_path, certificate, mdp)
     (own,) = data_of(tmp_path / "page.html")["frontier"]["marks"]
     assert own["is_own"]
-    assert (own["n_clusters"], own["loss"]) == (9, value.loss)
-    assert own["kept_text"] == share_text(value.kept)
+    assert (own["n_clusters"], own["loss"]) == (9, value.solver.loss)
+    assert own["kept_text"] == share_text(value.solver.kept)
     assert "only the certificate's own is" in page.text
     for bare in (certificate.at(certificate.tau or 0.0), certificate.at(1e-9)):
         page = page_of(tmp_path, bare, mdp)
@@ -833,10 +844,10 @@ def test_pairs_are_explained_as_far_as_that_is_quick(
 def test_a_better_threshold_is_named(poor: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
     mdp, certificate = poor
     page = page_of(tmp_path, certificate, mdp)
-    best = certificate.frontier(mdp).coarsest(certificate.keep)
+    best = certificate.frontier(mdp).coarsest()
     assert best is not None
     (said,) = re.findall(
-        r"Take tau (\S+): (\d+) clusters and the end, on which planning", page.text
+        r"Take tau (\S+): (\d+) clusters \(plus the terminal state\), on which any", page.text
     )
     assert int(said[1]) == best.n_clusters == certificate.at(float(said[0])).n_clusters
     narrow = FrontierPoint(1.0, float(np.nextafter(1.0, 2.0)), 3, 0.0, 0.0, 1.0)
@@ -1105,28 +1116,30 @@ def test_where_there_is_nothing_to_lose(tmp_path: Path) -> None:
     for rewards in (np.zeros((4, 2)), np.ones((4, 2))):
         mdp = TabularMDP.from_dense(rows, rewards)
         page = page_of(tmp_path, certify(mdp, 0.9), mdp)
-        assert "From the start, every policy is worth the same here: there is nothing" in page.text
-        assert "of what the best plan gains" not in page.text
-        assert dict(tiles_of(tmp_path))["start value kept, proven"] == "nothing to lose"
+        assert "is already optimal from the start, so there is nothing to decide" in page.text
+        assert "On this scale" not in page.text
+        assert tiles_of(tmp_path)[0][1] == "nothing to decide"
     # Here something can be gained, but not from where episodes begin.
     rows = np.zeros((3, 2, 3))
     rows[0, :, 0] = rows[1, 0, 1] = rows[1, 1, 2] = rows[2, :, 2] = 1.0
     rewards = np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
     mdp = TabularMDP.from_dense(rows, rewards, start=np.array([1.0, 0.0, 0.0]))
     page = page_of(tmp_path, certify(mdp, 0.9, tau=0.0), mdp)
-    assert "every policy is worth the same here" in page.text
-    mdp = TabularMDP.from_dense(rows, rewards, start=np.array([0.5, 0.5, 0.0]))
+    assert "there is nothing to decide and no share to retain" in page.text
+    # Here no single action is best everywhere.
+    rewards = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    mdp = TabularMDP.from_dense(rows, rewards, start=np.array([0.5, 0.0, 0.5]))
     page = page_of(tmp_path, certify(mdp, 0.9, tau=0.0), mdp)
-    assert "every policy is worth the same here" not in page.text
-    assert "of what the best plan gains over acting at random" in page.text
+    assert "there is nothing to decide" not in page.text
+    assert "of the achievable return, from the start" in page.text
+    assert "On this scale 0% is the baseline" in page.text
     # Both actions are worth the same though they differ: that is known up to rounding only.
     rows = np.zeros((3, 2, 3))
     rows[0, 0, 1] = rows[0, 1, 2] = rows[1, :, 0] = rows[2, :, 0] = 1.0
     rewards = np.array([[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
     mdp = TabularMDP.from_dense(rows, rewards)
     page = page_of(tmp_path, certify(mdp, 0.9, tau=0.0), mdp)
-    assert "of what the best plan gains" not in page.text
-    assert "not proven to be more than by acting at random (by " in page.text
+    assert "there is nothing to decide and no share to retain" in page.text
 
 
 def test_metadata_of_a_file_are_for_reading(
@@ -1222,3 +1235,37 @@ def test_writing_loads_no_heavy_library(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"
+
+
+def test_each_kind_of_agent_has_a_row(taxi: tuple[TabularMDP, Certificate], tmp_path: Path) -> None:
+    mdp, certificate = taxi
+    value = certificate.value
+    assert value is not None
+    assert value.learner is not None
+    assert value.learner.converged is not None
+    page = page_of(tmp_path, certificate, mdp)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    table = text[text.index('<table class="losses agents">') :]
+    table = table[: table.index("</table>")]
+    shares = re.findall(r'<td data-head="retained">(.*?)</td>', table)
+    own = (value, value.solver, value.learner, value.learner.converged)
+    assert shares == [*(_kept(share.kept) for share in own), "100%"]
+    losses = re.findall(r'<td data-head="loss in any state">≤\xa0(.*?)</td>', table)
+    assert losses == [amount_text(share.loss) for share in own]
+    assert "any agent that solves the small environment requested" in " ".join(page.text.split())
+    assert LEARNER_TERMS in page.text
+    rejected = dataclasses.replace(verify(mdp, certificate), is_valid=False, problem="a test")
+    assert (
+        "What an agent will get"
+        not in page_of(tmp_path, certificate, mdp, verification=rejected).text
+    )
+
+
+def test_a_requested_loss_is_the_bar(rooms: tuple[TabularMDP, Certificate]) -> None:
+    mdp, certificate = rooms
+    asked = dataclasses.replace(certificate, max_loss=0.5)
+    drawn = figures.frontier_figure(asked, asked.frontier(mdp))
+    assert (drawn.keep, drawn.max_loss, drawn.requested) == (None, 0.5, "requested: at most 0.5")
+    for mark in drawn.marks:
+        assert mark.is_worth == (mark.loss <= 0.5 and mark.n_clusters < certificate.n_live)
+    assert {mark.is_worth for mark in drawn.marks} == {True, False}

@@ -75,7 +75,7 @@ def run(code: str, cache: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_compiled_ahead_is_all_that_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -542,7 +542,10 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
-@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "way",
+    ["fork", *(pytest.param(way, marks=pytest.mark.nightly) for way in ("spawn", "forkserver"))],
+)
 @pytest.mark.parametrize("library", ["gymnasium", "sb3"])
 def test_vector_environments(library: str, way: str, dynamics: str, saved: str) -> None:
     found = run(VECTORS, library, way, saved, dynamics)

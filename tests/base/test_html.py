@@ -114,13 +114,13 @@ def test_certificates_and_what_they_hand_out() -> None:
     assert value is not None
     title, rows = read(value)
     assert rows["loss in any state"].startswith("at most ")
-    assert rows["start value kept"] in certificate.verdict.sentence
+    assert rows["kept by a solver"].partition(";")[0] in certificate.verdict.sentence
     assert read(value.bracket)[0].endswith(f"for {value.policy.size} clusters")
     assert len(repr(value.bracket)) < 100
     small = aggregate(mdp, certificate.labels)
     title, rows = read(small)
     assert title == f"{mdp.n_states} states, aggregated"
-    assert rows["clusters"] == f"{certificate.n_clusters} clusters and the end"
+    assert rows["clusters"] == f"{certificate.n_clusters} clusters (plus the terminal state)"
     sizes = [members.size for members in certificate.clusters]
     assert rows["of each"] == f"{min(sizes)} to {max(sizes)} states"
 

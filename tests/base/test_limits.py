@@ -530,7 +530,7 @@ def check_use(done: subprocess.CompletedProcess[str], install: Path) -> None:
     assert list(install.rglob("__pycache__")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("cache", ["no home", "HOME unset", "NUMBA_CACHE_DIR"])
 def test_install_that_its_user_cannot_write_to(cache: str, install: Path, tmp_path: Path) -> None:
     closed = install.parent / f"{install.name}-closed"
@@ -703,7 +703,7 @@ LINEAR = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_needs_no_pairs_works_for_many_states(tmp_path: Path) -> None:
     found = ended(python(MEMORY, json.dumps(LINEAR), tmp_path / "report.html"))
     assert {name: row for name, row in found.items() if row[0] != "nothing"} == {}

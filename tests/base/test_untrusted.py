@@ -438,7 +438,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["npz", "umb"])
 def test_two_gigabytes_in_two_megabytes(kind: str, tmp_path: Path) -> None:
     """Refused where 3 GB are available, before anything is unpacked."""

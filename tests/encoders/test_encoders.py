@@ -501,7 +501,7 @@ def test_torch_is_loaded_late_and_its_lack_explained() -> None:
     assert none == "none"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("encoder", "least"),
     [

@@ -43,6 +43,7 @@ def untimed(path: Path) -> list[list[str]]:
     return [[row[k] for k in kept] for row in rows]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_quick_form(name: str, tmp_path: Path) -> None:
     result = run_into(name, tmp_path / "one")

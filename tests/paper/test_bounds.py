@@ -38,6 +38,7 @@ def quick(name: str, out: Path, seed: int = 0) -> Result:
     return result
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_theorems_hold_and_files_repeat(name: str, tmp_path: Path) -> None:
     result = quick(name, tmp_path / "first")

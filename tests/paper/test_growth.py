@@ -52,6 +52,7 @@ def rows(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_no_theorem_breaks_and_runs_repeat(name: str, tmp_path: Path) -> None:
     first = run(name, tmp_path / "a")

@@ -408,8 +408,10 @@ def test_certificate_format_has_the_arrays_that_are_read() -> None:
 
 
 def test_certificate_format_names_every_part() -> None:
-    from bisim_abstract._abstract.value import BOUNDS, NUMBERS
+    from bisim_abstract._abstract.episodes import NAMES
+    from bisim_abstract._abstract.value import NUMBERS
     from bisim_abstract._certificate import certificate
+    from bisim_abstract._certificate.value_files import STARTS, VALUE_SHAPES
     from bisim_abstract._model import files
 
     text = read("certificate-format.md")
@@ -422,11 +424,10 @@ def test_certificate_format_names_every_part() -> None:
         assert f"`level0.pair_{part}`" in text
     for part in certificate.FEATURE_ARRAYS:
         assert f"`features.{part}`" in text
-    for part in ("policy", *BOUNDS):
-        assert f"`value.{part}`" in text
-    for part in certificate.BRACKET_ARRAYS:
-        assert f"`bracket.{part}`" in text
-    for part in (*NUMBERS, "value"):
+    for part in VALUE_SHAPES:
+        assert f"`{part}`" in text
+    fields = (*STARTS, *NAMES, "horizon", "baseline_action", "margin", "margin_kept", "conditions")
+    for part in (*NUMBERS, *fields, "value"):
         assert f"`{part}`" in text
 
 

@@ -17,7 +17,7 @@ from tests.support import ROOT, load_script
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PAGES = ["CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md", "README.md"]
 # Takes too long for every change, and is run once a day instead.
-NIGHTLY = {"test-many", "test-oldest"}
+NIGHTLY = {"test-many", "test-nightly", "test-oldest"}
 REPOSITORY = "https://github.com/bisim-abstract/bisim_abstract"
 
 licences = load_script("licences")

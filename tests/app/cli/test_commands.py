@@ -231,7 +231,7 @@ def test_verify(mode: str, call: Any, world: World) -> None:
 def test_verify_as_text(call: Any, world: World) -> None:
     ended = call("verify", ROOMS[0], world.rooms_certificate, *ROOMS[1:])
     assert ended.code == 0
-    assert "CERTIFIED: 4 clusters of 400 states keep" in ended.out
+    assert "CERTIFIED: 4 clusters of 400 states; at gamma 0.9, any agent" in ended.out
     assert "float arithmetic" in ended.out
 
 
@@ -296,7 +296,9 @@ def test_report(call: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Non
     found = loaded(ended.out)
     assert found["file"] == "r.html"
     assert Path("r.html").is_file()
-    assert found["verdict"].startswith("CERTIFIED: 4 clusters of 400 states keep ")
+    assert found["verdict"].startswith(
+        "CERTIFIED: 4 clusters of 400 states; at gamma 0.9, any agent "
+    )
     assert found["verdict"].endswith("(verified)")
     check_described(found, Certificate.load(world.rooms_certificate))
     [(path, mdp, certificate, kwargs)] = seen
@@ -361,10 +363,12 @@ def test_run_as_text(call: Any, world: World) -> None:
     stages = ["extract", "certify", "verify", "compare", "learn", "report"]
     assert lines[1:13:2] == [f"  {stage} ..." for stage in stages]
     assert all(re.match(r"    \d+\.\d s(, and|:) ", line) for line in lines[2:13:2])
-    verdict = "CERTIFIED: 6 clusters and the end of 16 states keep at least 99.6%"
+    verdict = (
+        "CERTIFIED: 6 clusters of 16 states (plus the terminal state); at gamma 0.9, any agent "
+    )
     assert verdict in lines[4]
     assert lines[13].startswith(verdict)
-    assert lines[14:] == ["  encoder  not trained: none was asked for", "  report   r/report.html"]
+    assert lines[14:] == ["  encoder  not trained: none was requested", "  report   r/report.html"]
     again = call("run", "--resume", "r").out.splitlines()
     told = [line.split()[0].rstrip(",") for line in again[1:8] if not line.startswith("    ")]
     assert told == stages
@@ -378,13 +382,13 @@ def test_run_trains_where_it_is_needed(call: Any) -> None:
     plain = loaded(call(*lake, "plain").out)
     assert plain["encoder"] == {
         "is_trained": False,
-        "reason": "the clusters found without one are certified and worth it",
+        "reason": "the clusters found without one are certified and useful",
         "is_used": False,
     }
     assert "train" not in [row["stage"] for row in plain["stages"]]
     for k, words in enumerate((QUICK, (*QUICK, "--train", "always"))):
         asked = loaded(call(*lake, str(k), *words).out)
-        assert asked["encoder"]["reason"] == "it was asked for"
+        assert asked["encoder"]["reason"] == "it was requested"
         assert [row["stage"] for row in asked["stages"]][1] == "train"
     undecided = ("--env-arg", "noise=0.3", "--tau", "0.5", "--max-pairs", "0", "--learn", "0")
     ended = call("run", *SMALL, *undecided, *QUICK, "--train", "needed", "-o", "open")
@@ -507,7 +511,7 @@ def test_what_draws_its_first_state_begins_in_many(
     gym.register("tests/Scattered-v0", entry_point="tests.wrappers.test_starts:Scattered")
     words = ["tests/Scattered-v0", "--freeze", "steps", "-o"]
     try:
-        ended = call("extract", *words, "one.npz")
+        ended = call("extract", *words, "one.npz", "--starts", 1)
         assert ended.code == 0
         assert "begins elsewhere with other seeds" in caplog.text
         caplog.clear()
@@ -516,11 +520,19 @@ def test_what_draws_its_first_state_begins_in_many(
         assert not caplog.records
         mdp = TabularMDP.load("many.npz")
         assert (mdp.start > 0.0).sum() == 5
+        ended = call("extract", *words, "all.npz")
+        assert (ended.code, ended.err) == (0, "")
+        assert (TabularMDP.load("all.npz").start > 0.0).sum() == 5
         ended = call("run", *words, "run", "--starts", 40, "--learn", 40)
         assert (ended.code, ended.err) == (0, "")
         config = json.loads(Path("run/config.json").read_bytes())["config"]
         assert config["source"]["starts"] == 40
         assert "--starts 40" in Path("run/report.html").read_text()
+        caplog.clear()
+        call("run", *words, "alone", "--starts", 1, "--learn", 40)
+        told = [x for x in caplog.records if "begins elsewhere" in x.message]
+        assert len(told) <= 1  # however often a run reads its environment
+        assert "--starts 1" in Path("alone/report.html").read_text()
     finally:
         del gym.registry["tests/Scattered-v0"]
 
@@ -550,3 +562,16 @@ def test_directories_and_files_are_no_environments(call: Any, tmp_path: Path) ->
     ended = call("certify", "Nothing-v0", "-o", "c.npz")
     assert ended.code == 2
     assert "--import MODULE" in ended.err
+
+
+@pytest.mark.parametrize("guarantee", ["policy", "solver", "learner"])
+def test_the_guarantee_chooses_clusters(guarantee: str, call: Any, world: World) -> None:
+    words = ["--guarantee", guarantee, "-o", "c.npz", "--json"]
+    found = loaded(call("certify", world.lake, *words).out)
+    certificate = Certificate.load("c.npz")
+    assert certificate.guarantee == guarantee
+    assert (
+        certificate.n_clusters
+        == certify(TabularMDP.load(world.lake), 0.9, guarantee=guarantee).n_clusters
+    )
+    check_described(found, certificate)

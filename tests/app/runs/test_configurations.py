@@ -236,8 +236,11 @@ def test_verdicts(finished: RunResult) -> None:
     assert certificate.value is not None
     found = judge(certificate)
     assert (found.level, found.colour, found.clusters) == ("useful", "green", 4)
-    assert (found.kept, found.loss) == (certificate.value.kept, certificate.value.loss)
-    assert found.sentence.startswith("CERTIFIED: 4 clusters of 16 states keep ")
+    assert (found.kept, found.loss) == (
+        certificate.value.solver.kept,
+        certificate.value.solver.loss,
+    )
+    assert found.sentence.startswith("CERTIFIED: 4 clusters of 16 states; at gamma 0.9, any agent ")
     assert judge(certificate, finished.verification).sentence == f"{found.sentence} (verified)"
     mdp = random_mdp(6, seed=0)
     covered = certify(mdp, 0.9, method=Covering(), tau=1e6)
@@ -247,7 +250,7 @@ def test_verdicts(finished: RunResult) -> None:
     assert (bare.level, bare.colour, bare.clusters, bare.kept) == ("open", "red", None, None)
     poor = judge(certificate.at(1e6).with_value())
     assert (poor.level, poor.colour) == ("poor", "yellow")
-    assert poor.sentence.startswith("CERTIFIED, BUT its policy keeps ")
+    assert poor.sentence.startswith("CERTIFIED, BUT too little is proven, 95% were requested: ")
 
 
 def test_plain() -> None:

@@ -110,7 +110,7 @@ def test_killed_while_training(tmp_path: Path, finished: RunResult) -> None:
         assert (folder / name).read_bytes() == (finished.folder / name).read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("stage", "left"),
     [

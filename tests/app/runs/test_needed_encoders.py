@@ -41,7 +41,7 @@ def test_no_encoder_where_none_is_needed(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.verdict.level == "useful"
     assert not found.encoder.is_trained
     assert str(found.encoder) == (
-        "not trained: the clusters found without one are certified and worth it"
+        "not trained: the clusters found without one are certified and useful"
     )
     assert [done.stage for done in found.stages].count("certify") == 1
     names = {path.name for path in found.folder.iterdir()}
@@ -57,7 +57,7 @@ def test_no_encoder_where_none_is_needed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_encoders_as_asked_for(training: Training | None, is_trained: bool, tmp_path: Path) -> None:
     found = Run(tmp_path / "run", small(training=training))()
     assert found.encoder.is_trained is found.encoder.is_used is is_trained
-    assert found.encoder.reason == ("it was asked for" if is_trained else "none was asked for")
+    assert found.encoder.reason == ("it was requested" if is_trained else "none was requested")
     assert ("train" in [done.stage for done in found.stages]) is is_trained
 
 
@@ -105,11 +105,14 @@ def test_the_better_certificate_is_taken(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("goal", "reason"),
     [
-        ({"tau": 1000.0}, "the clusters asked for are certified"),
-        ({"n_clusters": 16}, "the clusters asked for are certified"),
-        ({"method": "covering", "tol": 100.0}, "all bounds are as narrow as asked for"),
-        ({"tau": 0.5, "max_pairs": 0, "propose": ["rewards"]}, "embeddings are not among the pro"),
-        ({"method": "covering", "max_rounds": 1}, "no clusters are asked for"),
+        ({"tau": 1000.0}, "the requested clusters are certified"),
+        ({"n_clusters": 16}, "the requested clusters are certified"),
+        ({"method": "covering", "tol": 100.0}, "all bounds are as narrow as requested"),
+        (
+            {"tau": 0.5, "max_pairs": 0, "propose": ["rewards"]},
+            "embeddings are not among the requested pro",
+        ),
+        ({"method": "covering", "max_rounds": 1}, "no clusters are requested"),
     ],
     ids=["threshold", "number", "width", "proposals", "covered"],
 )
