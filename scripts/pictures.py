@@ -55,7 +55,7 @@ def overview(run: Path) -> None:
     plot_map(certificate, state_map(mdp), ax=axes[0, 1])
     plot_dendrogram(certificate, ax=axes[1, 0])
     plot_curves(curves, level=0.95, ax=axes[1, 1])
-    axes[1, 1].set(title="Q-learning", ylabel="score: random actions 0, the best 1")
+    axes[1, 1].set(title="Q-learning", ylabel="score: the baseline 0, the best 1")
     figure.savefig(IMAGES / "overview.png", dpi=100)
     plt.close(figure)
 

@@ -329,7 +329,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         """
         policy = lift_policy(self.aggregation, agent, deterministic=deterministic)
         gamma = self.certificate.gamma
-        return evaluate_agent(self.mdp, gamma, policy, horizon=horizon or self._limit)
+        return evaluate_agent(self.mdp, gamma, policy, horizon=horizon)
 
     @property
     def labels(self) -> IntArray:

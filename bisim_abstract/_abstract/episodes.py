@@ -173,15 +173,24 @@ def ends_too_few(own: EpisodeBounds, best: EpisodeBounds) -> bool:
 def horizon_of(mdp: TabularMDP, horizon: int | None) -> int | None:
     """The time limit: the one given, or the environment's own, or none.
 
-    Figures are left out where they would take too long, and for estimated models.
+    Nothing is said of episodes of estimated models. Where figures would take too long, there are
+    none by default, and a limit that was requested is refused.
     """
     if horizon is not None:
         horizon = check_int("horizon", horizon, low=1)
     limit = mdp.metadata.get("time_limit") if horizon is None else horizon
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         return None
-    if mdp.estimate is not None or limit * mdp.nnz > WORK:
+    if mdp.estimate is not None:
         return None
+    if limit * mdp.nnz > WORK:
+        if horizon is None:
+            return None
+        most = max(int(WORK // mdp.nnz), 1)
+        raise InvalidArgumentError(
+            f"horizon must be at most {most:,} steps for a model of {mdp.nnz:,} transitions, got "
+            f"{horizon:,}: each step reads all of them"
+        )
     return limit
 
 

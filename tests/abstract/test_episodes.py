@@ -12,6 +12,7 @@ import pytest
 
 from bisim_abstract import InvalidArgumentError, TabularMDP, prove_value
 from bisim_abstract._abstract.episodes import EpisodeBounds, Episodes, bound_episodes, horizon_of
+from bisim_abstract._model.generators import grouped_mdp
 from tests.support.examples import cases, naming
 from tests.support.renaming import with_random_actions
 from tests.support.values import Case, Exact, mean, random_case, with_radii
@@ -283,3 +284,13 @@ def test_objects_are_checked_and_survive_json() -> None:
         replace(found, horizon=0)
     with pytest.raises(InvalidArgumentError, match="solver must be"):
         replace(found, solver="nobody")  # type: ignore[arg-type]
+
+
+def test_a_limit_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    mdp = grouped_mdp(20, 4, noise=0.01, seed=0)[0]
+    monkeypatch.setattr("bisim_abstract._abstract.episodes.WORK", 10 * mdp.nnz)
+    assert prove_value(mdp, np.arange(20), 0.9, horizon=10).episodes is not None
+    with pytest.raises(InvalidArgumentError, match="at most 10 steps for a model of"):
+        prove_value(mdp, np.arange(20), 0.9, horizon=11)
+    own = mdp.with_metadata(time_limit=11)  # nobody asked: there are no figures
+    assert prove_value(own, np.arange(20), 0.9).episodes is None
