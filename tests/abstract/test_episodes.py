@@ -265,7 +265,8 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert horizon_of(replace(with_radii(mdp, 0), metadata={"time_limit": 9}), None) is None
     monkeypatch.setattr("bisim_abstract._abstract.episodes.WORK", 9 * mdp.nnz)
     assert horizon_of(timed, None) == 9
-    assert horizon_of(timed, 10) is None
+    with pytest.raises(InvalidArgumentError, match="horizon must be at most 9 steps"):
+        horizon_of(timed, 10)
 
 
 def test_objects_are_checked_and_survive_json() -> None:
