@@ -155,7 +155,7 @@ def solver_share(
         guess: (n_states) values to begin with.
     """
     mdp, gamma = members.mdp, members.gamma
-    values = planned.lower / 2.0 + planned.upper / 2.0
+    values = _on_grid(planned.lower / 2.0 + planned.upper / 2.0)
     kernel, shape = small.mdp.kernel(), small.mdp.rewards.shape
     # An averaged row sums the entries of as many rows, and is summed again by whoever checks it.
     terms = members.longest * mdp.max_support + small.mdp.max_support + shape[1]
@@ -240,7 +240,7 @@ def learner_share(members: Members, judge: Judge, tol: float, guess: FloatArray)
         def worst(values: FloatArray) -> FloatArray:
             return members.extreme(members.rows(values, sign), sign)
 
-        return _ends(members, worst, _solved(members, sign, first), sign, terms)
+        return _ends(members, worst, _on_grid(_solved(members, sign, first)), sign, terms)
 
     upper, lower = box(1.0), box(-1.0)
     lower = np.minimum(lower, upper)  # where they meet, but for rounding
@@ -272,6 +272,12 @@ def _ends(
     shift = safe_shift(away, terms, top, values, gamma)
     room = (1.0 - gamma) * shift - away
     return np.where(members.used, q + sign * (gamma * shift + room / 2.0), 0.0)
+
+
+def _on_grid(values: FloatArray) -> FloatArray:
+    """Values without their last bits, which depend on the processor; any values make a bound."""
+    unit = np.ldexp(1.0, int(np.frexp(np.abs(values).max())[1]) - 40)
+    return np.asarray(np.round(values / unit) * unit) if unit > 0.0 else values
 
 
 def _solved(members: Members, sign: float, values: FloatArray) -> FloatArray:
