@@ -271,8 +271,10 @@ def test_the_slider_tells_what_is_kept_and_lost(
                 expected = ("not evaluated", "not evaluated", "none")
             else:
                 (point,) = here
-                kept = share_text(point.kept) if point.kept > 0.0 else "nothing proven"
-                is_worth = point.kept >= certificate.keep and point.n_clusters < certificate.n_live
+                fewer = "; clearly fewer episodes may end" if point.ends_fewer else ""
+                kept = share_text(point.kept) + fewer
+                is_worth = certificate.goal.is_met(point.numbers)
+                is_worth = is_worth and point.n_clusters < certificate.n_live
                 worth = "useful" if is_worth else "poor"
                 expected = (kept, f"at most {amount_text(point.loss)}", worth)
             assert shown == expected, tau
@@ -323,7 +325,7 @@ def test_the_frontier_follows_the_slider(page: Page, taxi: Report, lake: Report)
     points = certificate.frontier(mdp).points
     (star,) = page.run(PLACE, "#frontier .own")
     assert page.run(RING) == ["visible", *star]  # the own choice comes first
-    others = page.run(PLACE, "#frontier .kept")
+    others = [*page.run(PLACE, "#frontier .kept"), *page.run(PLACE, "#frontier .nothing")]
     assert len(others) == len(points) - 1
     assert len(page.run(PLACE, "#frontier .lost")) == len(points)
     places = []
