@@ -14,7 +14,7 @@ from bisim_abstract._app.manifest import CONFIG, MANIFEST, Manifest, value_diges
 from bisim_abstract._app.sources import Source
 from bisim_abstract._base.checks import check_choice, check_gamma, check_int
 from bisim_abstract._base.text import did_you_mean, short
-from bisim_abstract._base.untrusted import read_regular
+from bisim_abstract._base.untrusted import parse_text, read_regular
 from bisim_abstract._prove.options import Options
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -189,7 +189,7 @@ class Config:
         """
         text = read_regular(path)
         try:
-            document = json.loads(text)
+            document = parse_text(text)
             if document["format"] != FORMAT or document["version"] != VERSION:
                 raise FileFormatError(f"{path} is not the configuration of a run of this version")
             given = document["config"]

@@ -24,7 +24,7 @@ from typing import Any
 from bisim_abstract._base.atomic import UNFINISHED, replaceable, write_json
 from bisim_abstract._base.checks import check_real
 from bisim_abstract._base.lock import LOCK, holder
-from bisim_abstract._base.untrusted import open_regular, read_regular
+from bisim_abstract._base.untrusted import open_regular, parse_text, read_regular
 from bisim_abstract._certificate.certificate import TIMES
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
@@ -124,7 +124,7 @@ class Manifest:
                 "begin anew in another directory"
             )
         try:
-            document = json.loads(read_regular(path))
+            document = parse_text(read_regular(path))
             if document["format"] != FORMAT or document["version"] != VERSION:
                 raise ValueError("it is of another format or version")
             if document.pop("digest") != value_digest(document):

@@ -51,7 +51,7 @@ from bisim_abstract._base.memory import check_address_space
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import clusters_text, counted
 from bisim_abstract._base.types import FloatArray, ProgressCallback
-from bisim_abstract._base.untrusted import read_regular
+from bisim_abstract._base.untrusted import parse_text, read_regular
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._certificate.verdict import Verdict, judge
 from bisim_abstract._compare.embeddings import EmbeddingQuality, evaluate_embedding
@@ -735,7 +735,7 @@ def _check_bond(path: Path, found: Certificate, mdp: TabularMDP, config: Config)
 
 def _read_json(path: Path, parse: Callable[[Any], Any]) -> Any:
     try:
-        return parse(json.loads(read_regular(path)))
+        return parse(parse_text(read_regular(path)))
     except FileFormatError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -13,6 +13,7 @@ from bisim_abstract._base.checks import check_choice, check_env_args, check_int
 from bisim_abstract._base.npz import Archive
 from bisim_abstract._base.text import short
 from bisim_abstract._base.types import ProgressCallback
+from bisim_abstract._base.untrusted import DEEPEST_ARGUMENTS, check_nesting, parse_text
 from bisim_abstract._model.files import read_model
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.storm import SUFFIXES
@@ -21,7 +22,6 @@ from bisim_abstract.errors import ExtractionError, InvalidArgumentError, MemoryL
 if TYPE_CHECKING:
     import gymnasium as gym
 
-DEEPEST = 100  # nesting of arguments: far from what recursion over them can bear
 MODELS = (".npz", ".umb", *SUFFIXES)  # endings of files
 RESERVED = {"id", "env_id", "disable_env_checker"}  # what making an environment sets itself
 
@@ -224,18 +224,17 @@ def _as_json(env_args: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in env_args.items():
         try:
-            text = json.dumps(value, allow_nan=False)
+            read = json.loads(json.dumps(value, allow_nan=False))
+            check_nesting(read, DEEPEST_ARGUMENTS)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(
                 f"argument {name} must be a JSON value without NaN and infinity: {error}"
             ) from None
-        if _is_deep([value]):
-            raise InvalidArgumentError(f"env_args must not be nested more than {DEEPEST} deep")
         if not _has_names(value):
             raise InvalidArgumentError(
                 f"argument {name} must have text as keys, got {short(value)}"
             )
-        found[name] = json.loads(text)
+        found[name] = read
     return found
 
 
@@ -244,16 +243,6 @@ def _has_names(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _has_names(x) for key, x in value.items())
     return not isinstance(value, list | tuple) or all(_has_names(x) for x in value)
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        inner = [x.values() if isinstance(x, Mapping) else x for x in level]
-        level = [x for part in inner for x in part if isinstance(x, Mapping | list | tuple)]
-        if not level:
-            return False
-    return True
 
 
 # -- what files say they are -------------------------------------------------------------------
@@ -272,7 +261,7 @@ def kind_of(path: str | Path) -> str:
     try:
         with Archive(path) as archive:
             names = set(archive.claims)
-            header = json.loads(archive.header_text()) if "header" in names else {}
+            header = parse_text(archive.header_text()) if "header" in names else {}
         name = str(header.get("format", ""))
     except (OSError, ValueError, AttributeError, RecursionError, MemoryLimitError):
         return ""  # whoever reads it in earnest says what is wrong with it

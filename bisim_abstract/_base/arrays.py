@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.untrusted import DEEPEST_METADATA, check_nesting
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
 # Kinds of arrays that are taken for each type, and what that is in words.
@@ -64,7 +65,8 @@ def as_frozen(name: str, values: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]
 def checked_metadata(metadata: Mapping[str, Any], name: str = "metadata") -> dict[str, Any]:
     try:
         copied = json.loads(json.dumps(dict(metadata), allow_nan=False))
-    except (TypeError, ValueError) as error:
+        check_nesting(copied, DEEPEST_METADATA)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{name} must hold JSON values only: {error}") from None
     assert isinstance(copied, dict)
     return copied

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from bisim_abstract._base.atomic import replacing
 from bisim_abstract._base.memory import available_bytes, human_bytes
-from bisim_abstract._base.untrusted import check_json, open_regular, plain_values
+from bisim_abstract._base.untrusted import check_json, open_regular, parse_text, plain_values
 from bisim_abstract.errors import FileFormatError, MemoryLimitError
 
 # What the standard library and NumPy raise on damaged archives, besides ValueError.
@@ -112,7 +112,7 @@ def read_record(
             raise FileFormatError(f"{path} holds no {what}")
         try:
             text = archive.header_text()
-            header = plain_values(json.loads(text))
+            header = plain_values(parse_text(text))
             found, number = header.pop("format"), header.pop("version")
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             if isinstance(error, FileFormatError):

@@ -18,6 +18,10 @@ from bisim_abstract.errors import FileFormatError
 # Bytes that parsing takes per byte of JSON: the text, its decoded copy of up to four bytes a
 # character, and objects, of which `{"":1},` makes most: about 30 bytes each.
 JSON_BYTES = 40
+# How deep documents may be nested. Python's own limit depends on who calls, so that a document
+# could be read in one place and not in another.
+DEEPEST = 100
+DEEPEST_METADATA, DEEPEST_ARGUMENTS = 80, 60  # of what files hold, so that they can be read
 KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -82,12 +86,37 @@ def parse_json(data: bytes, path: str | Path) -> Any:
         path: The file that it came out of, for people.
 
     Raises:
-        ValueError: If it is none, or no text.
-        RecursionError: If it is nested too deep.
+        ValueError: If it is none, or no text, or is nested too deep.
+        RecursionError: If it is nested far too deep.
         MemoryLimitError: If it is too large.
     """
     check_json(len(data), path)
-    return json.loads(data.decode())
+    return parse_text(data.decode())
+
+
+def parse_text(text: str | bytes) -> Any:
+    """A JSON document that is not nested too deep; errors as of `parse_json`."""
+    value = json.loads(text)
+    check_nesting(value, DEEPEST)
+    return value
+
+
+def check_nesting(value: Any, most: int) -> None:
+    """Refuse JSON values that are nested deeper than so.
+
+    Raises:
+        ValueError: If they are.
+    """
+    path = [iter((value,))]  # a walk in depth: it takes no memory to speak of
+    while path:
+        for entry in path[-1]:
+            if isinstance(entry, dict | list):
+                if len(path) > most:
+                    raise ValueError(f"it is nested more than {most} deep")
+                path.append(iter(entry.values() if isinstance(entry, dict) else entry))
+                break
+        else:
+            path.pop()
 
 
 def plain_values(value: Any) -> Any:

@@ -15,7 +15,7 @@ from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.npz import Archive, Forms, write_npz
 from bisim_abstract._base.tarball import is_tarball
 from bisim_abstract._base.text import plain_text
-from bisim_abstract._base.untrusted import plain_values
+from bisim_abstract._base.untrusted import parse_text, plain_values
 from bisim_abstract._model.estimation import Estimate
 from bisim_abstract._model.explicit import RewardLike
 from bisim_abstract._model.mdp import TabularMDP
@@ -154,7 +154,7 @@ def _ours(path: str | Path, archive: Archive) -> TabularMDP:
         kind = "a BRIDGE file: use read_bridge" if is_bridge else "not ours"
         raise FileFormatError(f"{path} holds no TabularMDP ({kind})")
     try:
-        header = json.loads(archive.header_text())
+        header = parse_text(archive.header_text())
         if header["format"] != FORMAT:
             raise FileFormatError(f"{path} holds a {header['format']}, not a {FORMAT}")
         if header["version"] != VERSION:

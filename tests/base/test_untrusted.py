@@ -40,9 +40,12 @@ from bisim_abstract._base import atomic, memory, npz, tarball
 from bisim_abstract._base.atomic import remove_unfinished, replacing, write_json
 from bisim_abstract._base.tarball import is_tarball, read_tarball
 from bisim_abstract._base.untrusted import (
+    DEEPEST,
+    DEEPEST_METADATA,
     JSON_BYTES,
     open_regular,
     parse_json,
+    parse_text,
     plain_values,
     read_regular,
 )
@@ -50,7 +53,7 @@ from bisim_abstract._model import umb
 from bisim_abstract._model.observations import Observations
 from bisim_abstract.encoders import ActionMaxEncoder, load_encoder
 from bisim_abstract.encoders.transitions import Transitions, sample_transitions
-from bisim_abstract.errors import FileFormatError, MemoryLimitError
+from bisim_abstract.errors import FileFormatError, InvalidArgumentError, MemoryLimitError
 from bisim_abstract.parts import read_bridge, sparse_mdp
 from tests.support import ROOT
 
@@ -670,3 +673,30 @@ def test_archives_are_those_of_numpy(tmp_path: Path, compress: bool) -> None:
     with pytest.raises(ValueError, match=r"[Oo]bject arrays"):
         npz.write_npz(tmp_path / "objects", {"a": np.array([{}])})
     assert not (tmp_path / "objects").exists()
+
+
+@pytest.mark.parametrize("depth", [DEEPEST, DEEPEST + 1, 5_000])
+def test_documents_are_refused_at_one_depth_whoever_reads_them(depth: int) -> None:
+    """Python's own limit depends on the caller: a file could be read here and not there."""
+    text = "[" * depth + "0" + "]" * depth
+    if depth == DEEPEST:
+        assert parse_text(text)
+    else:
+        with pytest.raises((ValueError, RecursionError)):
+            parse_text(text)
+
+
+def test_metadata_that_could_not_be_read_again_are_refused(tmp_path: Path) -> None:
+    def nested(depth: int) -> dict[str, Any]:
+        value: Any = 0
+        for _ in range(depth - 1):
+            value = [value]
+        return {"x": value}
+
+    mdp = sparse_mdp(3, 2, support=2, seed=0)
+    for depth in (DEEPEST_METADATA + 1, 5_000):
+        with pytest.raises(InvalidArgumentError, match=r"nested|recursion"):
+            mdp.with_metadata(**nested(depth))
+    deep = mdp.with_metadata(**nested(DEEPEST_METADATA))
+    deep.save(tmp_path / "deep.npz")
+    assert TabularMDP.load(tmp_path / "deep.npz").metadata == deep.metadata

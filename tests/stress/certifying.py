@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from bisim_abstract import Blocks, Certificate, Covering, Resources, TabularMDP, certify
+from bisim_abstract._abstract.value import GUARANTEES
 from bisim_abstract.parts import single_build
 from tests.stress.strategies import is_drawn, pick, powers, rarely, whole
 
@@ -57,16 +58,17 @@ def goals(
         "n_clusters": st.integers(1, n_live),
         "tol": wide,
         "max_loss": wide,
+        "keep": st.sampled_from((0.0, 0.5, 0.999, 1.0)) | st.floats(0.0, 1.0),
         "tau": powers(-3, 2).map(lambda x: x * scale)
         | st.sampled_from(("auto", 0.0, 5e-324, scale)),
     }
     name = pick(draw, [*list(wanted)[:-1], *["tau", "tau"] * has_tau])
     options: dict[str, st.SearchStrategy[Any]] = {
         name: wanted[name],
-        "keep": rarely(0.5, st.sampled_from((0.0, 0.5, 0.999, 1.0)) | st.floats(0.0, 1.0)),
+        "guarantee": rarely(0.5, st.sampled_from(GUARANTEES)),
         "embedding": rarely(0.3, st.lists(point, min_size=n, max_size=n).map(np.array)),
     }
-    if name != "max_loss" and is_drawn(draw, 0.4):
+    if name not in ("keep", "max_loss") and is_drawn(draw, 0.4):
         options |= {
             "method": st.just("covering"),
             "max_rounds": st.integers(1, 3),

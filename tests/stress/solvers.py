@@ -321,7 +321,7 @@ def check_estimate(
     is_held &= (np.abs(mdp.rewards - estimate.rewards) <= known.reward_radius).all()
     if is_held:
         check_enclosure(certificate, Truth(mdp), widening)
-        check_value(certificate, Truth(mdp))
+        check_value(certificate, Truth(mdp), averaged=estimate)
 
 
 # -- values ----------------------------------------------------------------------------------------

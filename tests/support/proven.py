@@ -41,7 +41,7 @@ class Ground:
         self, mdp: TabularMDP, gamma: float, labels: Sequence[int] | Ints, renaming: Ints | None
     ) -> None:
         self.mdp, self.gamma, self.labels = mdp, Fraction(gamma), [int(c) for c in labels]
-        self.model = Exact.of(mdp, gamma)
+        self.model = self.averaged = Exact.of(mdp, gamma)
         self.states = range(mdp.n_states)
         self.own = [np.flatnonzero(line).tolist() for line in mdp.available]
         self.names = np.where(mdp.available, np.arange(mdp.n_actions), -1)
@@ -62,10 +62,10 @@ class Ground:
                 entry = (s, called or self.own[s][:1])
                 self.rows.setdefault((self.labels[s], b), []).append(entry)
 
-    def q(
-        self, v: list[Fraction], s: int, a: int, side: int, *, is_stored: bool = False
-    ) -> Fraction:
-        if self.mdp.estimate is None or is_stored:
+    def q(self, v: list[Fraction], s: int, a: int, side: int, *, is_mean: bool = False) -> Fraction:
+        if is_mean:
+            return self.averaged.q(v, s, a)
+        if self.mdp.estimate is None:
             return self.model.q(v, s, a)
         ahead = extreme(self.mdp, self.model, v, s, a, side)
         return reward_end(self.mdp, s, a, side) + self.gamma * ahead
@@ -111,7 +111,7 @@ class Ground:
             found = []
             for entries in self.rows.values():
                 each = [
-                    [self.q(v, s, a, side, is_stored=is_mean) for a in actions]
+                    [self.q(v, s, a, side, is_mean=is_mean) for a in actions]
                     for s, actions in entries
                 ]
                 if is_mean:
@@ -535,9 +535,21 @@ def problem_of(value: Any, mdp: TabularMDP, gamma: float, mode: str, relation: s
 # -- the oracle ----------------------------------------------------------------------------------
 
 
-def false_claims(value: Any, mdp: TabularMDP, gamma: float) -> list[str]:
-    """Names of all claims that do not hold, episodes apart; the form of claims must be right."""
+def false_claims(
+    value: Any, mdp: TabularMDP, gamma: float, *, averaged: TabularMDP | None = None
+) -> list[str]:
+    """Names of all claims that do not hold, episodes apart; the form of claims must be right.
+
+    Args:
+        value: The claims.
+        mdp: The model that they are about.
+        gamma: The discount.
+        averaged: Whose rows the small environment averages, if not this model's: an estimate's,
+            where the claims are held against the model that it is an estimate of.
+    """
     ground = Ground(mdp, gamma, value.labels.tolist(), value.renaming)
+    if averaged is not None:
+        ground.averaged = Exact.of(averaged, gamma)
     labels, wrong = value.labels, []
 
     def check(name: str, values: Any, plan: Any, how: str, side: int, floor: Any = None) -> None:
