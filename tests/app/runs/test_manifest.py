@@ -29,6 +29,7 @@ from bisim_abstract._app.manifest import (
 )
 from bisim_abstract._app.runs import Done, Run, RunResult, read_run
 from bisim_abstract._base.lock import locked
+from bisim_abstract._base.untrusted import DEEPEST
 from bisim_abstract.errors import FileFormatError
 from tests.support.certificates import same_certificate
 from tests.support.runs import FILES, ROOMS, config, drop, put, rewritten, sealed, small
@@ -225,16 +226,31 @@ def test_settings_that_a_later_version_knows(folder: Path) -> None:
         Run.resume(folder)
 
 
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def test_versions_that_are_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    deep: Any = 0
-    for _ in range(400):
-        deep = [deep]
+    deep = nested(DEEPEST - 2)
     for versions in (deep, {"numpy": deep, "x": "1"}, 3, None):
         rewritten(folder / "config.json", put("versions", value=versions))
         sealed(folder)
         words = ["report", str(folder), "-o", f"{folder.parent}/y.html"]
         assert code_and_sentence(capsys, *words) == (0, "")
         assert Run.resume(folder)().verification.is_valid
+
+
+def test_versions_nested_too_deep_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewritten(folder / "config.json", put("versions", value=nested(400)))
+    sealed(folder)
+    code, sentence = code_and_sentence(capsys, "verify", str(folder))
+    assert code == 2
+    assert f"nested more than {DEEPEST} deep" in sentence
 
 
 def test_own_files_of_people_are_left_alone(folder: Path) -> None:
