@@ -1,0 +1,121 @@
+"""Which relation gives the fewest clusters: all of them side by side, over the usual environments.
+
+    python scripts/relations.py                        all environments and discounts, in Markdown
+    python scripts/relations.py --only Taxi --gamma 0.9
+    python scripts/relations.py --guarantee learner    for one-step Q-learners on real steps
+    python scripts/relations.py --json rows.json       the same rows as JSON
+
+Every certificate is verified by independent code, and the command fails if one is rejected. Shares
+are proven lower bounds; "–" means that nothing was certified that reaches the goal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import gymnasium as gym
+from guarantees import CASES, GAMMAS, made
+
+from bisim_abstract import TabularMDP, certify, verify
+from bisim_abstract._abstract.value import share_text
+from bisim_abstract._app.runs import plain
+from bisim_abstract.wrappers import extract_mdp, make_env
+
+RELATIONS = ("plain", "lax", "optimal")
+# The sizes that are compared elsewhere are those of one layout.
+STARTS = {"MiniGrid FourRooms": 1, "MiniGrid DoorKey-5x5": 1}
+COLUMNS = ("environment", "states", "γ", "relation", "clusters", "policy", "solver", "learner", "s")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table; shares are lower bounds."""
+
+    environment: str
+    states: int
+    gamma: float
+    relation: str
+    clusters: int | None
+    policy: float | None
+    solver: float | None
+    learner: float | None
+    seconds: float
+    problem: str
+
+    def cells(self) -> Iterator[str]:
+        """As the table shows it."""
+        yield self.environment
+        yield f"{self.states:,}"
+        yield f"{self.gamma:g}"
+        yield self.relation
+        yield "–" if self.clusters is None else f"{self.clusters:,}"
+        for share in (self.policy, self.solver, self.learner):
+            yield "–" if share is None else share_text(share).removeprefix("at least ")
+        yield f"{self.seconds:.1f}"
+
+
+def row_of(
+    name: str, mdp: TabularMDP, gamma: float, relation: str, guarantee: str, budget: float
+) -> Row:
+    """One environment at one discount, by one relation."""
+    begin = time.perf_counter()
+    found = certify(mdp, gamma, relation=relation, guarantee=guarantee, max_seconds=budget)
+    seconds = time.perf_counter() - begin
+    checked = verify(mdp, found)
+    value = found.value
+    is_good = value is not None and found.verdict.level == "useful"
+    learner = None if value is None else value.learner
+    return Row(
+        environment=name,
+        states=found.n_live,
+        gamma=gamma,
+        relation=relation,
+        clusters=found.n_clusters if is_good else None,
+        policy=value.kept if value is not None and is_good else None,
+        solver=value.solver.kept if value is not None and is_good else None,
+        learner=learner.kept if learner is not None and is_good else None,
+        seconds=seconds,
+        problem="" if checked.is_valid else f"rejected: {checked.problem}",
+    )
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", action="append", choices=tuple(CASES), help="(repeatable)")
+    parser.add_argument("--gamma", type=float, action="append", help="(repeatable)")
+    parser.add_argument("--relation", action="append", choices=(*RELATIONS, "auto"))
+    parser.add_argument("--guarantee", default="solver", choices=("solver", "policy", "learner"))
+    parser.add_argument("--seconds", type=float, default=60.0, help="budget of each run (60)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON, too")
+    options = parser.parse_args()
+    gym.logger.min_level = gym.logger.ERROR
+    print(f"| {' | '.join(COLUMNS)} |")
+    print("|" + "---|" * len(COLUMNS))
+    rows = []
+    for name in options.only or CASES:
+        env_id, args = CASES[name]
+        starts = {"starts": STARTS[name]} if name in STARTS else {}
+        mdp = made(lambda i=env_id, a=args, s=starts: extract_mdp(make_env(i, **a), **s))
+        for gamma in options.gamma or GAMMAS:
+            for relation in options.relation or RELATIONS:
+                row = row_of(name, mdp, gamma, relation, options.guarantee, options.seconds)
+                rows.append(row)
+                print(f"| {' | '.join(row.cells())} |", flush=True)
+    if options.json is not None:
+        text = json.dumps(plain([asdict(row) for row in rows]), indent=1, allow_nan=False)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    faults = [row for row in rows if row.problem]
+    for row in faults:
+        print(f"{row.environment}, gamma {row.gamma:g}: {row.problem}", file=sys.stderr)
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
