@@ -10,15 +10,9 @@ is admissible; V* is one of many. So it stays if signed rewards are cut off belo
 changes differences by no more than they are. Together they embed the states so that the largest
 coordinate difference never exceeds the metric.
 
-Where states have actions of their own, those with different ones are at distance M, which is at
-least L/(1 - γ), L being the largest difference of any two rewards. A function all of whose signs
-are equal has a span of at most that, and its Φ carries functions within d + e to functions that
-differ by L + γ(M + e) <= M + γe there; with signs that differ, it may exceed it.
-
-In the lax relation actions have no names, and only a maximum over *all* actions, with one sign and
-one way of cutting off for all of them, is admissible: for every action of x there is one of y that
-is as good up to δ, so that the maxima differ by no more. A minimum is minus such a maximum. Signs
-that differ, actions left out, and means over actions are not admissible.
+Which signs, kinds and cuts keep a function admissible depends on the relation, which gives them
+(`Bisimulation.feature_signs`, `feature_cuts`); why they do is said in the module of each. What
+follows holds for all of them.
 
 An iteration that is stopped at g with r = Φg - g is off by at most c = span(r)/(1 - γ): let e be
 the most by which |g(x) - g(y)| exceeds d(x, y). As |g(x) - g(y)| <= |Φg(x) - Φg(y)| + span(r),

@@ -40,10 +40,10 @@ class Starts:
     - upper "reward": h = (largest span of the two intervals) + gamma·D, rounded up. No entry of
       h exceeds D (below), so Th <= d_R + gamma·D <= h.
 
-    In the lax relation d_R is the Hausdorff distance of the sets of rewards, between gaps below
-    and spans above, and L the largest difference of any two rewards, of whatever actions. So it is
-    in the plain one where states have actions of their own; states with different ones are then at
-    distance M, for which D itself is taken: nothing exceeds it.
+    The gap and the span of two intervals are those of the same action by the plain relation; in
+    general d_R lies between gaps below and spans above, and L bounds it, as the relation says
+    (`reward_gaps`, `reward_span`). Where it compares no states with different actions, these are
+    at distance M, for which D itself is taken: nothing exceeds it.
 
     D is rounded up so far (`largest_distance`) that (L + gamma·D)(1 + 8·EPS) <= D, which covers the
     rounding of h and of the sums above; h carries TINY more against underflow, as D does, which the
@@ -57,7 +57,7 @@ class Starts:
         lower: "zero" or "reward".
         upper: "constant" or "reward".
         relation: Which rewards are compared.
-        sets: (n) equal numbers for those with the same actions; all 0 in the lax relation.
+        sets: (n) equal numbers for those that are compared.
         has_apart: Whether D is also the distance of those with different actions.
     """
 

@@ -64,7 +64,7 @@ from bisim_abstract._model.estimation import (
 )
 from bisim_abstract._model.frames import Columns, as_frame
 from bisim_abstract._model.names import Names
-from bisim_abstract._relations.table import find_relation
+from bisim_abstract._relations.table import RELATIONS, find_relation
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError, NotCertifiedError
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Certificate:
         if self.available is None:
             set_field(self, "available", np.ones(self.rewards.shape, np.bool_))
         set_field(self, "available", frozen("available", self.available, np.bool_))
-        find_relation(self.relation)
+        check_choice("relation", self.relation, tuple(RELATIONS))
         check_choice("lower_start", self.lower_start, LOWER_STARTS)
         check_choice("upper_start", self.upper_start, UPPER_STARTS)
         check_choice("scope", self.scope, SCOPES)

@@ -229,7 +229,7 @@ def bisimulation_classes(
         variation=max(variation for _, variation in parts),
         lift_error=lift_error,
         digits=digits,
-        relation=relation,
+        relation=known.name,
         renaming=renaming,
     )
 

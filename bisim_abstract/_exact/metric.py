@@ -238,15 +238,15 @@ def bisimulation_metric(
         )
     if classes is not None and classes.mdp is not mdp and classes.mdp != mdp:
         raise InvalidArgumentError(f"classes are those of another model, {classes.mdp}, not {mdp}")
-    if classes is not None and classes.relation != relation:
+    if classes is not None and classes.relation != known.name:
         raise InvalidArgumentError(
-            f"classes are those of the {classes.relation} relation, not of the {relation} one; "
-            f"make them by bisimulation_classes(mdp, relation={relation!r})"
+            f"classes are those of the {classes.relation} relation, not of the {known.name} one; "
+            f"make them by bisimulation_classes(mdp, relation={known.name!r})"
         )
     apart = known.apart(mdp, gamma)
     with shown(callback, progress) as report, compiling(report, about=COMPILING):
         if classes is None:
-            classes = bisimulation_classes(mdp, relation=relation, resources=resources)
+            classes = bisimulation_classes(mdp, relation=known.name, resources=resources)
         model = classes.quotient
         if not math.isfinite(known.span(model) / (1.0 - gamma) / (1.0 - gamma)):
             raise InvalidArgumentError("the metric would overflow; rescale the rewards")
@@ -282,7 +282,7 @@ def bisimulation_metric(
         gap=max(gap, within),
         tol=goal,
         sweeps=sweeps,
-        relation=relation,
+        relation=known.name,
         apart=apart,
     )
     if not result.is_converged:

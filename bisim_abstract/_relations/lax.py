@@ -3,6 +3,11 @@
 Each action of either state is compared with the one of the other that is most like it: the
 Hausdorff distance of what states can do (Taylor, Precup and Panangaden 2009). States may have
 different actions, and different numbers of them.
+
+Of features (`bisim_abstract/_bounds/features.py`) only a maximum over *all* actions, with one sign
+and one way of cutting off for all of them, is admissible: for every action of x there is one of y
+that is as good up to δ, so that the maxima differ by no more. A minimum is minus such a maximum.
+Signs that differ, actions left out, and means over actions are not admissible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""The plain relation: states are compared action by action."""
+"""The plain relation: states are compared action by action.
+
+Features are admissible with any signs (`bisim_abstract/_bounds/features.py`), where all states have
+all actions. Where they do not, states with different ones are at distance M, which is at least
+L/(1 - γ), L being the largest difference of any two rewards. A function all of whose signs are
+equal has a span of at most that, and its Φ carries functions within d + e to functions that differ
+by L + γ(M + e) <= M + γe there; with signs that differ, it may exceed it.
+"""
 
 from __future__ import annotations
 
