@@ -58,6 +58,7 @@ from bisim_abstract._compare.difference import ModelDifference
 from bisim_abstract._compare.embeddings import EmbeddingFit
 from bisim_abstract._compare.learning import score_above_baseline
 from bisim_abstract._compare.losses import compare_clusterings
+from bisim_abstract._compare.union import ModelUnion, disjoint_union
 from bisim_abstract._exact.mico import MicoBounds
 from bisim_abstract._exact.transport import TransportPlans, solve_transport
 from bisim_abstract._linkage.thresholds import CertifiedInterval, Profile
@@ -65,7 +66,6 @@ from bisim_abstract._model.estimation import Estimate
 from bisim_abstract._model.files import read_bridge
 from bisim_abstract._model.generators import grouped_mdp, random_mdp, sparse_mdp
 from bisim_abstract._model.names import Names, Variable
-from bisim_abstract._model.union import ModelUnion, disjoint_union
 from bisim_abstract._propose.embedding import distortion, landmark_mds
 from bisim_abstract._propose.partitions import (
     propose_classes,

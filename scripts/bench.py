@@ -157,7 +157,7 @@ def bench_sweep(options: Options) -> list[Figure]:
     emd = peer("ot.lp.emd_wrap")
     for threads in (1, 2):
         solver = StochasticPairs(
-            mdp, gamma, Matching.by_name(mdp, None), Resources(threads=threads), None
+            mdp, gamma, Matching.of(mdp, "plain", None), Resources(threads=threads), None
         )
         ours = timed(solver._sweep, options.repeats)
         others: tuple[Peer, ...] = ()
@@ -308,7 +308,9 @@ def bench_scaling(options: Options) -> list[Figure]:
         states = np.repeat(np.arange(n), 8)
         few.cover(states, np.random.default_rng(0).integers(n, size=states.size))
         sparse = timed(few.sweep, options.repeats)
-        solver = StochasticPairs(mdp, 0.9, Matching.by_name(mdp, None), Resources(threads=1), None)
+        solver = StochasticPairs(
+            mdp, 0.9, Matching.of(mdp, "plain", None), Resources(threads=1), None
+        )
         few_states = n <= 400
         # Twice: both arms, like the other.
         repeats = options.repeats if few_states else 1

@@ -29,6 +29,7 @@ ROOMS = (
     "_base",
     "_kernels",
     "_model",
+    "_relations",
     "_exact",
     "_linkage",
     "_propose",

@@ -51,8 +51,10 @@ from bisim_abstract._exact.planning import (
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.policies import lift_table
-from bisim_abstract._model.renaming import check_relation, own_names
+from bisim_abstract._model.renaming import own_names
 from bisim_abstract._propose.renaming import match_actions
+from bisim_abstract._relations.base import Relation
+from bisim_abstract._relations.table import check_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["prove_value"]
@@ -272,7 +274,7 @@ def find_proof(
     gamma: float,
     *,
     renaming: npt.ArrayLike | None = None,
-    relation: str = "plain",
+    relation: str | Relation = "plain",
     by: str = "start",
     guarantee: str = "solver",
     horizon: int | None = None,
@@ -282,14 +284,14 @@ def find_proof(
     """The best proof of a partition, of which `prove_value` makes a result."""
     check_choice("by", by, CRITERIA)
     check_choice("guarantee", guarantee, GUARANTEES)
-    check_relation(mdp, relation)
+    known = check_relation(mdp, relation)
     gamma = check_gamma(gamma)
     if ground is None:
         ground = GroundValues(mdp, gamma, hint=hint, horizon=horizon)
     if ground.gamma != gamma or ground.mdp.fingerprint != mdp.fingerprint:
         raise InvalidArgumentError("ground must be of this model at this discount")
-    given = [renaming] if renaming is not None else _candidates(mdp, labels, relation)
-    proofs = [Proof(ground, labels, names, relation, by, hint) for names in given]
+    given = [renaming] if renaming is not None else _candidates(mdp, labels, known)
+    proofs = [Proof(ground, labels, names, known, by, hint) for names in given]
     shares = [proof.share(guarantee) for proof in proofs]
     return proofs[_first_best(shares, by, LAST_TOL * ground.size)]
 
@@ -304,7 +306,7 @@ def _first_best(shares: list[ProvenShare], by: str, noise: float) -> int:
 
 
 def _candidates(
-    mdp: TabularMDP, labels: npt.ArrayLike, relation: str
+    mdp: TabularMDP, labels: npt.ArrayLike, relation: Relation
 ) -> list[npt.ArrayLike | None]:
     """Renamings to try: matched actions, and where all states have all actions their own names.
 
@@ -320,17 +322,18 @@ def _candidates(
     return [matched, own]
 
 
-def matched_actions(mdp: TabularMDP, labels: npt.ArrayLike, relation: str) -> IntArray | None:
+def matched_actions(
+    mdp: TabularMDP, labels: npt.ArrayLike, relation: str | Relation
+) -> IntArray | None:
     """What actions are called in their clusters; None for what they are called themselves.
 
     Args:
         mdp: The model.
         labels: (n_states) cluster of each state. The end of episodes is taken out of its cluster
             first: what it does is nothing to match with.
-        relation: "plain" or "lax".
+        relation: Which actions are compared.
     """
-    check_relation(mdp, relation)
-    if relation == "plain":
+    if not check_relation(mdp, relation).matches_actions:
         return None
     clusters, _ = set_end_apart(as_labels(labels, mdp.n_states), mdp.terminal_state)
     return match_actions(mdp, clusters)
@@ -357,7 +360,7 @@ class Proof:
         ground: GroundValues,
         labels: npt.ArrayLike,
         renaming: npt.ArrayLike | None,
-        relation: str,
+        relation: Relation,
         by: str,
         hint: Hint | None,
     ) -> None:
@@ -415,7 +418,7 @@ class Proof:
         if is_enough is not None and is_enough(solver):
             solver = with_margin(self._members, solver, is_enough, ground.judge, self._tol)
         stake, baseline, renaming = ground.stake, ground.baseline, self._small.renaming
-        if self._relation == "lax" and renaming is None:
+        if self._relation.matches_actions and renaming is None:
             renaming = own_names(ground.mdp)  # matched, and called what they are
         value = ProvenValue(
             **{name: getattr(own, name) for name in ("kept", "loss", "start_loss")},

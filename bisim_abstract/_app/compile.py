@@ -39,9 +39,10 @@ from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_clas
 from bisim_abstract._exact.metric import bisimulation_metric
 from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._model.renaming import RELATIONS, own_names
+from bisim_abstract._model.renaming import own_names
 from bisim_abstract._propose.partitions import repair_labels
 from bisim_abstract._propose.renaming import match_actions
+from bisim_abstract._relations.table import BISIMULATIONS, find_relation
 from bisim_abstract._verify.verify import verify
 from bisim_abstract.errors import BisimError
 
@@ -183,7 +184,7 @@ def _model() -> TabularMDP:
 
 def _identity(mdp: TabularMDP, relation: str) -> BisimulationClasses:
     states = np.arange(mdp.n_states)
-    names = own_names(mdp) if relation == "lax" else None
+    names = own_names(mdp) if find_relation(relation).matches_actions else None
     return BisimulationClasses(mdp, states, states, mdp, 0.0, 0.0, 0.0, None, relation, names)
 
 
@@ -260,7 +261,7 @@ def _compile_partitions() -> None:
 
 def _compile_metric() -> None:
     for mdp in (_model(), TabularMDP.from_dense(np.eye(3)[:, None, :], [0.0, 0.5, 1.0])):
-        for relation in RELATIONS:
+        for relation in BISIMULATIONS:
             classes = _identity(mdp, relation)
             bisimulation_metric(mdp, GAMMA, relation=relation, classes=classes)
 

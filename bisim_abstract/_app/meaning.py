@@ -21,6 +21,7 @@ from bisim_abstract._base.types import IntArray
 from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._certificate.verdict import AGENTS
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._relations.table import find_relation
 
 MAX_VARIABLES = 40  # of which more is too much to read
 MAX_LISTED = 8  # names in one sentence
@@ -62,7 +63,7 @@ def _worth(certificate: Certificate, mdp: TabularMDP) -> Iterator[str]:
         return
     seen = f"which of {clusters_text(certificate.n_clusters, has_end=False)} it is in"
     given = f"Agents are given only {seen}, not which of {counted(n, 'state')}"
-    if certificate.relation == "lax":
+    if find_relation(certificate.relation).matches_actions:
         given += ", and their actions are renamed in each state as the certificate says"
     yield f"{given}. Rewards are discounted by {certificate.gamma:g} a step."
     prefix = ""

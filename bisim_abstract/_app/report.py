@@ -66,6 +66,8 @@ from bisim_abstract._compare.losses import AbstractionLoss
 from bisim_abstract._linkage.thresholds import CertifiedInterval, best_interval, middle
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._propose.embedding import Embedding, as_points
+from bisim_abstract._relations.base import Relation
+from bisim_abstract._relations.table import find_relation
 from bisim_abstract._verify.verify import Verification
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import InvalidArgumentError
@@ -223,6 +225,11 @@ class _Page:
         )
 
     @property
+    def relation(self) -> Relation:
+        """Which states are alike."""
+        return find_relation(self.certificate.relation)
+
+    @property
     def is_rejected(self) -> bool:
         """Whether a check found that the certificate does not hold."""
         return self.verification is not None and not self.verification.is_valid
@@ -335,8 +342,8 @@ class _Page:
             parts.append(f"covered pairs only, {share} of all: others may still link clusters")
         else:
             parts.append("all pairs of states")
-        if certificate.relation == "lax":
-            parts.append("alike after renaming actions")
+        if self.relation.adjective:
+            parts.append(f"alike {self.relation.alike}")
         if certificate.is_under_policy:
             parts.append("of the given policy")
         if certificate.alpha:
@@ -554,9 +561,9 @@ class _Page:
         return section("quotient", "The small model", text, body)
 
     def renamed(self) -> str:
-        """The section of which action is which, where states are alike after renaming actions."""
+        """The section of which action is which, where actions of clusters are matched."""
         certificate = self.certificate
-        if certificate.relation != "lax" or certificate.value is None:
+        if not self.relation.matches_actions or certificate.value is None:
             return ""
         title = "Which action is which"
         if certificate.n_states > MAX_VALUED:
@@ -715,7 +722,7 @@ class _Page:
         certificate, own = self.certificate, quality.trained_for
         chip = '<span class="chip">trained for it</span>'
         name = "on_policy" if certificate.is_under_policy else "bisimulation"
-        kind = " after renaming actions" if certificate.relation == "lax" else ""
+        kind = f" {self.relation.alike}" if self.relation.adjective else ""
         # Where it is trained for the certificate's own distance, both are the same figures.
         is_own = own is not None and own.name == name and own.mean_error == quality.mean_error
         fits: list[tuple[str, EmbeddingQuality | EmbeddingFit, str]]
@@ -764,12 +771,7 @@ class _Page:
 
     def close(self) -> str:
         """What it means that two states are close."""
-        if self.certificate.relation == "lax":
-            return (
-                "Two states are close if whatever can be done in one of them can be done in the "
-                "other, by some action or other, with much the same outcome"
-            )
-        return "Two states are close if no sequence of actions tells them apart by much"
+        return self.relation.closeness
 
     def reservations(self) -> Iterator[str]:
         """What else the verdict depends on, in plain words."""
@@ -792,12 +794,9 @@ class _Page:
                 f"{surely_text(certificate.alpha)} over the samples, all bounds hold for the "
                 "true model."
             )
-        if certificate.relation == "lax":
-            yield (
-                "States are alike after renaming actions: an action of a cluster is, in each of "
-                "its states, the action that is called so there."
-            )
-        elif certificate.apart is not None:
+        if self.relation.caution:
+            yield self.relation.caution
+        if certificate.apart is not None:
             yield (
                 "Not all states have the same actions. Those with different ones are as far apart "
                 f"as can be, {number_text(certificate.apart)}; after renaming actions they need "

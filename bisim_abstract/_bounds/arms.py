@@ -49,8 +49,10 @@ from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, exact_blocks
 from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract._bounds.ground import Ground, Starts
 from bisim_abstract._bounds.pair_table import PairTable
-from bisim_abstract._exact.apart import TINY
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._relations.apart import TINY
+from bisim_abstract._relations.base import Relation
+from bisim_abstract._relations.table import find_bisimulation
 from bisim_abstract.errors import InvalidArgumentError
 
 CHUNK = 4096  # pairs per unit of work at most; results do not depend on it
@@ -100,7 +102,7 @@ class Arms:
         gamma: float,
         *,
         model: BlockModel | None = None,
-        relation: str = "plain",
+        relation: str | Relation = "plain",
         lower_start: str = "reward",
         upper_start: str = "reward",
         lookup_bytes: int = LOOKUP_BYTES,
@@ -109,14 +111,14 @@ class Arms:
         self.mdp = mdp
         self.model = BlockModel.of_states(mdp) if model is None else model
         self.gamma = check_gamma(gamma)
-        self.relation = relation
+        self.relation = find_bisimulation(relation)
         self.ground = Ground(
             Starts.of(
                 self.model.low,
                 self.model.high,
                 self.gamma,
                 available=self.model.available,
-                relation=relation,
+                relation=self.relation,
                 lower=lower_start,
                 upper=upper_start,
             )
@@ -140,7 +142,7 @@ class Arms:
     @property
     def n_lines(self) -> int:
         """What a backup is the maximum of: actions, or actions of both sides with their matches."""
-        return self.model.n_actions * (2 if self.relation == "lax" else 1)
+        return self.relation.n_lines(self.model.n_actions)
 
     @property
     def n_pairs(self) -> int:
@@ -501,14 +503,12 @@ class _Lookup:
     def __init__(self, arms: Arms, limit: int) -> None:
         model, count = arms.model, arms.n_covered
         first, second = arms.pairs()
-        is_lax, sets = arms.relation == "lax", arms.starts.sets
+        sets = arms.starts.sets
         widths = np.diff(model.indptr).reshape(model.n_blocks, -1) * model.available
-        sizes = np.asarray((widths[first] * widths[second]).sum(axis=1))
-        if is_lax:  # every action with every other, but for those of a block with itself
-            total_width = widths.sum(axis=1)
-            sizes = np.where(first == second, sizes, total_width[first] * total_width[second])
-        else:
-            sizes[sets[first] != sets[second]] = 0
+        sizes = arms.relation.n_cells(widths, first, second)
+        own = first == second  # a block's actions with themselves, whatever others they match
+        sizes[own] = (widths**2).sum(axis=1)[first[own]]
+        sizes[sets[first] != sets[second]] = 0
         total = int(sizes.sum())
         # Every cell may add one pair to the frontier, but no pair twice.
         most = min(total, arms.n_pairs) + count
@@ -527,7 +527,7 @@ class _Lookup:
             "n_blocks": model.n_blocks,
             "available": model.available,
             "sets": sets,
-            "is_lax": is_lax,
+            "is_lax": arms.relation.matches_actions,
             "is_point": model.is_point,
             "slots": np.full(capacity, -1, np.int64),
             "places": np.empty(capacity, np.int64),

@@ -10,15 +10,9 @@ is admissible; V* is one of many. So it stays if signed rewards are cut off belo
 changes differences by no more than they are. Together they embed the states so that the largest
 coordinate difference never exceeds the metric.
 
-Where states have actions of their own, those with different ones are at distance M, which is at
-least L/(1 - γ), L being the largest difference of any two rewards. A function all of whose signs
-are equal has a span of at most that, and its Φ carries functions within d + e to functions that
-differ by L + γ(M + e) <= M + γe there; with signs that differ, it may exceed it.
-
-In the lax relation actions have no names, and only a maximum over *all* actions, with one sign and
-one way of cutting off for all of them, is admissible: for every action of x there is one of y that
-is as good up to δ, so that the maxima differ by no more. A minimum is minus such a maximum. Signs
-that differ, actions left out, and means over actions are not admissible.
+Which signs, kinds and cuts keep a function admissible depends on the relation, which gives them
+(`Bisimulation.feature_signs`, `feature_cuts`); why they do is said in the module of each. What
+follows holds for all of them.
 
 An iteration that is stopped at g with r = Φg - g is off by at most c = span(r)/(1 - γ): let e be
 the most by which |g(x) - g(y)| exceeds d(x, y). As |g(x) - g(y)| <= |Φg(x) - Φg(y)| + span(r),
@@ -41,7 +35,6 @@ import numpy.typing as npt
 from bisim_abstract._base.arrays import as_frozen
 from bisim_abstract._base.checks import (
     as_generator,
-    check_choice,
     check_gamma,
     check_int,
     check_positive,
@@ -54,9 +47,10 @@ from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback, SeedLike
 from bisim_abstract._bounds.witnesses import Witnesses, check_spans
-from bisim_abstract._exact.classes import reward_span
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.renaming import RELATIONS
+from bisim_abstract._relations.apart import reward_span
+from bisim_abstract._relations.base import Bisimulation
+from bisim_abstract._relations.table import find_bisimulation
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["ValueFeatures", "box_gap", "value_features"]
@@ -71,8 +65,6 @@ DOWN = 1.0 - 4.0 * EPS
 UP = 1.0 + 16.0 * EPS
 CHUNK = 16_384  # states: what a thread takes at a time
 DEFAULT_RELATIVE_TOL = 1e-6  # of the largest possible distance
-LEVELS = np.array([0.5, 0.25, 0.75, 0.125, 0.375, 0.625, 0.875, 0.0625])  # quantiles of rewards
-MOST_CUT = 2 + 4 * LEVELS.size  # functions of the lax relation
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -341,16 +333,16 @@ def value_features(
     count = check_int("count", count, low=1)
     max_iter = check_int("max_iter", max_iter, low=1)
     workers = resources.workers
-    check_choice("relation", relation, RELATIONS)
-    count = _pattern_count(mdp, count, relation)
+    known = find_bisimulation(relation)
+    count = _pattern_count(mdp, count, known)
     resources.check_memory(
         # Two tables, and a third in the order of functions; and signs, as they are drawn.
         (24 * mdp.n_states + 16 * mdp.n_actions) * count,
         what=f"{count:,} value functions of {mdp.n_states:,} states",
         instead="ask for a smaller count",
     )
-    signs, kinds = _patterns(mdp, count, relation, as_generator(seed))
-    floor, ceiling = _cuts(mdp.rewards, signs, relation)
+    signs, kinds = _patterns(mdp.n_actions, count, known, as_generator(seed))
+    floor, ceiling = known.feature_cuts(mdp.rewards, signs)
     goal = _goal(mdp, gamma, tol)
     low, high = (np.clip(x, floor, ceiling) for x in _signed_range(mdp.rewards, signs))
     offset = low / 2.0 + high / 2.0
@@ -410,66 +402,20 @@ def _lowered(difference: FloatArray, correction: float) -> FloatArray:
     return np.maximum((difference * DOWN - correction) * DOWN, 0.0)
 
 
-def _pattern_count(mdp: TabularMDP, count: int, relation: str) -> int:
+def _pattern_count(mdp: TabularMDP, count: int, relation: Bisimulation) -> int:
     """How many functions there are that give different distances, at most `count`."""
-    n_actions = mdp.n_actions
-    if n_actions == 1:  # all coincide, up to the sign of the function
+    if mdp.n_actions == 1:  # all coincide, up to the sign of the function
         return 1
-    if relation == "lax":
-        return min(count, MOST_CUT)
-    if mdp.has_action_sets:
-        return min(count, 3 + n_actions)
-    return min(count, n_actions + (1 << n_actions) + (1 << (n_actions - 1)))
+    return min(count, relation.n_features(mdp.n_actions, has_sets=mdp.has_action_sets))
 
 
 def _patterns(
-    mdp: TabularMDP, count: int, relation: str, rng: np.random.Generator
+    n_actions: int, count: int, relation: Bisimulation, rng: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
     """(count, n_actions) signs and (count) kinds; there must be so many."""
-    n_actions = mdp.n_actions
-    ones = np.ones(n_actions, np.int64)
     if n_actions == 1:
-        return ones[None, :], np.zeros(1, np.int64)
-    if relation == "lax":
-        signs = np.where(np.arange(count) % 2 == 0, 1, -1)[:, None] * ones
-        return signs, np.zeros(count, np.int64)
-    rows = [(ones, 0), (-ones, 0), (ones, 1)]
-    order = np.arange(n_actions) if count >= 3 + n_actions else rng.permutation(n_actions)
-    rows += [(_one_hot(n_actions, a, 1)[0], 0) for a in order.tolist()]
-    seen = {(*row.tolist(), kind) for row, kind in rows}
-    while len(rows) < count:  # never where states have actions of their own
-        row, kind = 2 * rng.integers(2, size=n_actions) - 1, int(rng.integers(2))
-        if kind == 1:
-            row = row * row[0]  # opposite signs give the opposite function
-        key = (*row.tolist(), kind)
-        if key not in seen:
-            seen.add(key)
-            rows.append((row, kind))
-    rows = rows[:count]
-    return np.array([row for row, _ in rows]), np.array([kind for _, kind in rows])
-
-
-def _cuts(rewards: FloatArray, signs: IntArray, relation: str) -> tuple[FloatArray, FloatArray]:
-    """(k) levels at which signed rewards are cut off below and above; mostly nowhere.
-
-    In the lax relation, functions come in fours, both signs and both sides of one level, after
-    the first two; levels are quantiles of the rewards, the middle one first.
-    """
-    count = signs.shape[0]
-    floor, ceiling = np.full(count, -np.inf), np.full(count, np.inf)
-    if relation == "lax":
-        cut = np.arange(2, count)
-        level = np.quantile(rewards, LEVELS[(cut - 2) // 4]) * signs[2:, 0]
-        is_floor = (cut // 2) % 2 == 1
-        floor[2:][is_floor] = level[is_floor]
-        ceiling[2:][~is_floor] = level[~is_floor]
-    return floor, ceiling
-
-
-def _one_hot(n_actions: int, action: int, sign: int) -> IntArray:
-    row = np.zeros((1, n_actions), np.int64)
-    row[0, action] = sign
-    return row
+        return np.ones((1, 1), np.int64), np.zeros(1, np.int64)
+    return relation.feature_signs(n_actions, count, rng)
 
 
 def _goal(mdp: TabularMDP, gamma: float, tol: float | None) -> float:

@@ -14,16 +14,13 @@ import numpy as np
 
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import check_choice
-from bisim_abstract._base.parallel import read_only
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._bounds.blocks import BlockLevel
 from bisim_abstract._bounds.features import ValueFeatures
-from bisim_abstract._exact.apart import TINY, largest_distance
-from bisim_abstract._model.mdp import action_sets
-from bisim_abstract._model.renaming import RELATIONS
-
-PIVOTS = np.linspace(0.0, 1.0, 10)[1:-1]  # quantiles of rewards, from which sets are measured
+from bisim_abstract._relations.apart import TINY, largest_distance
+from bisim_abstract._relations.base import Bisimulation, Relation
+from bisim_abstract._relations.table import find_bisimulation
 
 LOWER_STARTS = ("reward", "zero")
 UPPER_STARTS = ("reward", "constant")
@@ -43,10 +40,10 @@ class Starts:
     - upper "reward": h = (largest span of the two intervals) + gamma·D, rounded up. No entry of
       h exceeds D (below), so Th <= d_R + gamma·D <= h.
 
-    In the lax relation d_R is the Hausdorff distance of the sets of rewards, between gaps below
-    and spans above, and L the largest difference of any two rewards, of whatever actions. So it is
-    in the plain one where states have actions of their own; states with different ones are then at
-    distance M, for which D itself is taken: nothing exceeds it.
+    The gap and the span of two intervals are those of the same action by the plain relation; in
+    general d_R lies between gaps below and spans above, and L bounds it, as the relation says
+    (`reward_gaps`, `reward_span`). Where it compares no states with different actions, these are
+    at distance M, for which D itself is taken: nothing exceeds it.
 
     D is rounded up so far (`largest_distance`) that (L + gamma·D)(1 + 8·EPS) <= D, which covers the
     rounding of h and of the sums above; h carries TINY more against underflow, as D does, which the
@@ -60,7 +57,7 @@ class Starts:
         lower: "zero" or "reward".
         upper: "constant" or "reward".
         relation: Which rewards are compared.
-        sets: (n) equal numbers for those with the same actions; all 0 in the lax relation.
+        sets: (n) equal numbers for those that are compared.
         has_apart: Whether D is also the distance of those with different actions.
     """
 
@@ -70,7 +67,7 @@ class Starts:
     diameter: float
     lower: str
     upper: str
-    relation: str
+    relation: Bisimulation
     sets: IntArray
     has_apart: bool
 
@@ -82,30 +79,25 @@ class Starts:
         gamma: float,
         *,
         available: BoolArray | None = None,
-        relation: str = "plain",
+        relation: str | Relation = "plain",
         lower: str,
         upper: str,
     ) -> Starts:
         """The starts of a model with rewards in [low, high], both (n, n_actions)."""
-        check_choice("relation", relation, RELATIONS)
+        known = find_bisimulation(relation)
         check_choice("lower_start", lower, LOWER_STARTS)
         check_choice("upper_start", upper, UPPER_STARTS)
         has_all = available is None or bool(available.all())
-        is_by_name = relation == "plain" and has_all
         with np.errstate(over="ignore"):
-            if is_by_name:
-                span = float((high.max(axis=0) - low.min(axis=0)).max())
-            else:
-                span = float(high.max()) - float(low.min())
+            span = known.reward_span(low, high, has_all=has_all)
         if span > 0.0:
             span = math.nextafter(span, math.inf)
         diameter = largest_distance(span, gamma)
-        sets = np.zeros(low.shape[0], np.int64)
-        if relation == "plain" and available is not None:
-            sets = action_sets(available)
+        sets, has_apart = np.zeros(low.shape[0], np.int64), False
+        if available is not None:
+            sets, has_apart = known.sets(available), known.has_apart(available)
         sets.setflags(write=False)
-        has_apart = relation == "plain" and not is_by_name
-        return cls(low, high, gamma, diameter, lower, upper, relation, sets, has_apart)
+        return cls(low, high, gamma, diameter, lower, upper, known, sets, has_apart)
 
     @property
     def is_exact(self) -> bool:
@@ -123,10 +115,7 @@ class Starts:
         """Lower and upper start values of pairs of different states (or of blocks)."""
         gap, span = np.zeros(s.shape), np.zeros(s.shape)
         if "reward" in (self.lower, self.upper):
-            if self.relation == "lax":
-                self._hausdorff(s, t, gap, span)
-            else:
-                self._by_name(s, t, gap, span)
+            gap, span = self.relation.reward_gaps(*self._arranged, s, t)
         # One subtraction: off by EPS relative.
         lower = gap * (1.0 - 4.0 * EPS) if self.lower == "reward" else np.zeros(s.shape)
         tiny = TINY if self.gamma > 0.0 and self.diameter > 0.0 else 0.0
@@ -145,64 +134,18 @@ class Starts:
         """Whether some have other actions than others, and are therefore far apart."""
         return bool(self.sets.any())
 
-    def _by_name(self, s: IntArray, t: IntArray, gap: FloatArray, span: FloatArray) -> None:
-        low, high = self.low, self.high
-        for a in range(low.shape[1]):
-            np.maximum(span, high[s, a] - low[t, a], out=span)
-            np.maximum(span, high[t, a] - low[s, a], out=span)
-            if not self.is_exact:
-                np.maximum(gap, low[s, a] - high[t, a], out=gap)
-                np.maximum(gap, low[t, a] - high[s, a], out=gap)
-        if self.is_exact:
-            gap[...] = span
-
-    def _hausdorff(self, s: IntArray, t: IntArray, gap: FloatArray, span: FloatArray) -> None:
-        from bisim_abstract._kernels.hausdorff import interval_sets_kernel, point_sets_kernel
-
-        first, second = (read_only(np.ascontiguousarray(x).ravel()) for x in (s, t))
-        if self.is_exact:
-            point_sets_kernel(first, second, self._sorted, gap.reshape(-1))
-            span[...] = gap
-        else:
-            interval_sets_kernel(
-                first, second, self.low, self.high, gap.reshape(-1), span.reshape(-1)
-            )
-
     @cached_property
-    def _sorted(self) -> FloatArray:
-        """(n, n_actions) rewards of each, rising; what is lacking repeats others."""
-        return read_only(np.sort(self.low, axis=1))
+    def _arranged(self) -> tuple[FloatArray, FloatArray]:
+        """Rewards as the relation reads them."""
+        return self.relation.arranged(self.low, self.high)
 
     @cached_property
     def columns(self) -> tuple[FloatArray, FloatArray]:
-        """(n, k) least and most of functions whose differences are at most the lower start.
-
-        Plain: the rewards of each action; and where actions differ, 0 or M, by the bits of the
-        number of a set: two different sets differ in a bit. Lax: for any number c, the distance of
-        c from the set of rewards changes by at most the Hausdorff distance of two sets, as do the
-        largest and the smallest reward; rewards of single actions may change by more. Distances
-        are off by EPS relative, and moved outward.
-        """
+        """(n, k) least and most of functions whose differences are at most the lower start."""
         if self.lower != "reward":
             none = np.empty((self.low.shape[0], 0))
             return none, none
-        low, high = self.low, self.high
-        if self.relation == "plain":
-            if not self.has_sets:
-                return low, high
-            bits = int(self.sets.max()).bit_length()
-            marks = ((self.sets[:, None] >> np.arange(bits)) & 1) * self.diameter
-            return np.hstack([low, marks]), np.hstack([high, marks])
-        lows = [low.max(axis=1), low.min(axis=1)]
-        highs = [high.max(axis=1), high.min(axis=1)]
-        if low.shape[1] == 1:
-            return np.stack(lows[:1], axis=1), np.stack(highs[:1], axis=1)
-        for pivot in np.unique(np.quantile(low, PIVOTS)).tolist():
-            near = np.maximum(np.maximum(low - pivot, pivot - high), 0.0).min(axis=1)
-            far = np.maximum(np.abs(low - pivot), np.abs(high - pivot)).min(axis=1)
-            lows.append(near * (1.0 - 4.0 * EPS))
-            highs.append(far * (1.0 + 4.0 * EPS))
-        return np.stack(lows, axis=1), np.stack(highs, axis=1)
+        return self.relation.columns(self.low, self.high, self.sets, self.diameter)
 
 
 @dataclass(frozen=True)

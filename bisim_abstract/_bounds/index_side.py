@@ -24,6 +24,7 @@ from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._propose.embedding import landmark_mds
+from bisim_abstract._relations.base import Relation
 
 __all__ = ["IndexSideRun", "index_side_run", "truncated_mdp"]
 
@@ -64,7 +65,7 @@ def index_side_run(
     omit: float = 0.0,
     lower_start: str = "reward",
     upper_start: str = "constant",
-    relation: str = "plain",
+    relation: str | Relation = "plain",
     seed: int = 0,
     resources: Resources = HERE,
 ) -> IndexSideRun:

@@ -64,7 +64,7 @@ from bisim_abstract._model.estimation import (
 )
 from bisim_abstract._model.frames import Columns, as_frame
 from bisim_abstract._model.names import Names
-from bisim_abstract._model.renaming import RELATIONS
+from bisim_abstract._relations.table import RELATIONS, find_relation
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError, NotCertifiedError
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Certificate:
         if self.available is None:
             set_field(self, "available", np.ones(self.rewards.shape, np.bool_))
         set_field(self, "available", frozen("available", self.available, np.bool_))
-        check_choice("relation", self.relation, RELATIONS)
+        check_choice("relation", self.relation, tuple(RELATIONS))
         check_choice("lower_start", self.lower_start, LOWER_STARTS)
         check_choice("upper_start", self.upper_start, UPPER_STARTS)
         check_choice("scope", self.scope, SCOPES)
@@ -495,12 +495,12 @@ class Certificate:
             )
         if self.tau is not None and not self.is_certified:
             lines.append(f"  undecided {self._what_is_open()}")
-        if self.relation == "lax":
-            lines.append("  relation  lax: states are alike after renaming actions")
-        elif self.apart is not None:
-            lines.append(
-                f"  relation  plain: states with different actions are {self.apart:.4g} apart"
-            )
+        relation = find_relation(self.relation)
+        if relation.adjective:
+            lines.append(f"  relation  {relation.name}: states are alike {relation.alike}")
+        if self.apart is not None:
+            what = f"states with different actions are {self.apart:.4g} apart"
+            lines.append(f"  relation  {relation.name}: {what}")
         if self.is_under_policy:
             lines.append(f"  policy    {OF_POLICY}")
         if self.holds_for:
@@ -588,8 +588,9 @@ class Certificate:
             ("discount", f"{self.gamma:g}"),
             ("scope", f"{self.scope} pairs; {self.coverage:.1%} have bounds of their own"),
         ]
-        if self.relation == "lax":
-            rows.append(("relation", "lax: alike after renaming actions"))
+        relation = find_relation(self.relation)
+        if relation.adjective:
+            rows.append(("relation", f"{relation.name}: alike {relation.alike}"))
         if self.is_under_policy:
             rows.append(("policy", OF_POLICY))
         if self.holds_for:
@@ -922,7 +923,7 @@ def _check_rewards(certificate: Certificate) -> None:
     if not np.isfinite(certificate.rewards).all():
         raise InvalidArgumentError("rewards must be finite")
     check_available(certificate.available, shape)
-    is_mixed = certificate.relation == "plain" and not bool(certificate.available.all())
+    is_mixed = find_relation(certificate.relation).has_apart(certificate.available)
     if (certificate.apart is not None) != is_mixed:
         raise InvalidArgumentError(
             "apart must be given where states have different actions and are compared action by "

@@ -23,11 +23,11 @@ from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
-from bisim_abstract._exact.apart import TINY
 from bisim_abstract._exact.transport import solve_transport
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.names import Names
 from bisim_abstract._model.renaming import actions_called, own_names
+from bisim_abstract._relations.apart import TINY
 from bisim_abstract.errors import NotCertifiedError
 
 if TYPE_CHECKING:

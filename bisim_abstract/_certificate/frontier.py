@@ -33,6 +33,8 @@ from bisim_abstract._base.types import IntArray, ProgressCallback
 from bisim_abstract._certificate.goal import Goal, Numbers
 from bisim_abstract._linkage.thresholds import CertifiedInterval, middle
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._relations.base import Relation
+from bisim_abstract._relations.table import find_relation
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
@@ -159,11 +161,11 @@ class ValueSearch:
         mdp: TabularMDP,
         gamma: float,
         *,
-        relation: str = "plain",
+        relation: str | Relation = "plain",
         goal: Goal | None = None,
         horizon: int | None = None,
     ) -> None:
-        self.mdp, self.gamma, self._relation = mdp, gamma, relation
+        self.mdp, self.gamma, self._relation = mdp, gamma, find_relation(relation)
         self.goal = Goal() if goal is None else goal
         self._horizon = horizon
         self.most = int(np.clip(WORK // mdp.nnz, FEWEST, MOST))
@@ -201,8 +203,8 @@ class ValueSearch:
         cluster takes one action for ever. So it keeps no more than the baseline, which is nothing
         where the best policy is proven to be worth more: for a share, that saves the whole proof.
         """
-        is_plain = self._relation == "plain" and not self.mdp.has_action_sets
-        if is_plain and self.goal.max_loss is None and self.goal.keep > 0.0:
+        is_named = not (self._relation.matches_actions or self.mdp.has_action_sets)
+        if is_named and self.goal.max_loss is None and self.goal.keep > 0.0:
             ground = self._known_ground(None)
             ground.tighten(FIRST_TOL * ground.size, np.zeros(self.mdp.n_states))
             if ground.stake.optimal[0] > ground.stake.baseline[1]:

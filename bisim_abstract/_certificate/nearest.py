@@ -13,6 +13,7 @@ from bisim_abstract._bounds.spanning import upper_forest
 from bisim_abstract._exact.transport import solve_transport
 from bisim_abstract._linkage.forests import Forest, spanning_forest
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._relations.table import find_bisimulation
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
@@ -179,24 +180,21 @@ def explain_pair(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> N
     s, t = min(s, t), max(s, t)
     lower, upper = (float(bound) for bound in certificate.bounds(s, t))
     one, two = (np.flatnonzero(mdp.available[x]).tolist() for x in (s, t))
-    is_lax = certificate.relation == "lax"
-    if not is_lax and one != two:
+    relation = find_bisimulation(certificate.relation)
+    lines = relation.lines(one, two)
+    if not lines:
         texts = _state_texts(mdp, (s, t))
         return NearPair(s, t, lower, upper, None, None, 0.0, 0.0, (), (), texts)
     found = {
-        (a, b): _difference(certificate, mdp, s, a, t, b)
-        for a in one
-        for b in (two if is_lax else [a])
+        (a, b): _difference(certificate, mdp, s, a, t, b) for a, b in relation.compared(one, two)
     }
-    # Each action of either state with the one of the other that is most like it; of several, the
-    # one of the same name.
+    # Each action with the one of the other state that is most like it; of several, the one of the
+    # same name.
     rank = {key: (x.total, key[0] != key[1]) for key, x in found.items()}
-    lines = [min(((a, b) for b in two if (a, b) in found), key=rank.__getitem__) for a in one]
-    renaming = list(lines)
-    if is_lax:
-        lines += [min(((a, b) for a in one), key=rank.__getitem__) for b in two]
-        renaming += [(a, b) for a, b in lines[len(one) :] if b not in {y for _, y in renaming}]
-    action, match = max(lines, key=lambda k: found[k].total)
+    closest = [min(line, key=rank.__getitem__) for line in lines]
+    renaming = closest[: len(one)]
+    renaming += [(a, b) for a, b in closest[len(one) :] if b not in {y for _, y in renaming}]
+    action, match = max(closest, key=lambda k: found[k].total)
     worst = found[action, match]
     order = np.argsort(-worst.parts, axis=None, kind="stable")[:SOURCES]
     successors = []
@@ -216,7 +214,7 @@ def explain_pair(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> N
         worst.reward,
         worst.future,
         tuple(successors),
-        tuple(renaming) if is_lax else (),
+        tuple(renaming) if relation.matches_actions else (),
         _state_texts(mdp, met),
         named,
     )

@@ -10,6 +10,7 @@ import numpy as np
 from bisim_abstract._compare.starts import Bounds
 from bisim_abstract._exact.transport import solve_transport
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._relations.base import Bisimulation
 
 __all__ = ["ModelDifference"]
 
@@ -81,7 +82,7 @@ def explain_difference(
     first: TabularMDP,
     second: TabularMDP,
     gamma: float,
-    relation: str,
+    relation: Bisimulation,
     read: Bounds,
     s: int,
     t: int,
@@ -89,36 +90,31 @@ def explain_difference(
     upper: float,
 ) -> ModelDifference:
     """What tells two states apart, by lower bounds on what follows."""
-    one, two = np.flatnonzero(first.available[s]), np.flatnonzero(second.available[t])
-    is_lax = relation == "lax"
-    if not is_lax and not np.array_equal(one, two):
+    one = np.flatnonzero(first.available[s]).tolist()
+    two = np.flatnonzero(second.available[t]).tolist()
+    lines = relation.lines(one, two)
+    if not lines:
         return ModelDifference(s, t, lower, upper, None, None, (0.0, 0.0), 0.0, ())
     found: dict[tuple[int, int], tuple[float, ModelDifference]] = {}
-    for a in one.tolist():
-        for b in two.tolist() if is_lax else [a]:
-            (x, p), (y, q) = first.successors(s, a), second.successors(t, b)
-            future, moves = 0.0, []
-            if x.size * y.size <= WIDEST_ROWS:
-                costs = read(x[:, None], y[None, :])[0]
-                mass = np.asarray(solve_transport(costs, p, q).coupling)
-                parts = mass * costs
-                future = gamma * float(parts.sum())
-                order = np.argsort(-parts, axis=None, kind="stable")[:MOST_MOVES]
-                moves = [
-                    (int(x[i]), int(y[j]), float(mass[i, j]), float(costs[i, j]))
-                    for i, j in zip(*np.unravel_index(order, parts.shape), strict=True)
-                    if parts[i, j] > 1e-12 * parts.sum()
-                ]
-            paid = float(first.rewards[s, a]), float(second.rewards[t, b])
-            made = ModelDifference(s, t, lower, upper, a, b, paid, future, tuple(moves))
-            found[a, b] = made.reward_gap + future, made
+    for a, b in relation.compared(one, two):
+        (x, p), (y, q) = first.successors(s, a), second.successors(t, b)
+        future, moves = 0.0, []
+        if x.size * y.size <= WIDEST_ROWS:
+            costs = read(x[:, None], y[None, :])[0]
+            mass = np.asarray(solve_transport(costs, p, q).coupling)
+            parts = mass * costs
+            future = gamma * float(parts.sum())
+            order = np.argsort(-parts, axis=None, kind="stable")[:MOST_MOVES]
+            moves = [
+                (int(x[i]), int(y[j]), float(mass[i, j]), float(costs[i, j]))
+                for i, j in zip(*np.unravel_index(order, parts.shape), strict=True)
+                if parts[i, j] > 1e-12 * parts.sum()
+            ]
+        paid = float(first.rewards[s, a]), float(second.rewards[t, b])
+        made = ModelDifference(s, t, lower, upper, a, b, paid, future, tuple(moves))
+        found[a, b] = made.reward_gap + future, made
     # Every action with the one of the other state that is most like it; the worst of these counts.
-    lines = [
-        min((found[a, b] for b in two.tolist() if (a, b) in found), key=_size) for a in one.tolist()
-    ]
-    if is_lax:
-        lines += [min((found[a, b] for a in one.tolist()), key=_size) for b in two.tolist()]
-    return max(lines, key=_size)[1]
+    return max((min((found[match] for match in line), key=_size) for line in lines), key=_size)[1]
 
 
 def _size(found: tuple[float, ModelDifference]) -> float:

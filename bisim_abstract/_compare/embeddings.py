@@ -21,6 +21,7 @@ from bisim_abstract._exact.mico import mico_distance
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.policies import uniform_policy
 from bisim_abstract._propose.embedding import Embedding, checked_points
+from bisim_abstract._relations.table import find_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["EmbeddingFit", "EmbeddingQuality", "evaluate_embedding"]
@@ -266,7 +267,8 @@ def _own(
     if gamma is None:
         raise InvalidArgumentError("embedding.gamma must say which discount it is trained for")
     if name == "bisimulation":
-        if gamma == known and getattr(certificate, "relation", "plain") == "plain":
+        relation = find_relation(getattr(certificate, "relation", "plain"))
+        if gamma == known and relation.distance == name:
             return certificate
         return bisimulation_metric(mdp, gamma, resources=resources)
     behaviour = uniform_policy(mdp) if policy is None else policy

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import (
     as_array,
-    check_choice,
     check_gamma,
     check_int,
     check_positive,
@@ -45,15 +44,16 @@ from bisim_abstract._compare.starts import (
     has_equal_masses,
     start_distance,
 )
+from bisim_abstract._compare.union import ModelUnion, align_actions, disjoint_union
 from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes
 from bisim_abstract._exact.metric import MetricBounds, bisimulation_metric
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.renaming import RELATIONS
-from bisim_abstract._model.union import ModelUnion, align_actions, disjoint_union
 from bisim_abstract._prove.certify import certify
 from bisim_abstract._prove.cost import Cost
 from bisim_abstract._prove.pairs import bound_pairs
+from bisim_abstract._relations.base import Bisimulation
+from bisim_abstract._relations.table import find_bisimulation, find_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["ModelComparison", "compare_models"]
@@ -190,12 +190,13 @@ class ModelComparison:
         }
 
     def __repr__(self) -> str:
+        adjective = find_relation(self.relation).adjective
         apart = f"{self.lower:.4g} to {self.upper:.4g} apart"
         if self.are_bisimilar:
             apart = "bisimilar" if self.is_exact else f"bisimilar {self._up_to}"
         return (
             f"ModelComparison({self.first.n_states:,} and {self.second.n_states:,} states, "
-            f"gamma={self.gamma!r}, {apart}{'' if self.relation == 'plain' else ', lax'})"
+            f"gamma={self.gamma!r}, {apart}{adjective and ', ' + adjective})"
         )
 
     def _repr_html_(self) -> str:
@@ -211,8 +212,9 @@ class ModelComparison:
             rows.append(("pairs", self._pairs_text()))
         if self.difference is not None:
             rows.append(("differ", self.difference.text(self.first, self.second)))
-        if self.relation == "lax":
-            rows.append(("relation", "lax: states are alike after renaming actions"))
+        relation = find_relation(self.relation)
+        if relation.adjective:
+            rows.append(("relation", f"{relation.name}: states are alike {relation.alike}"))
         rows.append(("bounds", f"from {self.scope}, at gamma = {self.gamma:g}"))
         if self.alpha is not None:
             rows.append(
@@ -303,7 +305,7 @@ def compare_models(
     check_mdp(first, call=call)
     check_mdp(second, call=call)
     gamma = check_gamma(gamma)
-    check_choice("relation", relation, RELATIONS)
+    known = find_bisimulation(relation)
     if digits is not None:
         digits = check_int("digits", digits, low=1, high=15)
     if max_seconds is not None:
@@ -312,13 +314,13 @@ def compare_models(
         raise InvalidArgumentError(f"exact must be True, False or None, got {exact!r}")
     chosen = _own_pairs(first, second) if pairs is None else _given_pairs(pairs, first, second)
     begin = time.monotonic()
-    if relation == "plain":  # names count: what is called the same is compared
+    if not known.matches_actions:  # names count: what is called the same is compared
         first, second = align_actions(first, second)
-    union = disjoint_union(first, second, relation=relation)
+    union = disjoint_union(first, second, relation=known.name)
     with shown(callback, progress) as report, resources.started(report) as ready:
         tell(report, "looking for classes", 0, None, "")
         classes = bisimulation_classes(
-            union.model, relation=relation, digits=digits, resources=ready
+            union.model, relation=known.name, digits=digits, resources=ready
         )
         work = _Work(
             first=first,
@@ -353,8 +355,8 @@ class _Work:
     report: ProgressCallback | None
 
     @property
-    def relation(self) -> str:
-        return self.classes.relation
+    def relation(self) -> Bisimulation:
+        return find_bisimulation(self.classes.relation)
 
     @property
     def is_estimate(self) -> bool:
@@ -431,7 +433,7 @@ class _Work:
             first=one,
             second=two,
             gamma=self.gamma,
-            relation=self.relation,
+            relation=self.relation.name,
             digits=digits,
             union=self.union,
             source=source,
@@ -492,7 +494,7 @@ class _Work:
             self.gamma,
             count=FEATURES,
             max_iter=int(np.clip(FEATURE_WORK // (FEATURES * model.nnz), 50, 10_000)),
-            relation=self.relation,
+            relation=self.relation.name,
             resources=self.resources,
             callback=self.report,
         )
@@ -511,7 +513,7 @@ class _Work:
         return bisimulation_metric(
             self.union.model,
             self.gamma,
-            relation=self.relation,
+            relation=self.relation.name,
             classes=self.classes,
             resources=self.resources,
             callback=self.report,
@@ -542,7 +544,7 @@ class _Work:
         found = certify(
             self.union.model,
             self.gamma,
-            relation=self.relation,
+            relation=self.relation.name,
             tau="auto",
             max_rounds=BLOCK_STEPS,
             max_seconds=self._left(),

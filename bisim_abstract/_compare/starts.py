@@ -16,8 +16,8 @@ import numpy as np
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._bounds.features import ValueFeatures
-from bisim_abstract._exact.apart import TINY
 from bisim_abstract._exact.transport import solve_transport
+from bisim_abstract._relations.apart import TINY
 
 MOST_CELLS = 250_000  # pairs of start states up to which all of them are looked at
 

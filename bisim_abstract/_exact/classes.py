@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._base.checks import check_choice, check_gamma, check_int
+from bisim_abstract._base.checks import check_gamma, check_int
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.progress import compiling
@@ -16,12 +16,13 @@ from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray
-from bisim_abstract._exact.apart import TINY, apart_distance, overall_span
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.renaming import RELATIONS, own_names
+from bisim_abstract._model.renaming import own_names
+from bisim_abstract._relations.apart import TINY, overall_span
+from bisim_abstract._relations.table import find_bisimulation, find_relation
 from bisim_abstract.errors import BisimError, InvalidArgumentError
 
-__all__ = ["BisimulationClasses", "bisimulation_classes", "reward_span"]
+__all__ = ["BisimulationClasses", "bisimulation_classes"]
 
 LIFT_ERROR = 4.0 * EPS
 COMPILING = 4  # seconds it takes to compile what this needs, on an ordinary machine
@@ -94,12 +95,10 @@ class BisimulationClasses:
         if actions are renamed; and the distance of different action sets if there are such.
         """
         gamma = check_gamma(gamma)
-        if self.relation == "plain" and self.mdp.has_action_sets:
-            diameter = apart_distance(self.mdp, gamma)
-        elif self.relation == "plain":
-            diameter = reward_span(self.quotient.rewards) / (1.0 - gamma)
-        else:
-            diameter = overall_span(self.quotient) / (1.0 - gamma)
+        relation = find_bisimulation(self.relation)
+        diameter = relation.apart(self.mdp, gamma)
+        if diameter is None:
+            diameter = relation.span(self.quotient) / (1.0 - gamma)
         variation = self.variation + self.lift_error
         local = 2.0 * self.reward_gap + 2.0 * gamma * variation * diameter
         if self.reward_gap > 0.0 or (gamma > 0.0 and variation > 0.0 and diameter > 0.0):
@@ -111,7 +110,8 @@ class BisimulationClasses:
         if not self.is_exact:
             kind = f"reward gap {self.reward_gap:.2g}, variation {self.variation:.2g}"
         count, n = self.n_classes, self.labels.size
-        classes = counted(count, "class" if self.relation == "plain" else f"{self.relation} class")
+        adjective = find_relation(self.relation).adjective
+        classes = counted(count, f"{adjective} class".strip())
         return f"BisimulationClasses({classes} of {counted(n, 'state')}, {kind})"
 
 
@@ -157,9 +157,11 @@ def bisimulation_classes(
     from bisim_abstract._kernels.refine import deviation_kernel, refine_kernel
 
     check_mdp(mdp)
-    is_lax = check_choice("relation", relation, RELATIONS) == "lax"
-    if is_lax and mdp.names.rewards:
-        return _of_several_rewards(mdp, digits=digits, initial=initial, resources=resources)
+    known = find_bisimulation(relation)
+    if known.matches_actions and mdp.names.rewards:
+        return _of_several_rewards(
+            mdp, relation=known.name, digits=digits, initial=initial, resources=resources
+        )
     n = mdp.n_states
     if initial is None:
         block = np.zeros(n, np.int64)
@@ -170,7 +172,7 @@ def bisimulation_classes(
                 f"initial must have one label per state ({n}), got shape {given.shape}"
             )
         block = by_first_appearance(given)[0]
-    if mdp.has_action_sets and not is_lax:
+    if known.has_apart(mdp.available):
         sets = mdp.action_sets
         block = by_first_appearance(block * (int(sets.max()) + 1) + sets)[0]
     keys, scale = _reward_keys(mdp.rewards, digits)
@@ -178,7 +180,7 @@ def bisimulation_classes(
     word = bits.view(np.uint64)
     rows = mdp.indptr, mdp.indices, mdp.probs
     with compiling(None, about=COMPILING):
-        refine_kernel(mdp.n_actions, *rows, keys, scale, is_lax, block, bits, word)
+        refine_kernel(mdp.n_actions, *rows, keys, scale, known.matches_actions, block, bits, word)
     labels, representatives = by_first_appearance(block)
     if mdp.terminal_state is not None:
         representatives[labels[mdp.terminal_state]] = mdp.terminal_state
@@ -186,7 +188,7 @@ def bisimulation_classes(
     chunk = max(4096, n // 64, representatives.size // 4)
     threads = resources.n_threads
     renaming: IntArray | None
-    if is_lax:
+    if known.matches_actions:
         renaming = _named(mdp, keys, scale, labels, representatives, threads, chunk)
         compared, chosen = renaming, _first_called(renaming[representatives])
     else:
@@ -194,7 +196,9 @@ def bisimulation_classes(
         chosen = np.broadcast_to(np.arange(mdp.n_actions), (representatives.size, mdp.n_actions))
         chosen = np.ascontiguousarray(chosen)
         compared = np.empty((0, mdp.n_actions), np.int64)  # what states lack is alike as well
-    quotient, lift_error = _quotient(mdp, labels, representatives, chosen if is_lax else None)
+    quotient, lift_error = _quotient(
+        mdp, labels, representatives, chosen if known.matches_actions else None
+    )
 
     def deviation(begin: int, end: int) -> tuple[float, float]:
         return deviation_kernel(
@@ -225,15 +229,20 @@ def bisimulation_classes(
         variation=max(variation for _, variation in parts),
         lift_error=lift_error,
         digits=digits,
-        relation=relation,
+        relation=known.name,
         renaming=renaming,
     )
 
 
 def _of_several_rewards(
-    mdp: TabularMDP, *, digits: int | None, initial: npt.ArrayLike | None, resources: Resources
+    mdp: TabularMDP,
+    *,
+    relation: str,
+    digits: int | None,
+    initial: npt.ArrayLike | None,
+    resources: Resources,
 ) -> BisimulationClasses:
-    """Lax classes where actions pay several rewards (see `Names.rewards`).
+    """Classes after renaming, where actions pay several rewards (see `Names.rewards`).
 
     Only whether rewards are equal matters. So an action is taken once, and pays a number that
     stands for all that it pays: equal numbers, equal rewards.
@@ -251,7 +260,7 @@ def _of_several_rewards(
         first = np.take_along_axis(codes, once.first_actions[:, None], axis=1)
         codes = np.where(once.available, codes, first)
     coded = replace(once, rewards=codes, terminal_state=None)
-    found = bisimulation_classes(coded, relation="lax", initial=initial, resources=resources)
+    found = bisimulation_classes(coded, relation=relation, initial=initial, resources=resources)
     representatives = found.representatives
     if mdp.terminal_state is not None:
         representatives = representatives.copy()
@@ -269,7 +278,7 @@ def _of_several_rewards(
         variation=found.variation,
         lift_error=lift_error,
         digits=None,
-        relation="lax",
+        relation=relation,
         renaming=_of_each_reward(found.renaming, depth),
     )
 
@@ -287,15 +296,6 @@ def _of_each_reward(actions: IntArray, depth: int) -> IntArray:
     """(k, n_actions * depth) numbers of actions that occur once for each reward, -1 staying -1."""
     copies = actions[:, :, None] * depth + np.arange(depth)
     return np.where(actions[:, :, None] < 0, -1, copies).reshape(len(actions), -1)
-
-
-def reward_span(rewards: FloatArray) -> float:
-    """L: the largest reward difference between two states under one action, rounded up."""
-    with np.errstate(over="ignore"):
-        span = float(np.ptp(rewards, axis=0).max())
-    if not math.isfinite(span):
-        raise InvalidArgumentError("rewards differ by more than a float can hold; rescale them")
-    return math.nextafter(span, math.inf) if span > 0.0 else 0.0
 
 
 def _reward_keys(rewards: FloatArray, digits: int | None) -> tuple[IntArray, float]:

@@ -35,11 +35,11 @@ from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, IntArray, ProgressCallback
-from bisim_abstract._exact.apart import TINY, apart_distance, overall_span
-from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes, reward_span
+from bisim_abstract._exact.classes import BisimulationClasses, bisimulation_classes
 from bisim_abstract._exact.pair_solvers import Matching, PairSolver, pair_solver
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.renaming import check_relation
+from bisim_abstract._relations.apart import TINY
+from bisim_abstract._relations.table import find_bisimulation, find_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["MetricBounds", "bisimulation_metric"]
@@ -133,9 +133,10 @@ class MetricBounds:
         low, high = self.diameter
         n = self.n_states
         verdict = "within tolerance" if self.is_converged else "NOT within tolerance"
-        kind = "" if self.relation == "plain" else f"{self.relation} "
+        adjective = find_relation(self.relation).adjective
+        kind = f"{adjective} bisimulation".strip()
         lines = [
-            f"exact {kind}bisimulation metric, gamma = {self.gamma!r}",
+            f"exact {kind} metric, gamma = {self.gamma!r}",
             f"  pairs     {n * (n - 1) // 2:,} of {n:,} states ({self.n_classes:,} classes)",
             f"  diameter  between {low:.12g} and {high:.12g}",
             f"  gap       {self.gap:.3g}, {verdict} ({self.tol:.3g})",
@@ -146,10 +147,11 @@ class MetricBounds:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
+        adjective = find_relation(self.relation).adjective
         return (
             f"MetricBounds({counted(self.n_states, 'state')}, {counted(self.n_classes, 'class')}, "
             f"gamma={self.gamma!r}, diameter {self.diameter[1]:.6g}, gap {self.gap:.2g}"
-            f"{'' if self.relation == 'plain' else ', ' + self.relation})"
+            f"{adjective and ', ' + adjective})"
         )
 
     def _expanded(self, table: FloatArray, within: float) -> FloatArray:
@@ -225,7 +227,8 @@ def bisimulation_metric(
     check_resources(resources)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
-    check_relation(mdp, relation)
+    known = find_bisimulation(relation)
+    known.check(mdp)
     if tol is not None:
         tol = check_positive("tol", tol)
     max_sweeps = check_int("max_sweeps", max_sweeps, low=1)
@@ -235,25 +238,22 @@ def bisimulation_metric(
         )
     if classes is not None and classes.mdp is not mdp and classes.mdp != mdp:
         raise InvalidArgumentError(f"classes are those of another model, {classes.mdp}, not {mdp}")
-    if classes is not None and classes.relation != relation:
+    if classes is not None and classes.relation != known.name:
         raise InvalidArgumentError(
-            f"classes are those of the {classes.relation} relation, not of the {relation} one; "
-            f"make them by bisimulation_classes(mdp, relation={relation!r})"
+            f"classes are those of the {classes.relation} relation, not of the {known.name} one; "
+            f"make them by bisimulation_classes(mdp, relation={known.name!r})"
         )
-    apart = apart_distance(mdp, gamma) if relation == "plain" and mdp.has_action_sets else None
+    apart = known.apart(mdp, gamma)
     with shown(callback, progress) as report, compiling(report, about=COMPILING):
         if classes is None:
-            classes = bisimulation_classes(mdp, relation=relation, resources=resources)
+            classes = bisimulation_classes(mdp, relation=known.name, resources=resources)
         model = classes.quotient
-        span = reward_span(model.rewards) if relation == "plain" else overall_span(model)
-        if not math.isfinite(span / (1.0 - gamma) / (1.0 - gamma)):
+        if not math.isfinite(known.span(model) / (1.0 - gamma) / (1.0 - gamma)):
             raise InvalidArgumentError("the metric would overflow; rescale the rewards")
         if model.n_states == 1:
             table, rise, fall, sweeps, goal = np.zeros((1, 1)), 0.0, 0.0, 0, tol or 0.0
         else:
-            matching = Matching.by_name(model, apart)
-            if relation == "lax":
-                matching = Matching.renamed(model)
+            matching = Matching.of(model, known, apart)
             with resources.started(report) as ready:
                 pairs = pair_solver(model, gamma, matching, ready, report)
                 rise, fall, goal = _solve(pairs, gamma, tol, max_sweeps)
@@ -282,7 +282,7 @@ def bisimulation_metric(
         gap=max(gap, within),
         tol=goal,
         sweeps=sweeps,
-        relation=relation,
+        relation=known.name,
         apart=apart,
     )
     if not result.is_converged:

@@ -36,8 +36,8 @@ from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import FloatArray, Progress, ProgressCallback
-from bisim_abstract._exact.apart import TINY
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._relations.apart import TINY
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["MicoBounds", "mico_distance"]

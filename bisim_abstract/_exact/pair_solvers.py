@@ -19,6 +19,8 @@ from bisim_abstract._base.parallel import Array, Data, Job, LocalBackend, map_ch
 from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._relations.base import Relation
+from bisim_abstract._relations.table import find_bisimulation
 
 logger = logging.getLogger(__name__)
 
@@ -56,17 +58,16 @@ class Matching:
         return bool(self.sets.any())
 
     @classmethod
-    def by_name(cls, model: TabularMDP, apart: float | None) -> Matching:
-        """Actions correspond by their names; different action sets are `apart`."""
-        n, n_actions = model.rewards.shape
-        # A copy: kernels are compiled anew for arrays that cannot be written to.
-        return cls(False, np.full(n, n_actions), model.action_sets.copy(), apart or 0.0)
+    def of(cls, model: TabularMDP, relation: str | Relation, apart: float | None) -> Matching:
+        """By a relation; states with different actions are `apart`, if it does not compare them.
 
-    @classmethod
-    def renamed(cls, model: TabularMDP) -> Matching:
-        """Actions are renamed. The model's states have their first ones, as quotients do."""
-        n = model.n_states
-        return cls(True, model.available.sum(axis=1), np.zeros(n, np.int64), 0.0)
+        Where actions are matched, the model's states have their first ones, as quotients do.
+        """
+        n, n_actions = model.rewards.shape
+        known = find_bisimulation(relation)
+        is_lax = known.matches_actions
+        counts = model.available.sum(axis=1) if is_lax else np.full(n, n_actions)
+        return cls(is_lax, counts, known.sets(model.available), apart or 0.0)
 
 
 class PairSolver(Protocol):

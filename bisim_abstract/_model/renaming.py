@@ -12,28 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bisim_abstract._base.arrays import as_frozen
-from bisim_abstract._base.checks import check_choice
 from bisim_abstract._base.types import BoolArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError
-
-RELATIONS = ("plain", "lax")  # actions correspond by their names, or however they are renamed
-
-
-def check_relation(mdp: TabularMDP, relation: str) -> str:
-    """The relation, if the model's states can be compared by it.
-
-    Of several rewards side by side each action occurs once for each: renaming could match what one
-    action pays in one of them with what another pays in another, and call states alike that differ
-    in all.
-    """
-    known = check_choice("relation", relation, RELATIONS)
-    if known == "lax" and mdp.names.rewards:
-        raise InvalidArgumentError(
-            f"the model keeps several rewards side by side ({', '.join(mdp.names.rewards)}), which "
-            "renaming would mix up: use relation='plain', or one of them by mdp.for_reward(name)"
-        )
-    return known
 
 
 def own_names(mdp: TabularMDP) -> IntArray:

@@ -22,12 +22,13 @@ from bisim_abstract._base.labels import as_labels, numbered
 from bisim_abstract._base.parallel import map_chunks
 from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.types import FloatArray, IntArray, SeedLike
-from bisim_abstract._exact.classes import bisimulation_classes, reward_span
+from bisim_abstract._exact.classes import bisimulation_classes
 from bisim_abstract._linkage.forests import Forest, spanning_forest
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._propose.embedding import Embedding, as_points, scaled_points
 from bisim_abstract._propose.faiss_index import Points
 from bisim_abstract._propose.retrieval import nearest_points, retrieve_pairs
+from bisim_abstract._relations.apart import reward_span
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["propose_classes", "propose_components", "repair_labels", "split_labels"]

@@ -9,7 +9,7 @@ the pair that the most promising action leads to is covered in turn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import groupby, product
+from itertools import groupby  # FIX
 
 import numpy as np
 
@@ -159,8 +159,8 @@ def pairs_ahead(arms: Arms, keys: IntArray) -> IntArray:
 
 def compared_actions(arms: Arms) -> list[tuple[int, int]]:
     """Actions of both blocks of a pair that backups compare: by name, or each with each."""
-    count = range(arms.model.n_actions)
-    return list(product(count, count)) if arms.relation == "lax" else [(a, a) for a in count]
+    actions = range(arms.model.n_actions)
+    return arms.relation.compared(actions, actions)
 
 
 def _leads_to(arms: Arms, boxes: Boxes, heaviest: IntArray, keys: IntArray) -> IntArray:

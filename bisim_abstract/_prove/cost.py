@@ -14,6 +14,8 @@ import numpy as np
 from bisim_abstract._bounds.blocks import BlockModel
 from bisim_abstract._bounds.spanning import CELL_LIMIT
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._relations.base import Relation
+from bisim_abstract._relations.table import find_relation
 
 PATIENCE = 100.0  # seconds that a run may be estimated to take where no budget is given
 CORES = 2
@@ -51,14 +53,16 @@ class Cost:
     spent: float = 0.0
 
     @classmethod
-    def of(cls, mdp: TabularMDP, max_seconds: float | None, relation: str = "plain") -> Cost:
+    def of(
+        cls, mdp: TabularMDP, max_seconds: float | None, relation: str | Relation = "plain"
+    ) -> Cost:
         """Of a model, a budget, None for none, and which actions are compared."""
         cells = (mdp.nnz / (mdp.n_states * mdp.n_actions)) ** 2
         micros = 0.02 if mdp.is_deterministic else 0.02 + _transport(cells)
         patience = PATIENCE if max_seconds is None else max_seconds
         backup = mdp.n_actions * micros * 1e-6 / CORES
         solving = SOLVING
-        if relation == "lax":
+        if find_relation(relation).matches_actions:
             is_quick = mdp.is_deterministic
             backup *= mdp.n_actions if is_quick else min(MATCHES, mdp.n_actions)
             solving = LAX_GATHERS if is_quick else LAX_SOLVING
@@ -119,7 +123,7 @@ def functions_bytes(mdp: TabularMDP) -> int:
     return 24 * FUNCTIONS * mdp.n_states
 
 
-def block_backup(model: BlockModel, relation: str = "plain") -> float:
+def block_backup(model: BlockModel, relation: str | Relation = "plain") -> float:
     """Seconds of one backup of one pair of blocks, and which actions are compared in it.
 
     All cells of two rows are read. Their masses are transported, unless radii leave nothing of it.
@@ -129,7 +133,7 @@ def block_backup(model: BlockModel, relation: str = "plain") -> float:
     solved = float(np.maximum(1.0 - 2.0 * model.radius, 0.0).mean())
     micros = 1.0 + 0.0025 * float(widths.mean()) ** 2
     micros += solved * _transport(float(masses.mean()) ** 2)
-    matches = min(MATCHES, model.n_actions) if relation == "lax" else 1
+    matches = min(MATCHES, model.n_actions) if find_relation(relation).matches_actions else 1
     return matches * model.n_actions * micros * 1e-6 / CORES
 
 

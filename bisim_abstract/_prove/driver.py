@@ -27,10 +27,10 @@ from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import CUT_SHORT, Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
-from bisim_abstract._model.renaming import check_relation
 from bisim_abstract._prove.cost import copied_bytes, functions_bytes
 from bisim_abstract._prove.options import Options
 from bisim_abstract._prove.work import OverBudgetError, Work
+from bisim_abstract._relations.table import check_relation
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
@@ -68,7 +68,7 @@ def prove(
     check_resources(resources)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
-    check_relation(mdp, options.relation)
+    known = check_relation(mdp, options.relation)
     if mdp.names.rewards and options.is_by_value:
         # An agent that may choose in every step which reward it is paid is nobody's agent.
         raise InvalidArgumentError(
@@ -93,9 +93,7 @@ def prove(
     ):
         budget = Budget(options, compiled)
         left = _room_for_tables(mdp, ready)
-        table = Arms(
-            mdp, gamma, relation=options.relation, resources=left, **options.method.starts()
-        )
+        table = Arms(mdp, gamma, relation=known, resources=left, **options.method.starts())
         run = _Run(options.method.begin(table, options), options, budget, report, gives_up)
         return run.to_the_end(checkpoint)
 
@@ -210,7 +208,7 @@ class _Run:
         settings = {
             "fingerprint": table.mdp.fingerprint,
             "gamma": table.gamma,
-            "relation": table.relation,
+            "relation": table.relation.name,
             "method": self.options.method.name,
             "seed": self.options.seed,
             **self.work.settings(),

@@ -181,7 +181,7 @@ class Levels:
             self._standing.pause("looking for classes", "")
             yield (
                 "bisimulation classes",
-                propose_classes(mdp, relation=self._table.relation, resources=self._resources),
+                propose_classes(mdp, relation=self._table.relation.name, resources=self._resources),
             )
         sources: dict[str, Callable[[], npt.ArrayLike]] = {}
         if self._points is not None and "embedding" in self._sources:
@@ -231,7 +231,7 @@ class Levels:
         """A partition, repaired; that of an embedding also in another way."""
         if found.max() + 1 > MOST_BLOCKS:
             return
-        if self._table.relation == "lax":
+        if self._table.relation.matches_actions:
             yield name, found  # what an order of actions has to do with it may mislead a repair
         yield name, self._repaired(found)
         if name == "the embedding":
@@ -247,15 +247,14 @@ class Levels:
     @property
     def _rewards(self) -> FloatArray:
         """(n_states, n_actions) rewards, in rising order where actions have no names."""
-        table = self._table
-        rewards = table.mdp.rewards
-        return rewards if table.relation == "plain" else np.sort(rewards, axis=1)
+        rewards = self._table.mdp.rewards
+        return self._table.relation.arranged(rewards, rewards)[0]
 
     @cached_property
     def _sorted(self) -> TabularMDP:
         """The model; where actions have no names, each state's sorted by what they are worth."""
         table = self._table
-        return table.mdp if table.relation == "plain" else by_worth(table.mdp, table.gamma)
+        return by_worth(table.mdp, table.gamma) if table.relation.matches_actions else table.mdp
 
     def _short_features(self) -> FloatArray:
         """Rewards and values a few steps ahead: a good embedding, and cheap."""
@@ -264,7 +263,7 @@ class Levels:
             self._table.gamma,
             count=8,
             max_iter=10,
-            relation=self._table.relation,
+            relation=self._table.relation.name,
             resources=self._resources,
         )
         return np.hstack([self._rewards, found.points()])
@@ -288,7 +287,7 @@ class Levels:
             if not self._standing.is_worth(labels):
                 return None  # nor are clusters of these blocks, most likely
         renaming = None
-        if table.relation == "lax":
+        if table.relation.matches_actions:
             renaming = match_actions(table.mdp, labels, resources=self._resources)
         model = build_blocks(table.mdp, labels, renaming=renaming, resources=self._resources)
         arms = Arms(
@@ -435,7 +434,7 @@ class Levels:
             available=model.available,
         )
         found = bisimulation_metric(
-            quotient, arms.gamma, relation=arms.relation, resources=self._resources
+            quotient, arms.gamma, relation=arms.relation.name, resources=self._resources
         )
         first, second = arms.pairs()
         lower, upper = moved_outward(arms, *found.bounds(first, second))

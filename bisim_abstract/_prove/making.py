@@ -60,7 +60,7 @@ def make_certificate(
         gamma=arms.gamma,
         rewards=mdp.rewards,
         available=mdp.available,
-        relation=arms.relation,
+        relation=arms.relation.name,
         apart=arms.starts.diameter if arms.starts.has_apart else None,
         reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
         alpha=None if estimate is None else estimate.alpha,

@@ -20,8 +20,9 @@ from bisim_abstract._base.checks import (
 from bisim_abstract._base.text import short
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.goal import KEEP, Goal, check_loss, check_share
-from bisim_abstract._model.renaming import RELATIONS
 from bisim_abstract._prove.work import Work
+from bisim_abstract._relations.base import Relation
+from bisim_abstract._relations.table import find_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 
@@ -41,11 +42,12 @@ class Method(Protocol):
         """A run on arms that cover nothing yet."""
 
 
-def default_method() -> Method:
-    """Blocks, with their defaults."""
-    from bisim_abstract._prove.blocks import Blocks
+def default_method(relation: str | Relation = "plain") -> Method:
+    """The first method that can prove a relation, with its defaults."""
+    from bisim_abstract._prove.methods import METHODS
 
-    return Blocks()
+    method: Method = METHODS[find_relation(relation).methods[0]]()
+    return method
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,7 +84,7 @@ class Options:
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[Any], Any]] = {
-            "relation": lambda value: check_choice("relation", value, RELATIONS),
+            "relation": lambda value: find_relation(value).name,
             "keep": lambda value: check_share("keep", value),
             "max_loss": check_loss,
             "guarantee": lambda value: check_choice("guarantee", value, GUARANTEES),
@@ -106,6 +108,12 @@ class Options:
         if not hasattr(self.method, "begin") or isinstance(self.method, type):
             raise InvalidArgumentError(
                 f"method must be Blocks(...) or Covering(...), got {self.method!r}"
+            )
+        methods = find_relation(self.relation).methods
+        if self.method.name not in methods:
+            raise InvalidArgumentError(
+                f"relation={self.relation!r} is proven by the method {' or '.join(methods)}, "
+                f"got {self.method!r}"
             )
         self.method.check(self)
 
@@ -141,8 +149,8 @@ class Options:
         """Of arguments by name, those of the method among them, as files and commands hold them.
 
         Args:
-            given: Names and values; "method" is its name, "blocks" by default, and whatever is
-                not in this class is its.
+            given: Names and values; "method" is its name, by default that of the relation, and
+                whatever is not in this class is its.
 
         Raises:
             InvalidArgumentError: If a name is unknown, or belongs to the other method.
@@ -151,7 +159,8 @@ class Options:
 
         if not isinstance(given, Mapping):
             raise InvalidArgumentError(f"options must be names with values, got {given!r}")
-        kind = METHODS[check_choice("method", given.get("method", "blocks"), tuple(METHODS))]
+        default = default_method(given.get("relation", cls.relation)).name
+        kind = METHODS[check_choice("method", given.get("method", default), tuple(METHODS))]
         own = {entry.name for entry in fields(cls)} - {"method"}
         rest = {name: given[name] for name in given if name not in own and name != "method"}
         known = {entry.name for entry in fields(kind)}

@@ -30,6 +30,7 @@ from bisim_abstract._prove.cost import SWEEPING, Cost
 from bisim_abstract._prove.driver import COMPILING, run_record
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._prove.sweeping import Purse, Sweeper, sweeps_needed
+from bisim_abstract._relations.base import Relation
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -52,7 +53,7 @@ def bound_pairs(
     first: IntArray | None = None,
     second: IntArray | None = None,
     *,
-    relation: str = "plain",
+    relation: str | Relation = "plain",
     levels: tuple[BlockLevel, ...] = (),
     features: ValueFeatures | None = None,
     max_seconds: float | None = None,
@@ -77,7 +78,7 @@ def bound_pairs(
     begin = time.monotonic()
     with compiling(report, about=COMPILING) as compiled, resources.started(report) as ready:
         arms = Arms(mdp, gamma, relation=relation, resources=ready)
-        cost = Cost.of(mdp, max_seconds, relation)
+        cost = Cost.of(mdp, max_seconds, arms.relation)
         for level in levels:
             arms.add_level(level)
         if features is not None:
@@ -128,10 +129,7 @@ def _cover_ahead(arms: Arms, cost: Cost) -> None:
     lengths = np.diff(arms.mdp.indptr).reshape(arms.n, -1)
     while True:
         first, second = arms.pairs()
-        cells = int((lengths[first] * lengths[second]).sum())
-        if arms.relation == "lax":
-            cells = int((lengths.sum(axis=1)[first] * lengths.sum(axis=1)[second]).sum())
-        if cells > MOST_CELLS:
+        if int(arms.relation.n_cells(lengths, first, second).sum()) > MOST_CELLS:
             return
         ahead = pairs_ahead(arms, arms.keys)
         count = np.union1d(ahead, arms.keys).size

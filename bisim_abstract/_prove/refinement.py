@@ -213,7 +213,7 @@ class Refinement:
             table.mdp,
             table.gamma,
             count=FUNCTIONS,
-            relation=table.relation,
+            relation=table.relation.name,
             resources=self._resources,
         )
         table.set_features(found)
@@ -407,8 +407,8 @@ class Refinement:
         features = table.ground.features
         if tau is None or features is None or table.mdp.is_sampled or not table.ground.levels:
             return ""
-        if table.relation == "lax":
-            return ""  # functions of single actions say nothing where actions have no names
+        if not table.relation.has_witnesses:
+            return ""
         if features.witnesses is not None or self._is_out_of_reach(tau):
             return ""
         model = max((level.model for level in table.ground.levels), key=lambda x: x.n_blocks)
@@ -489,7 +489,7 @@ class Refinement:
             found = bisimulation_metric(
                 table.mdp,
                 table.gamma,
-                relation=table.relation,
+                relation=table.relation.name,
                 max_sweeps=self.standing.most_sweeps(),
                 resources=self._resources,
                 callback=lambda progress: pause("solving for all pairs", progress.detail),

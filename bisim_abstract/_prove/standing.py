@@ -114,7 +114,7 @@ class Standing:
                 table.gamma,
                 count=FEATURES,
                 tol=tol,
-                relation=table.relation,
+                relation=table.relation.name,
                 resources=table.resources,
             )
         return self._features
@@ -398,7 +398,7 @@ class Standing:
     @property
     def n_compared(self) -> int:
         """Pairs of actions that are compared in a pair of states: by name, or each with each."""
-        return self.table.mdp.n_actions ** (2 if self.table.relation == "lax" else 1)
+        return self.table.relation.n_compared(self.table.mdp.n_actions)
 
     def _most_that_fit(self) -> int:
         """Pairs that can be covered in the memory there is, with what their backups look up."""

@@ -222,15 +222,7 @@ def _open_cells(
     some = order[cut]
     cluster = claims.labels_lower[some]
     states = claims.states
-    ends = states.low, states.high
-    if states.is_lax:
-        # A reward of one action says nothing where actions are matched: the best and the worst do,
-        # which Hausdorff distances are not below. Actions that a state lacks pay what another does.
-        low, high = ends
-        ends = (
-            np.stack([low.min(axis=1), low.max(axis=1)], axis=1),
-            np.stack([high.min(axis=1), high.max(axis=1)], axis=1),
-        )
+    ends = states.relation.reward_ends(states.low, states.high)
     low = np.minimum.reduceat(ends[0][order], cut)
     high = np.maximum.reduceat(ends[1][order], cut)
     boxes: list[tuple[FloatArray, FloatArray, float]] = []

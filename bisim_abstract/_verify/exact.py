@@ -18,9 +18,9 @@ from bisim_abstract._verify.floats import (
     wrong_correction,
 )
 from bisim_abstract._verify.read import Claims, FeatureClaims, Table, radius_seen_by
+from bisim_abstract._verify.relations import Match
 
 Costs = tuple[Fraction, Fraction]
-Match = tuple[int, int]  # an action of the first block, and one of the second
 
 
 class ExactTable:
@@ -58,8 +58,7 @@ class ExactTable:
         self._others: dict[tuple[int, int], Costs] = {}
         ends = [self._extremes(action) for action in range(table.low.shape[1])]
         whole = max(high for high, _ in ends) - min(low for _, low in ends)
-        # Where actions are matched, any two rewards may be compared.
-        span = whole if table.is_lax else max(high - low for high, low in ends)
+        span = table.relation.exact_span(ends)
         self.whole_limit = whole / (1 - self._gamma)
         self.limit = span / (1 - self._gamma)
         if table.apart is not None:
@@ -69,7 +68,8 @@ class ExactTable:
         """The highest and the lowest reward of an action, exactly."""
         table = self.table
         blocks = np.arange(table.n)
-        if table.is_lax:  # unused actions of blocks say nothing; any that is used stands for them
+        # Unused actions of blocks say nothing where they are matched; any used one stands for them.
+        if table.relation.matches_actions:
             blocks = np.flatnonzero(table.available[:, action])
             if blocks.size == 0:
                 return self._interval(0, int(table.available[0].argmax()))[::-1]
@@ -110,16 +110,10 @@ class ExactTable:
         return max(Fraction(0), -one, -two), max(one, two)
 
     def _matches(self, first: int, second: int) -> list[list[Match]]:
-        """For each action that counts, the pairs of actions that may stand for it.
-
-        A backup is the largest, over these lists, of the least that such actions differ by: lists
-        of one where actions go by name.
-        """
+        """For each action that counts, the pairs of actions that may stand for it."""
         table = self.table
         one, two = (np.flatnonzero(table.available[block]).tolist() for block in (first, second))
-        if not table.is_lax:
-            return [[(a, a)] for a in one]
-        return [[(a, b) for b in two] for a in one] + [[(a, b) for a in one] for b in two]
+        return table.relation.lines(one, two)
 
     def _start(self, first: int, second: int) -> Costs:
         """What the rewards say of a pair."""

@@ -55,7 +55,8 @@ class Reader:
         if features is not None:
             points, corrections = features.functions()
             self._points = read_only(points), read_only(corrections)
-        self.diameter = _reward_span(table) / (1.0 - gamma)
+        span = table.relation.reward_span(table.low, table.high, table.available)
+        self.diameter = span / (1.0 - gamma)
         if table.apart is not None:
             self.diameter = max(self.diameter, table.apart)
 
@@ -78,7 +79,7 @@ class Reader:
             self._gamma,
             self.diameter,
             _distance_apart(table),
-            table.is_lax,
+            table.relation.matches_actions,
             table.lower_start == "reward",
             table.upper_start == "reward",
             1.0 - 16.0 * EPS if is_safe else 1.0,
@@ -117,14 +118,6 @@ class Reader:
         )
 
 
-def _reward_span(table: Table) -> float:
-    """What rewards differ by: those of one action, or all of them where actions are matched."""
-    if table.is_lax:
-        used = table.available
-        return float(table.high[used].max() - table.low[used].min())
-    return float((table.high.max(axis=0) - table.low.min(axis=0)).max())
-
-
 def _distance_apart(table: Table) -> float:
     """Of blocks with different action sets; 0 where there are none."""
     return 0.0 if table.apart is None else table.apart
@@ -136,7 +129,7 @@ def _reached(table: Table) -> tuple[IntArray, IntArray, IntArray]:
     (n + 1) where each block's begins, all of them, and (nnz) places; empty unless actions are
     matched.
     """
-    if not table.is_lax:
+    if not table.relation.matches_actions:
         none = np.empty(0, np.int64)
         return none, none, none
     per_block = np.diff(table.indptr[:: table.low.shape[1]])
@@ -292,7 +285,7 @@ def _bound_backups(
     is_states = table.level is None
     rows = (table.indptr, table.indices, table.probs)
     reach_ptr, reach, place = map(read_only, _reached(table))
-    how = (gamma, is_states, table.is_lax)
+    how = (gamma, is_states, table.relation.matches_actions)
     s, t = first[chosen], second[chosen]
     counts, none = np.empty(chosen.size, np.int64), np.empty(0, np.int64)
     cells_of = (*rows, reach_ptr, reach, radii.radius, table.sets, *how)
@@ -341,7 +334,7 @@ def _bound_backups(
             beyond,
             _distance_apart(table),
             is_states,
-            table.is_lax,
+            table.relation.matches_actions,
         ),
     }
     job = Job(

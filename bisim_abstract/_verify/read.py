@@ -20,7 +20,7 @@ from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.text import short
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._model.renaming import RELATIONS
+from bisim_abstract._verify.relations import RELATIONS, Relation
 from bisim_abstract.errors import MemoryLimitError, VerificationError
 
 SCOPES = ("covered", "all")
@@ -58,8 +58,7 @@ class Table:
         off: (n) if they hold surely, how far true rows of members may be from those of the model.
         lower_start: "reward" or "zero".
         upper_start: "reward" or "constant".
-        is_lax: Whether any action of one block may stand for one of the other; else actions
-            correspond by name.
+        relation: Which actions of two blocks are compared.
         available: (n, n_actions) which actions each block has. Nothing is read of the others
             where actions are matched, and what the members' rows say where they go by name.
         sets: (n) equal numbers for blocks with equal actions, if that matters; else all 0.
@@ -88,7 +87,7 @@ class Table:
     off: FloatArray
     lower_start: str
     upper_start: str
-    is_lax: bool
+    relation: Relation
     available: BoolArray
     sets: IntArray
     apart: float | None
@@ -227,7 +226,7 @@ class Claims:
 
     n_states: int
     gamma: float
-    relation: str
+    relation: Relation
     states: Table
     levels: tuple[Table, ...]
     features: FeatureClaims | None
@@ -280,8 +279,8 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
     if not isinstance(rewards, np.ndarray) or not np.array_equal(rewards, mdp.rewards):
         raise VerificationError("rewards are not those of the model, on which the starts depend")
     _check_estimate(certificate, mdp)
-    relation = _choice(certificate, "relation", RELATIONS)
-    actions = _read_actions(certificate, mdp, is_lax=relation == "lax")
+    relation = RELATIONS[_choice(certificate, "relation", tuple(RELATIONS))]
+    actions = _read_actions(certificate, mdp, relation)
     tau = None if _field(certificate, "tau") is None else _real(certificate, "tau")
     scope = _choice(certificate, "scope", SCOPES)
     states = _read_states(certificate, mdp, room, actions)
@@ -321,23 +320,23 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
 
 @dataclass(frozen=True)
 class _Actions:
-    """How actions are compared: whether they are matched, and what different ones cost."""
+    """How actions are compared, and what different ones cost."""
 
-    is_lax: bool
+    relation: Relation
     apart: float | None
 
 
-def _read_actions(certificate: object, mdp: TabularMDP, *, is_lax: bool) -> _Actions:
+def _read_actions(certificate: object, mdp: TabularMDP, relation: Relation) -> _Actions:
     available = _field(certificate, "available")
     is_array = isinstance(available, np.ndarray) and available.dtype == np.bool_
     if not is_array or not np.array_equal(available, mdp.available):
         raise VerificationError("available are not the actions that states of the model have")
     apart = _field(certificate, "apart")
-    has_apart = mdp.has_action_sets and not is_lax
+    has_apart = mdp.has_action_sets and not relation.matches_actions
     if (apart is not None) != has_apart:
         what = "differ and correspond by name" if has_apart else "are the same or are matched"
         raise VerificationError(f"apart is {short(apart)}, but the actions of states {what}")
-    return _Actions(is_lax, _real(certificate, "apart") if has_apart else None)
+    return _Actions(relation, _real(certificate, "apart") if has_apart else None)
 
 
 def _set_numbers(available: BoolArray, actions: _Actions) -> IntArray:
@@ -413,7 +412,9 @@ def _read_value(
                 f"baseline_action must be an action, or -1, got {baseline_action}"
             )
         renaming = _read_names(value, mdp, room, actions, labels, plans)
-        least = n_actions if renaming is None or not actions.is_lax else int(renaming.max()) + 1
+        least = n_actions
+        if renaming is not None and actions.relation.matches_actions:
+            least = int(renaming.max()) + 1
         solver, agents = _field(value, "solver"), _Agents(room, n, count, least, n_actions)
         margin = _field(solver, "margin")
         if margin is not None:
@@ -569,13 +570,13 @@ def _read_names(
     Whatever a renaming says, the policy that it lifts is checked in every state. It must be one
     that agents can act by: in a cluster whose actions are matched all states have all its names.
     """
-    if not actions.is_lax and not mdp.has_action_sets:
+    if not actions.relation.matches_actions and not mdp.has_action_sets:
         if _field(value, "renaming") is not None:
             raise VerificationError("renaming must be None, as all states have all actions")
         return None
     renaming = room.copied(value, "renaming", np.int64, 2)
     used = _used_names(renaming, mdp)
-    if not actions.is_lax:
+    if not actions.relation.matches_actions:
         own = np.where(mdp.available, np.arange(mdp.n_actions), -1)
         _first_bad(renaming == own, "renaming must call action {1} of state {0} what it is")
         return renaming
@@ -671,7 +672,7 @@ def _read_states(certificate: object, mdp: TabularMDP, room: _Room, actions: _Ac
         off=_off(mdp, np.arange(n), n),
         lower_start=_choice(certificate, "lower_start", ("reward", "zero")),
         upper_start=_choice(certificate, "upper_start", ("reward", "constant")),
-        is_lax=actions.is_lax,
+        relation=actions.relation,
         available=mdp.available,
         sets=_set_numbers(mdp.available, actions),
         apart=actions.apart,
@@ -762,7 +763,7 @@ def _read_level(
             off=_off(mdp, labels, n),
             lower_start="reward",
             upper_start="reward",
-            is_lax=actions.is_lax,
+            relation=actions.relation,
             available=available,
             sets=_set_numbers(available, actions),
             apart=actions.apart,
@@ -793,7 +794,7 @@ def _read_block_actions(
         raise VerificationError(f"available must have shape {shape}, got {available.shape}")
     has_action: BoolArray = np.asarray(available.any(axis=1))
     _first_bad(has_action, "block {0} has no action")
-    if not actions.is_lax:
+    if not actions.relation.matches_actions:
         if _field(model, "renaming") is not None:
             raise VerificationError("renaming must be None, as actions correspond by name")
         _first_bad(
@@ -934,13 +935,13 @@ def _read_features(
 
 def _check_signs(signs: IntArray, kinds: IntArray, witnesses: object, actions: _Actions) -> None:
     """Which functions bound the metric; see `verify`."""
-    if not actions.is_lax and actions.apart is None:
+    if not actions.relation.matches_actions and actions.apart is None:
         return
     is_turned = (signs.min(axis=1) < 0) & (signs.max(axis=1) > 0)
     _first_bad(
         ~is_turned, "function {0} has signs of both kinds, though actions differ between states"
     )
-    if actions.is_lax:
+    if actions.relation.matches_actions:
         _first_bad(
             np.all(signs != 0, axis=1), "function {0} leaves out an action, though they are matched"
         )

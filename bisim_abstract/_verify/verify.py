@@ -534,12 +534,7 @@ def _exact_work(claims: Claims, mdp: TabularMDP) -> int:
         first, second = np.divmod(table.keys, table.n)
         one, two = lengths[first], lengths[second]
         steps = functions + PROBLEM_STEPS
-        if table.is_lax:  # every action with every other
-            all_one, all_two = one.sum(axis=1), two.sum(axis=1)
-            work += int((all_one * all_two * steps).sum())
-            work += int(((one**2).sum(axis=1) * all_two + all_one * (two**2).sum(axis=1)).sum())
-        else:
-            work += int((one * two * (one + two + steps)).sum())
+        work += table.relation.n_steps(one, two, steps)
     return work
 
 

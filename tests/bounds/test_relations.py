@@ -49,7 +49,7 @@ def check_exactly(arms: Arms, *, slack: Fraction = Fraction(0)) -> None:
                 table,
                 s,
                 t,
-                relation=arms.relation,
+                relation=arms.relation.name,
                 apart=arms.starts.diameter,
             )
             for table in (lower, upper)

@@ -20,10 +20,10 @@ from bisim_abstract import (
     TabularMDP,
     bisimulation_classes,
 )
-from bisim_abstract._exact.apart import apart_distance, overall_span
 from bisim_abstract._exact.classes import _reward_keys
 from bisim_abstract._kernels import refine
 from bisim_abstract._model.renaming import check_renaming, own_names, used_names
+from bisim_abstract._relations.apart import apart_distance, overall_span
 from bisim_abstract.errors import BisimError
 from bisim_abstract.parts import sparse_mdp
 from bisim_abstract.wrappers import extract_mdp

@@ -21,10 +21,10 @@ from bisim_abstract import (
     bisimulation_metric,
 )
 from bisim_abstract._base.parallel import read_only
-from bisim_abstract._exact.apart import apart_distance
 from bisim_abstract._exact.pair_solvers import DeterministicPairs, Matching, StochasticPairs
 from bisim_abstract._kernels import pairgraph
 from bisim_abstract._kernels import transport as transport_kernels
+from bisim_abstract._relations.apart import apart_distance
 from bisim_abstract.parts import sparse_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 from tests.support.examples import cases
@@ -304,7 +304,7 @@ def test_residuals_near_the_fixed_point_are_tight_and_true(support: int) -> None
         base = sparse_mdp(5, 3, support=support, seed=seed)
         gamma = (0.0, 0.5, 0.9, 0.99)[seed % 4]
         kind = DeterministicPairs if support == 1 else StochasticPairs
-        pairs = kind(base, gamma, Matching.renamed(base), ONE, None)
+        pairs = kind(base, gamma, Matching.of(base, "lax", None), ONE, None)
         pairs.improve(1e-14, 500)
         rise, fall = pairs.residual()
         assert max(rise, fall) <= 1e-12 / (1.0 - gamma)
@@ -346,8 +346,8 @@ def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float, seed: i
     model = bisimulation_classes(mdp, relation="lax", initial=np.arange(mdp.n_states)).quotient
     top = float(np.ptp(mdp.rewards)) / (1.0 - gamma)
     for matching in (
-        Matching.renamed(model),
-        Matching.by_name(model, 2.0 * top if model.has_action_sets else None),
+        Matching.of(model, "lax", None),
+        Matching.of(model, "plain", 2.0 * top if model.has_action_sets else None),
     ):
         tables = []
         for kind in (DeterministicPairs, StochasticPairs):

@@ -243,7 +243,7 @@ def test_encloses_the_linear_program_on_any_small_model(mdp: TabularMDP, gamma: 
 def test_with_and_without_transport_agree(mdp: TabularMDP, gamma: float) -> None:
     tables = []
     for kind in (DeterministicPairs, StochasticPairs):
-        pairs = kind(mdp, gamma, Matching.by_name(mdp, None), ONE, None)
+        pairs = kind(mdp, gamma, Matching.of(mdp, "plain", None), ONE, None)
         top = float(np.ptp(mdp.rewards)) / (1.0 - gamma)
         pairs.improve(1e-14 * top, 2000)
         rise, fall = pairs.residual()
@@ -350,7 +350,7 @@ def test_residuals_bound_the_exact_backup_near_the_fixed_point(support: int) -> 
         rng = np.random.default_rng(seed)
         mdp = sparse_mdp(6, 2, support=support, seed=seed)
         gamma = float(rng.choice([0.0, 0.5, 0.9, 0.99]))
-        pairs = StochasticPairs(mdp, gamma, Matching.by_name(mdp, None), ONE, None)
+        pairs = StochasticPairs(mdp, gamma, Matching.of(mdp, "plain", None), ONE, None)
         pairs.improve(0.0, 300)
         table = pairs.full_table()
         for s in range(6):
@@ -438,7 +438,7 @@ def test_whole_residuals_cover_every_pair(kind: type[DeterministicPairs | Stocha
     for seed in range(6):
         mdp = sparse_mdp(6, 2, support=1, seed=seed)
         for sweeps in (0, 1, 2, 50):
-            pairs = kind(mdp, 0.9, Matching.by_name(mdp, None), ONE, None)
+            pairs = kind(mdp, 0.9, Matching.of(mdp, "plain", None), ONE, None)
             pairs.improve(1e-15, sweeps)
             rise, fall = pairs.residual()
             table = pairs.full_table()

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from bisim_abstract import TabularMDP
 from bisim_abstract._base.resources import HERE
 from bisim_abstract._verify.read import _Actions, _read_value, _Room
+from bisim_abstract._verify.relations import RELATIONS
 from bisim_abstract._verify.value import check_value
 from bisim_abstract.errors import VerificationError
 from tests.support.honest import down, up
@@ -514,7 +515,7 @@ def problem_of(value: Any, mdp: TabularMDP, gamma: float, mode: str, relation: s
     Any partition can have a value, but few can be certified.
     """
     labels = np.array(value.labels, np.int64)
-    actions = _Actions(is_lax=relation == "lax", apart=None)
+    actions = _Actions(RELATIONS[relation], apart=None)
     radius = 0.0 if mdp.estimate is None else mdp.estimate.reward_radius
     states: Any = SimpleNamespace(low=mdp.rewards - radius, high=mdp.rewards + radius)
     try:

@@ -14,13 +14,23 @@ import math
 import numpy as np
 
 from bisim_abstract._base.rounding import EPS
+from bisim_abstract._base.types import FloatArray
 from bisim_abstract._model.estimation import reward_intervals
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import InvalidArgumentError
 
-__all__ = ["apart_distance", "largest_distance", "overall_span"]
+__all__ = ["apart_distance", "largest_distance", "overall_span", "reward_span"]
 
 TINY = 1e-315  # far above what a few products lose by underflow
+
+
+def reward_span(rewards: FloatArray) -> float:
+    """L: the largest reward difference between two states under one action, rounded up."""
+    with np.errstate(over="ignore"):
+        span = float(np.ptp(rewards, axis=0).max())
+    if not math.isfinite(span):
+        raise InvalidArgumentError("rewards differ by more than a float can hold; rescale them")
+    return math.nextafter(span, math.inf) if span > 0.0 else 0.0
 
 
 def overall_span(mdp: TabularMDP) -> float:

@@ -17,8 +17,8 @@ from bisim_abstract import (
     estimate_mdp,
     value_iteration,
 )
+from bisim_abstract._compare.union import align_actions
 from bisim_abstract._model.rows import rows_taken
-from bisim_abstract._model.union import align_actions
 from bisim_abstract.parts import ModelUnion, disjoint_union, random_mdp, sparse_mdp
 from tests.support.relations import renamed_mdp
 from tests.support.worlds import dense, mdps, permuted

@@ -24,8 +24,8 @@ from bisim_abstract._model.mdp import (
     check_mdp,
 )
 from bisim_abstract._model.names import Names
-from bisim_abstract._model.renaming import check_relation
 from bisim_abstract._model.rows import rows_taken
+from bisim_abstract._relations.table import check_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 __all__ = ["ModelUnion", "disjoint_union"]
@@ -90,16 +90,16 @@ def disjoint_union(first: TabularMDP, second: TabularMDP, *, relation: str = "pl
     call = "disjoint_union(first, second)"
     check_mdp(first, call=call)
     check_mdp(second, call=call)
-    check_relation(first, relation)
+    is_by_name = not check_relation(first, relation).matches_actions
     if first.names.rewards != second.names.rewards:
         one, two = (", ".join(mdp.names.rewards) or "one" for mdp in (first, second))
         raise InvalidArgumentError(
             f"the models keep different rewards side by side ({one}; {two}): read both with the "
             "same ones, or choose one by mdp.for_reward(name)"
         )
-    if relation == "plain":
+    if is_by_name:
         first, second = align_actions(first, second)
-    if relation == "plain" and first.n_actions != second.n_actions:
+    if is_by_name and first.n_actions != second.n_actions:
         raise InvalidArgumentError(
             f"both models must have the same actions, got {first.n_actions} and "
             f"{second.n_actions}: by name, states would all be as far apart as can be. Compare "
@@ -151,7 +151,7 @@ def disjoint_union(first: TabularMDP, second: TabularMDP, *, relation: str = "pl
             **rows,
             terminal_state=n_live if len(parts) == 3 else None,
             estimate=_joint_estimate(first, second, parts),
-            names=first.names.of_actions() if relation == "plain" else Names(),
+            names=first.names.of_actions() if is_by_name else Names(),
             metadata={"union_of": [_described(mdp) for mdp in (first, second)]},
         ),
         first=places[0],
