@@ -17,7 +17,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 from guarantees import CASES, GAMMAS, made
@@ -85,6 +87,10 @@ def row_of(
     )
 
 
+def _extracted(env_id: str, args: dict[str, Any], starts: dict[str, int]) -> TabularMDP:
+    return extract_mdp(make_env(env_id, **args), **starts)
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -102,7 +108,7 @@ def main() -> int:
     for name in options.only or CASES:
         env_id, args = CASES[name]
         starts = {"starts": STARTS[name]} if name in STARTS else {}
-        mdp = made(lambda i=env_id, a=args, s=starts: extract_mdp(make_env(i, **a), **s))
+        mdp = made(partial(_extracted, env_id, args, starts))
         for gamma in options.gamma or GAMMAS:
             for relation in options.relation or RELATIONS:
                 row = row_of(name, mdp, gamma, relation, options.guarantee, options.seconds)

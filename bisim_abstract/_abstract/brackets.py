@@ -57,7 +57,8 @@ from bisim_abstract._model.mdp import TabularMDP, check_mdp
 __all__ = ["value_bracket"]
 
 AT_ONCE = 1_000_000  # entries that are sorted between two looks at the time
-ROUNDS = 60  # of policy iteration; the bounds hold after any number
+ROUNDS = 60  # of policy iteration; the bounds hold after any number,
+WORK = 20_000_000  # so that fewer are made where boxes have many entries, each of which is sorted
 SWEEPS = 20  # with a fixed choice, where solving for it would take too long
 
 
@@ -212,14 +213,15 @@ def _solved(
     before = np.full(count, np.inf)
     # What values can differ by at most: with a larger span, radii would let them run away.
     widest = (float(boxes.high.max()) - float(boxes.low.min())) / (1.0 - gamma)
-    for round_ in range(ROUNDS + 1):
+    rounds = int(np.clip(WORK // boxes.rows.size, 2, ROUNDS))
+    for round_ in range(rounds + 1):
         ahead, extreme, _ = _extremes(boxes, values, sign)
         span = min(float(values.max() - values.min()), widest)
         q = rewards + gamma * (ahead.reshape(rewards.shape) + sign * boxes.radius * span)
         policy = q.argmax(axis=1)
         backup = q[everyone, policy]
         moved = float(np.abs(backup - values).max())
-        if round_ == ROUNDS or moved <= 1e-13 * float(np.abs(values).max()):
+        if round_ == rounds or moved <= 1e-13 * float(np.abs(values).max()):
             break
         if np.array_equal(values, before):
             break

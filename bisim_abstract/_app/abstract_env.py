@@ -13,7 +13,7 @@ from bisim_abstract._base.progress import shown
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.certify import certify
-from bisim_abstract._prove.driver import INTERRUPTED
+from bisim_abstract._prove.work import INTERRUPTED
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
 
 if TYPE_CHECKING:

@@ -443,8 +443,9 @@ def _train(options: argparse.Namespace, out: Out) -> int:
 
 def _certify(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._base.text import seconds_text
-    from bisim_abstract._prove.driver import INTERRUPTED, prove
+    from bisim_abstract._prove.driver import prove
     from bisim_abstract._prove.options import Options
+    from bisim_abstract._prove.work import INTERRUPTED
     from bisim_abstract.errors import InvalidArgumentError
 
     _check_target(options.out, source=options.source)
@@ -1277,7 +1278,7 @@ def _parser() -> _Parser:
         )
     _add_model_file(command)
     _add_gamma(command)
-    _add_relation(command, default="plain")
+    _add_relation(command, ("plain", "lax"), default="plain")
     command.add_argument(
         "--digits", metavar="N", type=int, help="states are alike up to N digits (exactly)"
     )
@@ -1461,7 +1462,7 @@ def _add_gamma(command: Any) -> None:
 
 def _add_goal(command: Any) -> None:
     group = command.add_argument_group("the certificate")
-    _add_relation(group)
+    _add_relation(group, ("plain", "lax", "optimal", "auto"))
     group.add_argument(
         "--keep",
         metavar="SHARE",
@@ -1493,12 +1494,17 @@ def _add_goal(command: Any) -> None:
     group.add_argument("--max-backups", metavar="N", type=int, help="budget of pair backups")
 
 
-def _add_relation(group: Any, *, default: str | None = None) -> None:
+def _add_relation(group: Any, names: Sequence[str], *, default: str | None = None) -> None:
     group.add_argument(
         "--relation",
-        choices=("plain", "lax"),
+        choices=names,
         default=default,
-        help="states are alike action by action (plain), or after renaming actions (lax)",
+        help="states are alike action by action (plain), or after renaming actions (lax)"
+        + (
+            ", in optimal action values (optimal), or by what gives the fewest clusters (auto)"
+            if "auto" in names
+            else ""
+        ),
     )
 
 

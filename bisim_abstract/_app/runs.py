@@ -60,7 +60,7 @@ from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
 from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.driver import prove
-from bisim_abstract._prove.options import Options
+from bisim_abstract._prove.options import AUTO, Options
 from bisim_abstract._verify.verify import Verification, verify
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
 
@@ -565,7 +565,8 @@ class Run:
                 self.config.gamma,
                 self.config.options.with_embedding(encoder),
                 resources=self.resources,
-                checkpoint=unfinished,
+                # Several runs have no checkpoint in common: they begin anew.
+                checkpoint=None if self.config.options.relation == AUTO else unfinished,
                 callback=self.callback,
                 gives_up=True,
             )

@@ -66,7 +66,7 @@ class ActionValues:
     @property
     def n_states(self) -> int:
         """Number of states."""
-        return self.values.shape[0]
+        return int(self.values.shape[0])
 
     @property
     def width(self) -> float:

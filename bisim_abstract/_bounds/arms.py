@@ -45,6 +45,7 @@ from bisim_abstract._base.parallel import (
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.action_values import ActionValues
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, exact_blocks
 from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract._bounds.ground import Ground, Starts
@@ -213,6 +214,10 @@ class Arms:
     def add_level(self, level: BlockLevel) -> None:
         """Let all pairs of states read the bounds of a block level where these are tighter."""
         self._read_from(self.ground.with_level(level))
+
+    def set_action_values(self, action_values: ActionValues) -> None:
+        """Let all pairs of states read how far they are apart by optimal action values."""
+        self._read_from(self.ground.with_action_values(action_values))
 
     def set_features(self, features: ValueFeatures) -> None:
         """Let all pairs of states read the distance of features where that is tighter."""

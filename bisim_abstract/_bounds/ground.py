@@ -16,6 +16,7 @@ from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import check_choice
 from bisim_abstract._base.rounding import EPS
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
+from bisim_abstract._bounds.action_values import ActionValues
 from bisim_abstract._bounds.blocks import BlockLevel
 from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract._relations.apart import TINY, largest_distance
@@ -156,11 +157,13 @@ class Ground:
         starts: Start values.
         levels: Block levels.
         features: Value features, if any.
+        action_values: Bounds on optimal action values, if these say how far states are apart.
     """
 
     starts: Starts
     levels: tuple[BlockLevel, ...] = ()
     features: ValueFeatures | None = None
+    action_values: ActionValues | None = None
 
     def read(self, s: IntArray, t: IntArray) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds of pairs of different states."""
@@ -172,16 +175,28 @@ class Ground:
             np.minimum(upper, above, out=upper)
         if self.features is not None:
             np.maximum(lower, self.features.lower(s, t), out=lower)
+        if self.action_values is not None:
+            below, above = self.action_values.read(s, t)
+            is_known = self.starts.sets[s] == self.starts.sets[t]
+            lower = np.where(is_known, np.minimum(below, upper), upper)
+            upper = np.where(is_known, np.minimum(above, upper), upper)
         return lower, upper
 
     def widest(self) -> float:
         """Bound on the gap between both readings of any pair, rounded up."""
         # A reading is at least as tight as that of each component alone.
-        return min([self.starts.widest(), *(level.widest() for level in self.levels)])
+        widths = [self.starts.widest(), *(level.widest() for level in self.levels)]
+        if self.action_values is not None:
+            widths.append(self.action_values.width)
+        return min(widths)
 
     def with_level(self, level: BlockLevel) -> Ground:
         """The same and one more level."""
         return replace(self, levels=(*self.levels, level))
+
+    def with_action_values(self, action_values: ActionValues) -> Ground:
+        """The same with bounds on optimal action values."""
+        return replace(self, action_values=action_values)
 
     def with_features(self, features: ValueFeatures | None) -> Ground:
         """The same with these features."""

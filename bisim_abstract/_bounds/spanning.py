@@ -84,6 +84,8 @@ def link_forests(scope: str, ground: Ground, covered: PairTable) -> tuple[Forest
         covered: Pairs of states with their bounds.
     """
     n, keys = covered.n, covered.keys
+    if ground.action_values is not None:
+        return ground.action_values.forests(ground.starts.sets, ground.starts.diameter)
     if scope == "all":
         return (
             lower_forest(n, ground, keys, covered.lower),

@@ -36,6 +36,7 @@ from bisim_abstract._base.types import (
     ProgressCallback,
     SeedLike,
 )
+from bisim_abstract._bounds.action_values import ActionValues
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel
 from bisim_abstract._bounds.features import ValueFeatures
 from bisim_abstract._bounds.ground import LOWER_STARTS, UPPER_STARTS, Ground, Starts
@@ -145,6 +146,8 @@ class Certificate:
         upper: (covered) upper bounds.
         levels: Block levels.
         features: Value features, or None.
+        action_values: In the relation "optimal", proven bounds on optimal action values, of which
+            all distances follow; else None.
         lower_start: "reward" or "zero": what uncovered pairs read below.
         upper_start: "reward" or "constant": what uncovered pairs read above.
         tau: The threshold asked for, or None.
@@ -182,6 +185,7 @@ class Certificate:
     reward_range: tuple[float, float] | None = None
     levels: tuple[BlockLevel, ...] = ()
     features: ValueFeatures | None = None
+    action_values: ActionValues | None = None
     lower_start: str = "reward"
     upper_start: str = "reward"
     tau: float | None = None
@@ -377,7 +381,11 @@ class Certificate:
 
     def certified_thresholds(self) -> list[CertifiedInterval]:
         """All thresholds at which both arms agree, as half-open intervals."""
-        return certified_intervals(*self.forests, self.terminal_state)
+        found = certified_intervals(*self.forests, self.terminal_state)
+        if self.action_values is None or self.apart is None:
+            return found
+        # No policy over clusters can be told what states with different actions have in common.
+        return [interval for interval in found if interval.low < self.apart]
 
     def thresholds_at_hand(self) -> list[CertifiedInterval] | None:
         """The same, or None where the run had no time to derive them: that may take long."""
@@ -480,10 +488,15 @@ class Certificate:
             if known is not None:
                 found = there_are(len(known), "certified interval")
             lines.append(f"  tau       none at gamma = {self.gamma:g}; {found}")
-        lines.append(
-            f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} looked at "
-            f"({self.coverage:.1%}), width {self.width:.4g} there, {self.global_width:.4g} on all"
-        )
+        if self.action_values is not None:
+            far = self.action_values.radius
+            lines.append(f"  bounds    all pairs, by optimal action values within {far:.3g}")
+        else:
+            lines.append(
+                f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} looked "
+                f"at ({self.coverage:.1%}), width {self.width:.4g} there, "
+                f"{self.global_width:.4g} on all"
+            )
         for k, level in enumerate(self.levels):
             lines.append(
                 f"  level {k + 1:<3} {counted(level.model.n_blocks, 'block')}, "
@@ -821,6 +834,11 @@ class Certificate:
         """
         return self._changed(model=mdp)
 
+    def with_record(self, stop: str, **entries: Any) -> Certificate:
+        """The same with more words on why the run ended, and entries in its record."""
+        stop = f"{self.stop}; {stop}" if self.stop else stop
+        return self._changed(stop=stop, run={**self.run, **entries})
+
     @property
     def times(self) -> dict[str, float]:
         """Seconds that making it took, and of compiling, as far as they are known."""
@@ -891,11 +909,11 @@ class Certificate:
             high,
             self.gamma,
             available=self.available,
-            relation=self.relation,
+            relation=find_relation(self.relation).above,
             lower=self.lower_start,
             upper=self.upper_start,
         )
-        return Ground(starts, self.levels, self.features)
+        return Ground(starts, self.levels, self.features, self.action_values)
 
     @cached_property
     def forests(self) -> tuple[Forest, Forest]:
@@ -965,7 +983,25 @@ def _check_components(certificate: Certificate) -> None:
             raise InvalidArgumentError(f"features must be ValueFeatures, got {features!r}")
         if features.values.shape[1] != n or features.signs.shape[1] != shape[1]:
             raise InvalidArgumentError("features speak of another number of states or actions")
+    values = certificate.action_values
+    if values is not None:
+        if not isinstance(values, ActionValues):
+            raise InvalidArgumentError(f"action_values must be ActionValues, got {values!r}")
+        if values.values.shape != shape:
+            raise InvalidArgumentError("action_values speak of another number of states or actions")
+        _check_alone(certificate)
     _ = certificate.ground  # refuses rewards whose metric would overflow
+
+
+def _check_alone(certificate: Certificate) -> None:
+    """Nothing but action values may bound distances that are read off them."""
+    relation = find_relation(certificate.relation)
+    others = certificate.keys.size or certificate.levels or certificate.features is not None
+    if relation.above is relation or others or certificate.scope != "all":
+        raise InvalidArgumentError(
+            "action_values bound distances of the relation 'optimal' over all pairs, and nothing "
+            "else does: keys, levels and features must be empty"
+        )
 
 
 def _check_value(certificate: Certificate) -> None:
@@ -1005,6 +1041,8 @@ SHAPES = {
     **dict.fromkeys(("level#.indices", "level#.probs"), "e#"),
     **{f"level#.pair_{name}": "q#" for name in LEVEL_ARRAYS},
     **{f"features.{name}": "k" for name in FEATURE_ARRAYS},
+    "action_values.values": "n A",
+    "action_values.radius": "1",
     "features.values": "k n",
     "features.signs": "k A",
     **{f"witnesses.{name}": "w" for name in WITNESS_ARRAYS},
@@ -1036,6 +1074,9 @@ def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
         if features.witnesses is not None:
             for name in WITNESS_ARRAYS:
                 arrays[f"witnesses.{name}"] = getattr(features.witnesses, name)
+    if certificate.action_values is not None:
+        arrays["action_values.values"] = certificate.action_values.values
+        arrays["action_values.radius"] = np.array([certificate.action_values.radius])
     if certificate.value is not None:
         arrays |= value_arrays(certificate.value)
     return arrays
@@ -1044,7 +1085,7 @@ def _component_arrays(certificate: Certificate) -> dict[str, npt.NDArray[Any]]:
 def _components(
     arrays: dict[str, npt.NDArray[Any]], count: int, is_estimate: bool
 ) -> dict[str, Any]:
-    """Levels and features from such arrays, which are taken out of the dictionary."""
+    """All components from such arrays, which are taken out of the dictionary."""
     levels = []
     for k in range(check_int("levels", count, low=0, high=len(arrays))):
         model: dict[str, Any] = {name: arrays.pop(f"level{k}.{name}") for name in MODEL_ARRAYS}
@@ -1060,4 +1101,8 @@ def _components(
             found = {name: arrays.pop(f"witnesses.{name}") for name in WITNESS_ARRAYS}
             witnesses = Witnesses(**found)
         features = ValueFeatures(**fields, witnesses=witnesses)
-    return {"levels": tuple(levels), "features": features}
+    action_values = None
+    if "action_values.values" in arrays:
+        (radius,) = arrays.pop("action_values.radius").tolist()
+        action_values = ActionValues(values=arrays.pop("action_values.values"), radius=radius)
+    return {"levels": tuple(levels), "features": features, "action_values": action_values}

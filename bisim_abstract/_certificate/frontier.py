@@ -8,6 +8,7 @@ evenly spread. Where the budget allows it, all of them are looked at, from the c
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -45,6 +46,7 @@ WORK = 3_000_000  # transitions of all clusterings that are looked at, about
 MAX_ROWS = 16  # points that a table in a notebook lists
 FEWEST, MOST = 12, 60  # clusterings that are looked at, whatever that takes
 MAX_VALUED = 50_000  # states up to which pictures evaluate other thresholds than the chosen one
+GROWTH = 8  # how many times more clusters are tried next, where trying is slow
 LARGE = 5_000  # states from which on a smaller model may stand for the model
 MANY = 200_000  # states from which on learners and margins are proven on request only
 
@@ -322,6 +324,39 @@ def first_good(count: int, is_good: Callable[[int], bool], most: int) -> int | N
             return bisect(before, position)
         before = position
     return best
+
+
+def first_good_from_coarse(
+    sizes: IntArray, is_good: Callable[[int], bool], most: int
+) -> int | None:
+    """`first_good`, where asking about fine positions takes too long to begin with them.
+
+    Sizes grow by a factor until one is good, and what lies between is bisected.
+
+    Args:
+        sizes: Number of clusters at each position, from coarse to fine, not falling.
+        is_good: Asked about a position; may be slow, and is asked about each once at most.
+        most: How often it may be asked.
+    """
+    before, size = -1, 1
+    for asked in range(1, most + 1):
+        position = min(int(np.searchsorted(sizes, size)), sizes.size - 1)
+        if position > before and is_good(position):
+            for _ in range(most - asked):
+                if position - before <= 1:
+                    break
+                least = max(int(sizes[before]), 1) if before >= 0 else 1
+                middle_ = int(np.searchsorted(sizes, math.sqrt(least * int(sizes[position]))))
+                between = min(max(middle_, before + 1), position - 1)
+                if is_good(between):
+                    position = between
+                else:
+                    before = between
+            return position
+        if position == sizes.size - 1:
+            return None
+        before, size = max(before, position), size * GROWTH
+    return None
 
 
 def trace_frontier(

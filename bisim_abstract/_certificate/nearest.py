@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bisim_abstract._base.types import FloatArray, IntArray
+from bisim_abstract._bounds.action_values import ActionValues
 from bisim_abstract._bounds.spanning import upper_forest
 from bisim_abstract._exact.transport import solve_transport
 from bisim_abstract._linkage.forests import Forest, spanning_forest
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract._relations.table import find_bisimulation
+from bisim_abstract._relations.table import find_relation
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
@@ -129,6 +130,12 @@ def _live_forest(certificate: Certificate) -> Forest:
     end, n = certificate.terminal_state, certificate.n_states
     if end is None:
         return certificate.forests[1]
+    known, starts = certificate.action_values, certificate.ground.starts
+    if known is not None:  # a set of its own, the last one, is linked by one edge
+        sets = np.where(np.arange(n) == end, starts.sets.max() + 1, starts.sets)
+        upper = known.forests(sets, starts.diameter)[1]
+        use = (upper.first != end) & (upper.second != end)
+        return Forest(n, upper.weights[use], upper.first[use], upper.second[use])
     if certificate.scope == "all":
         return upper_forest(n, certificate.ground, certificate.keys, certificate.upper, end)
     first, second = np.divmod(certificate.keys, n)
@@ -180,11 +187,13 @@ def explain_pair(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> N
     s, t = min(s, t), max(s, t)
     lower, upper = (float(bound) for bound in certificate.bounds(s, t))
     one, two = (np.flatnonzero(mdp.available[x]).tolist() for x in (s, t))
-    relation = find_bisimulation(certificate.relation)
+    relation = find_relation(certificate.relation).above
     lines = relation.lines(one, two)
     if not lines:
         texts = _state_texts(mdp, (s, t))
         return NearPair(s, t, lower, upper, None, None, 0.0, 0.0, (), (), texts)
+    if certificate.action_values is not None:
+        return _by_values(certificate, certificate.action_values, mdp, s, t)
     found = {
         (a, b): _difference(certificate, mdp, s, a, t, b) for a, b in relation.compared(one, two)
     }
@@ -216,6 +225,36 @@ def explain_pair(certificate: Certificate, mdp: TabularMDP, s: int, t: int) -> N
         tuple(successors),
         tuple(renaming) if relation.matches_actions else (),
         _state_texts(mdp, met),
+        named,
+    )
+
+
+def _by_values(
+    certificate: Certificate, known: ActionValues, mdp: TabularMDP, s: int, t: int
+) -> NearPair:
+    """What keeps two states apart whose optimal action values differ."""
+    values = known.values
+    best = values.max(axis=1)
+    action = int(np.abs(values[s] - values[t]).argmax())
+
+    def ahead(state: int) -> float:
+        states, probs = mdp.successors(state, action)
+        return certificate.gamma * float(probs @ best[states]) / float(probs.sum())
+
+    named = {} if mdp.names.actions is None else {action: mdp.action_text(action)}
+    lower, upper = (float(bound) for bound in certificate.bounds(s, t))
+    return NearPair(
+        s,
+        t,
+        lower,
+        upper,
+        action,
+        action,
+        abs(float(mdp.rewards[s, action] - mdp.rewards[t, action])),
+        abs(ahead(s) - ahead(t)),
+        (),
+        (),
+        _state_texts(mdp, (s, t)),
         named,
     )
 

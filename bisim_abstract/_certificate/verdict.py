@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bisim_abstract._abstract.value import ProvenValue, amount_text, kept_text
 from bisim_abstract._base.text import clusters_text, counted, plain_text
 from bisim_abstract._certificate.goal import Numbers
+from bisim_abstract._relations.table import find_relation
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
@@ -154,6 +155,8 @@ def _told(certificate: Certificate, value: ProvenValue, found: Numbers) -> str:
     conditions = list(certificate.conditions)
     starts = next((text for text in conditions if text.startswith("from ")), "")
     others = [text for text in conditions if text != starts]
+    condition = find_relation(certificate.relation).condition
+    others += [condition] if condition else []
     agent = f"at gamma {certificate.gamma:g}, {AGENTS[certificate.guarantee]}"
     loss = f"no state loses more than {amount_text(found.loss)}"
     baseline = _baseline_text(certificate, value)

@@ -17,8 +17,6 @@ from bisim_abstract._prove.options import Options
 
 __all__ = ["certify", "single_build"]
 
-BLOCKS = Blocks()
-
 
 def certify(
     mdp: TabularMDP,
@@ -31,7 +29,7 @@ def certify(
     tau: float | str | None = None,
     n_clusters: int | None = None,
     tol: float | None = None,
-    method: Blocks | Covering = BLOCKS,
+    method: Blocks | Covering | None = None,
     max_rounds: int = 100,
     max_seconds: float | None = None,
     max_backups: int | None = None,
@@ -64,7 +62,10 @@ def certify(
             far apart as can be. "lax" compares every action with the one of the other state
             that is most like it: states are alike if they are after renaming actions, as a
             corridor and its mirror image. The certificate's `value.renaming` then says what
-            each action of a state is called in its cluster.
+            each action of a state is called in its cluster. "optimal" compares optimal values of
+            actions: far fewer clusters where rewards are sparse, for this reward at this gamma
+            only. "auto" tries all of them, and takes the one with the fewest clusters that reach
+            the goal.
         keep: Share of the achievable return to retain, 0.95 by default: 0 is the baseline (the
             better of random actions and of any one action for ever), 1 the optimal value, both
             from the start distribution. Give one goal only: this or one of `max_loss`, `tau`,
@@ -78,7 +79,8 @@ def certify(
         n_clusters: Look for a threshold that gives this many clusters, the end of episodes not
             counted.
         tol: Width of the bounds over all pairs to reach.
-        method: `Blocks(...)` or `Covering(...)`, with their options.
+        method: `Blocks(...)`, the default, or `Covering(...)`, with their options. The relation
+            "optimal" has a method of its own, without options.
         max_rounds: Budget of rounds; with blocks, of refinement steps.
         max_seconds: Budget of time, without that of compiling. The certificate is there after
             a fifth and a second more, about.
@@ -113,7 +115,7 @@ def certify(
         tau=tau,
         n_clusters=n_clusters,
         tol=tol,
-        method=method,
+        method=method,  # type: ignore[arg-type]  # None is that of the relation
         max_rounds=max_rounds,
         max_seconds=max_seconds,
         max_backups=max_backups,

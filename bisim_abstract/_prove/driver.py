@@ -27,9 +27,10 @@ from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import CUT_SHORT, Certificate
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._prove.auto import prove_fewest
 from bisim_abstract._prove.cost import copied_bytes, functions_bytes
-from bisim_abstract._prove.options import Options
-from bisim_abstract._prove.work import OverBudgetError, Work
+from bisim_abstract._prove.options import AUTO, Options
+from bisim_abstract._prove.work import INTERRUPTED, OverBudgetError, Work
 from bisim_abstract._relations.table import check_relation
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from bisim_abstract._base.jit import Compilation
 
 COMPILING = 10  # seconds it takes to compile what a first certificate needs
-INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
 UNFINISHED = "unfinished"  # the `stop` of a checkpoint
 # What a run may take beyond its budget of time until its certificate is there: a share of it, and
 # some seconds more. Ctrl-C leaves as much for that as people wait.
@@ -68,6 +68,24 @@ def prove(
     check_resources(resources)
     check_mdp(mdp)
     gamma = check_gamma(gamma)
+    if options.relation == AUTO:
+        if checkpoint is not None:
+            raise InvalidArgumentError(
+                "relation='auto' is several runs: give no checkpoint, or name a relation"
+            )
+
+        def one(relation: Options) -> Certificate:
+            return prove(
+                mdp,
+                gamma,
+                relation,
+                resources=resources,
+                callback=callback,
+                progress=progress,
+                gives_up=gives_up,
+            )
+
+        return prove_fewest(mdp, options, one)
     known = check_relation(mdp, options.relation)
     if mdp.names.rewards and options.is_by_value:
         # An agent that may choose in every step which reward it is paid is nobody's agent.
@@ -93,7 +111,7 @@ def prove(
     ):
         budget = Budget(options, compiled)
         left = _room_for_tables(mdp, ready)
-        table = Arms(mdp, gamma, relation=known, resources=left, **options.method.starts())
+        table = Arms(mdp, gamma, relation=known.above, resources=left, **options.method.starts())
         run = _Run(options.method.begin(table, options), options, budget, report, gives_up)
         return run.to_the_end(checkpoint)
 
@@ -208,7 +226,7 @@ class _Run:
         settings = {
             "fingerprint": table.mdp.fingerprint,
             "gamma": table.gamma,
-            "relation": table.relation.name,
+            "relation": self.options.relation,
             "method": self.options.method.name,
             "seed": self.options.seed,
             **self.work.settings(),

@@ -27,6 +27,7 @@ def make_certificate(
     goal: Goal | None = None,
     forests: tuple[Forest, Forest] | None = None,
     prove: Callable[[IntArray], ProvenValue] | None = None,
+    relation: str | None = None,
 ) -> Certificate:
     """What two arms over pairs of states say now.
 
@@ -38,6 +39,7 @@ def make_certificate(
         scope: "covered" or "all": the pairs that clusterings link.
         goal: What agents on the clusters are to keep.
         forests: Spanning forests of both arms in that scope, where they are at hand.
+        relation: By which states are compared; that of the arms by default.
         prove: Makes the proof of what certified clusters are worth, if there is to be one.
     """
     mdp, estimate = arms.mdp, arms.mdp.estimate
@@ -60,7 +62,7 @@ def make_certificate(
         gamma=arms.gamma,
         rewards=mdp.rewards,
         available=mdp.available,
-        relation=arms.relation.name,
+        relation=arms.relation.name if relation is None else relation,
         apart=arms.starts.diameter if arms.starts.has_apart else None,
         reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
         alpha=None if estimate is None else estimate.alpha,
@@ -70,6 +72,7 @@ def make_certificate(
         upper=arms.upper,
         levels=arms.ground.levels,
         features=arms.ground.features,
+        action_values=arms.ground.action_values,
         lower_start=arms.starts.lower,
         upper_start=arms.starts.upper,
         scope=scope,

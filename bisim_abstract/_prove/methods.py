@@ -6,5 +6,6 @@ from typing import Any
 
 from bisim_abstract._prove.blocks import Blocks
 from bisim_abstract._prove.covering import Covering
+from bisim_abstract._prove.optimal import ActionGaps
 
-METHODS: dict[str, Any] = {method.name: method for method in (Blocks, Covering)}
+METHODS: dict[str, Any] = {method.name: method for method in (Blocks, Covering, ActionGaps)}

@@ -25,6 +25,7 @@ from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._prove.standing import Standing, go_on
 from bisim_abstract._prove.target import Target
 from bisim_abstract._prove.work import Pause
+from bisim_abstract.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from bisim_abstract._prove.options import Options
@@ -75,6 +76,12 @@ class Valuation:
 
     def __init__(self, table: Arms, options: Options) -> None:
         self.table, self.target = table, Target.of(options, table)
+        apart = table.starts.diameter if table.starts.has_apart else math.inf
+        if self.target.tau is not None and self.target.tau >= apart:
+            raise InvalidArgumentError(
+                f"tau must be below {apart:.6g}, the distance of states with different actions, "
+                f"got {self.target.tau!r}"
+            )
         cost = Cost.of(table.mdp, options.max_seconds)
         self.standing = Standing(table, self.target, None, cost, is_final=True)
         self.done = 0
@@ -93,7 +100,7 @@ class Valuation:
         while True:
             table.set_action_values(values)
             try:
-                self.standing.link(most=MOST_WORK)
+                self.standing.link(values, MOST_WORK)
                 break
             except TooMuchWorkError:
                 grid = _coarser(values, table.starts.sets)
@@ -148,6 +155,7 @@ class Valuation:
             scope=ActionGaps.scope,
             goal=self.target.goal,
             forests=self.standing.forests_at_hand if tau is None else self.standing.forests,
+            relation="optimal",
             prove=None if is_hasty else self.standing.search.prove,
         )
 
@@ -162,4 +170,3 @@ def _coarser(values: ActionValues, sets: Any) -> float:
         if equal_rows(np.round(points / step), sets)[1].size <= most:
             break
     return step
-

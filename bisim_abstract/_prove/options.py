@@ -7,7 +7,7 @@ made, before any work is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
 from bisim_abstract._abstract.value import GUARANTEES
@@ -24,6 +24,8 @@ from bisim_abstract._prove.work import Work
 from bisim_abstract._relations.base import Relation
 from bisim_abstract._relations.table import find_relation
 from bisim_abstract.errors import InvalidArgumentError
+
+AUTO = "auto"  # whichever relation gives the fewest clusters
 
 
 class Method(Protocol):
@@ -55,7 +57,7 @@ class Options:
     """A goal, a method, budgets, and a seed; see `certify`, whose arguments these are.
 
     Attributes:
-        relation: "plain" or "lax": which actions are compared.
+        relation: Which states are alike: a name of the table of relations, or "auto".
         keep: Share of the achievable return to retain.
         max_loss: What no state may lose.
         guarantee: Which agents these two speak of: "solver", "policy" or "learner".
@@ -76,7 +78,7 @@ class Options:
     tau: float | str | None = None
     n_clusters: int | None = None
     tol: float | None = None
-    method: Method = field(default_factory=default_method)
+    method: Method = None  # type: ignore[assignment]  # that of the relation, filled in below
     max_rounds: int = 100
     max_seconds: float | None = None
     max_backups: int | None = None
@@ -84,7 +86,7 @@ class Options:
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[Any], Any]] = {
-            "relation": lambda value: find_relation(value).name,
+            "relation": lambda value: value if value == AUTO else find_relation(value).name,
             "keep": lambda value: check_share("keep", value),
             "max_loss": check_loss,
             "guarantee": lambda value: check_choice("guarantee", value, GUARANTEES),
@@ -105,6 +107,15 @@ class Options:
         _check_one(keep=self.keep, max_loss=self.max_loss, tau=self.tau)
         _check_one(keep=self.keep, max_loss=self.max_loss, n_clusters=self.n_clusters)
         _check_one(keep=self.keep, max_loss=self.max_loss, tol=self.tol)
+        if self.relation == AUTO:
+            if self.method is not None or not self.is_by_value:
+                raise InvalidArgumentError(
+                    "relation='auto' takes the fewest clusters that reach keep= or max_loss=, by "
+                    "default methods: give neither method nor another goal, or name a relation"
+                )
+            return
+        if self.method is None:
+            object.__setattr__(self, "method", default_method(self.relation))
         if not hasattr(self.method, "begin") or isinstance(self.method, type):
             raise InvalidArgumentError(
                 f"method must be Blocks(...) or Covering(...), got {self.method!r}"
@@ -142,6 +153,11 @@ class Options:
         if embedding is None:
             return self
         method: Any = self.method
+        if not hasattr(method, "embedding"):
+            raise InvalidArgumentError(
+                f"relation={self.relation!r} looks at values and takes no embedding: leave it out, "
+                "or use relation='plain'"
+            )
         return replace(self, method=replace(method, embedding=embedding))
 
     @classmethod
@@ -159,7 +175,10 @@ class Options:
 
         if not isinstance(given, Mapping):
             raise InvalidArgumentError(f"options must be names with values, got {given!r}")
-        default = default_method(given.get("relation", cls.relation)).name
+        relation = given.get("relation", cls.relation)
+        if relation == AUTO:
+            return cls(**given)
+        default = default_method(relation).name
         kind = METHODS[check_choice("method", given.get("method", default), tuple(METHODS))]
         own = {entry.name for entry in fields(cls)} - {"method"}
         rest = {name: given[name] for name in given if name not in own and name != "method"}

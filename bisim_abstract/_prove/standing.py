@@ -13,12 +13,18 @@ from bisim_abstract._abstract.value import amount_text, share_text
 from bisim_abstract._base.memory import human_bytes
 from bisim_abstract._base.text import counted, duration_text
 from bisim_abstract._base.types import IntArray
+from bisim_abstract._bounds.action_values import ActionValues
 from bisim_abstract._bounds.arms import PAIR_BYTES, Arms
 from bisim_abstract._bounds.features import ValueFeatures, value_features
 from bisim_abstract._bounds.ground import Ground
 from bisim_abstract._bounds.pair_table import PairTable
 from bisim_abstract._bounds.spanning import Cells, closest_cells, common_refinement, link_forests
-from bisim_abstract._certificate.frontier import ValueSearch, first_good
+from bisim_abstract._certificate.frontier import (
+    MANY,
+    ValueSearch,
+    first_good,
+    first_good_from_coarse,
+)
 from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
@@ -55,6 +61,7 @@ class Standing:
         target: What to reach.
         max_pairs: Pairs of states that may be covered; None for as many as can be afforded.
         cost: What work takes, and may take.
+        is_final: Whether bounds will not be tightened any more.
 
     Attributes:
         cost: The same.
@@ -62,7 +69,16 @@ class Standing:
         pause: Called between sweeps; may end a step.
     """
 
-    def __init__(self, table: Arms, target: Target, max_pairs: int | None, cost: Cost) -> None:
+    def __init__(
+        self,
+        table: Arms,
+        target: Target,
+        max_pairs: int | None,
+        cost: Cost,
+        *,
+        is_final: bool = False,
+    ) -> None:
+        self.is_final = is_final
         self.table, self.target, self.cost, self._max_pairs = table, target, cost, max_pairs
         self.search = ValueSearch(table.mdp, table.gamma, relation=table.relation, goal=target.goal)
         self.pause: Pause = go_on
@@ -86,6 +102,13 @@ class Standing:
         assert self._forests is not None
         return self._forests
 
+    def link(self, values: ActionValues, most: int) -> None:
+        """Find the forests of distances that are read off action values, with limited work."""
+        starts, bounds = self.table.starts, (self.table.ground, self.table.covered)
+        found = values.forests(starts.sets, starts.diameter, most=most)
+        self.forget()
+        self._forests, self._bounds = found, bounds
+
     @property
     def forests_at_hand(self) -> tuple[Forest, Forest] | None:
         """The same, if they are known: of these very bounds, whatever was interrupted meanwhile."""
@@ -99,6 +122,8 @@ class Standing:
         """Thresholds that are certified now; where one is to be chosen, those that allow it."""
         if self.forests_at_hand is None or self._intervals is None:
             found = certified_intervals(*self.forests, self.end)
+            if self.is_final and self.table.starts.has_apart:  # states with different actions stay
+                found = [x for x in found if x.low < self.table.starts.diameter]
             self._intervals = found if self.target.tau is not None else wide_intervals(found)
         return self._intervals
 
@@ -150,10 +175,18 @@ class Standing:
             return self.is_worth(upper.labels(tau)[nodes])
 
         most = self.search.most
-        at = first_good(len(open_), lambda k: is_enough(middle(open_[k], floor=floor)), most)
+
+        def is_good(k: int) -> bool:
+            return is_enough(middle(open_[k], floor=floor))
+
+        if self.is_final and self.table.n > MANY:
+            sizes = np.array([x.n_clusters for x in open_], np.int64)
+            at = first_good_from_coarse(sizes, is_good, most)
+        else:
+            at = first_good(len(open_), is_good, most)
         best = None if at is None else open_[at]
         is_useful = best is not None and not self._merges_nothing(best)
-        if is_useful and not self._is_worth_chasing():
+        if self.is_final or (is_useful and not self._is_worth_chasing()):
             return Prospect(best, None)
         # Every clustering of the upper arm that is clearly coarser than that.
         limit = self.table.n if best is None else int(WORTH * best.n_clusters)
@@ -219,7 +252,7 @@ class Standing:
             if table.coverage == 1.0 and width <= tol:
                 return f"width {width:.3g} is within {tol:g}"
             return ""
-        if done == 1 and table.n_covered == 0 and self.n_pairs:
+        if not self.is_final and done == 1 and table.n_covered == 0 and self.n_pairs:
             # Nothing is known yet but that no distance exceeds D: one cluster, from there on.
             if not self.target.is_by_value:
                 return ""
@@ -227,7 +260,7 @@ class Standing:
                 return ""
         if self.target.is_by_value:
             best, target = self.prospect.best, self.prospect.target
-            if best is None or table.n_covered == self.n_pairs:
+            if best is None or table.n_covered == self.n_pairs or self.is_final:
                 return "" if best is None else self._found(best)
             is_open = target is not None or self._merges_nothing(best)
             return "" if is_open else self._found(best)
@@ -250,7 +283,7 @@ class Standing:
         n, wish = self.target.n_states, self.target.goal.in_words()
         if not self._merges_nothing(best):
             return f"the fewest clusters found {wish}: {best.n_clusters:,} of {counted(n, 'state')}"
-        is_all = self.table.n_covered == self.n_pairs
+        is_all = self.is_final or self.table.n_covered == self.n_pairs
         text = NOTHING_MERGES if is_all else NOTHING_FOUND
         text += f": {n:,} of {counted(n, 'state')} are needed {wish}"
         if self.table.ground.levels:

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import Certificate
 
+INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
+
 
 class OverBudgetError(Exception):
     """What ends a step that may take no longer; says which budget it was."""

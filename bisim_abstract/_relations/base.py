@@ -19,7 +19,7 @@ from bisim_abstract._relations.apart import apart_distance
 Match = tuple[int, int]  # an action of one state, and one of the other that may stand for it
 
 
-class Relation:
+class Relation(ABC):
     """Which states are alike: its meaning, its words and how it is proven.
 
     Attributes:
@@ -28,6 +28,7 @@ class Relation:
             nothing is said.
         alike: How states are alike by it, after "alike" or "compared".
         closeness: A sentence: what it means that two states are close.
+        condition: What limits the sentence about its clusters; empty if nothing does.
         caution: A sentence: what a reader of clusters must know; empty if nothing.
         distance: What embeddings that are trained for its distance call that; empty if none is.
         methods: Names of the methods of `certify` that can prove it, the default one first.
@@ -40,10 +41,16 @@ class Relation:
     adjective: ClassVar[str] = ""
     alike: ClassVar[str]
     closeness: ClassVar[str]
+    condition: ClassVar[str] = ""
     caution: ClassVar[str] = ""
     distance: ClassVar[str] = ""
     methods: ClassVar[tuple[str, ...]]
     matches_actions: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def above(self) -> Bisimulation:
+        """A relation with arms whose distance is nowhere less: what it reads of rewards is read."""
 
     def check(self, mdp: TabularMDP) -> None:
         """Refuse a model whose states it cannot compare."""
@@ -66,7 +73,7 @@ class Relation:
         return f"<relation {self.name!r}>"
 
 
-class Bisimulation(Relation, ABC):
+class Bisimulation(Relation):
     """A relation whose distance is the fixed point of backups: it has arms, features and classes.
 
     The backup of two states is the largest, over `lines`, of the least that two actions of a line
@@ -78,6 +85,11 @@ class Bisimulation(Relation, ABC):
 
     methods = ("blocks", "covering")
     has_witnesses: ClassVar[bool]
+
+    @property
+    def above(self) -> Bisimulation:
+        """Itself."""
+        return self
 
     # -- backups -----------------------------------------------------------------------------
 

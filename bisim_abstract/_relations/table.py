@@ -6,9 +6,12 @@ from bisim_abstract._base.checks import check_choice
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._relations.base import Bisimulation, Relation
 from bisim_abstract._relations.lax import Lax
+from bisim_abstract._relations.optimal import Optimal
 from bisim_abstract._relations.plain import Plain
 
-RELATIONS: dict[str, Relation] = {relation.name: relation for relation in (Plain(), Lax())}
+RELATIONS: dict[str, Relation] = {
+    relation.name: relation for relation in (Plain(), Lax(), Optimal())
+}
 # Those with arms and classes.
 BISIMULATIONS = {name: x for name, x in RELATIONS.items() if isinstance(x, Bisimulation)}
 

@@ -72,8 +72,8 @@ def check_clusters(claims: Claims) -> None:
             f"tau is {claims.tau!r}, not below {states.apart!r}, the distance of states with "
             "different actions, of which no cluster may hold two"
         )
-    for name in ("lower", "upper"):
-        check_numbering(getattr(claims, f"labels_{name}"), f"labels_{name}")
+    check_numbering("labels_lower", claims.labels_lower)
+    check_numbering("labels_upper", claims.labels_upper)
     radius = 2 * Fraction(claims.actions.radius)
     sure = below_float((tau - radius) / (1 + ROUNDING))
     possible = np.nextafter(below_float((tau + radius) / (1 - ROUNDING)), np.inf)

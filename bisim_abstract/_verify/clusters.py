@@ -64,20 +64,15 @@ def check_clusters(
                     f"links {name} <= tau = {claims.tau!r} give {int(found[state])}{remark}"
                 )
         return
-    for name, labels in (("lower", claims.labels_lower), ("upper", claims.labels_upper)):
-        bad = np.flatnonzero(_numbered(labels) != labels)
-        if bad.size:
-            raise VerificationError(
-                f"labels_{name} must number clusters by first appearance, but gives state "
-                f"{int(bad[0])} the cluster {int(labels[bad[0]])}"
-            )
-    _check_within(
+    check_numbering("labels_lower", claims.labels_lower)
+    check_numbering("labels_upper", claims.labels_upper)
+    check_within(
         claims.labels_upper,
         claims.labels_lower,
         "labels_upper puts states {} and {} together, which labels_lower keeps apart",
     )
     if not tau - widening >= exact.limit:  # else all states are linked
-        _check_within(
+        check_within(
             claims.labels_upper,
             _upper_components(claims, above),
             "labels_upper puts states {} and {} together, which no chain of upper bounds <= tau "
@@ -86,7 +81,17 @@ def check_clusters(
     _check_apart(claims, tau + widening, below, remark, reader, exact, threads)
 
 
-def _check_within(fine: IntArray, coarse: IntArray, text: str) -> None:
+def check_numbering(name: str, labels: IntArray) -> None:
+    """Clusters must be numbered by first appearance."""
+    bad = np.flatnonzero(_numbered(labels) != labels)
+    if bad.size:
+        raise VerificationError(
+            f"{name} must number clusters by first appearance, but gives state "
+            f"{int(bad[0])} the cluster {int(labels[bad[0]])}"
+        )
+
+
+def check_within(fine: IntArray, coarse: IntArray, text: str) -> None:
     """Every cluster of the first labels must lie within one of the second."""
     _, first, inverse = np.unique(fine, return_index=True, return_inverse=True)
     bad = np.flatnonzero(coarse != coarse[first[inverse]])

@@ -100,8 +100,8 @@ def _last(node: int, spans: IntArray, low: FloatArray, high: FloatArray) -> int:
     """Where the different points of an undivided box end: after the first, if all are equal."""
     for k in range(low.shape[1]):
         if high[node, k] > low[node, k]:
-            return spans[node, 1]
-    return spans[node, 0] + 1
+            return int(spans[node, 1])
+    return int(spans[node, 0]) + 1
 
 
 @kernel

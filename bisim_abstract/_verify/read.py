@@ -148,6 +148,14 @@ class FeatureClaims:
 
 
 @dataclass(frozen=True)
+class ActionClaims:
+    """Bounds on optimal action values; fields as in `action_values.ActionValues`."""
+
+    values: FloatArray
+    radius: float
+
+
+@dataclass(frozen=True)
 class ShareClaims:
     """What agents keep and lose as it is claimed; fields as in `value.ProvenShare`."""
 
@@ -230,6 +238,7 @@ class Claims:
     states: Table
     levels: tuple[Table, ...]
     features: FeatureClaims | None
+    actions: ActionClaims | None
     tau: float | None
     scope: str
     labels_lower: IntArray
@@ -304,6 +313,15 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
     if not isinstance(levels, tuple):
         raise VerificationError(f"levels must be a tuple of block levels, got {short(levels)}")
     features = _field(certificate, "features")
+    claims = _read_action_values(certificate, mdp, room, relation)
+    if relation.has_action_values:
+        is_alone = states.keys.size == 0 and not levels and features is None and scope == "all"
+        starts = states.lower_start, states.upper_start
+        if not is_alone or starts != ("zero", "constant"):
+            raise VerificationError(
+                "distances of optimal action values are read off these alone, over all pairs: "
+                "pairs, levels, features and starts by rewards say nothing of them"
+            )
     return Claims(
         n_states=n,
         gamma=gamma,
@@ -311,6 +329,7 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
         states=states,
         levels=tuple(_read_level(level, k, mdp, room, actions) for k, level in enumerate(levels)),
         features=None if features is None else _read_features(features, mdp, room, actions),
+        actions=claims,
         tau=tau,
         scope=scope,
         **labels,
@@ -883,6 +902,21 @@ def _check_table(table: Table) -> None:
             f"lower bound of {table.name(bad[0])} is {float(table.lower[bad[0]])!r}, but within "
             "a block it must be 0"
         )
+
+
+def _read_action_values(
+    certificate: object, mdp: TabularMDP, room: _Room, relation: Relation
+) -> ActionClaims | None:
+    found = _field(certificate, "action_values")
+    if found is None:
+        return None
+    if not relation.has_action_values:
+        raise VerificationError(f"action_values say nothing of the relation {relation.name!r}")
+    values = _finite(room, found, "values", mdp.rewards.shape, called="action_values")
+    radius = _real(found, "radius")
+    if radius < 0.0:
+        raise VerificationError(f"radius of action_values must not be negative, got {radius!r}")
+    return ActionClaims(values, radius)
 
 
 def _read_features(

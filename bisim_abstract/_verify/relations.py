@@ -27,10 +27,12 @@ class Relation(ABC):
         name: What certificates call it.
         matches_actions: Whether any action of one block may stand for one of the other; else
             actions correspond by name, and blocks with different ones are far apart.
+        has_action_values: Whether distances follow from optimal action values alone.
     """
 
     name: ClassVar[str]
     matches_actions: ClassVar[bool]
+    has_action_values: ClassVar[bool] = False
 
     @abstractmethod
     def lines(self, one: Sequence[int], two: Sequence[int]) -> list[list[Match]]:
@@ -88,6 +90,13 @@ class Plain(Relation):
         return int((one * two * (one + two + steps)).sum())
 
 
+class Optimal(Plain):
+    """Actions correspond by name; distances are those of optimal action values."""
+
+    name = "optimal"
+    has_action_values = True
+
+
 class Lax(Relation):
     """Every action is compared with every other."""
 
@@ -119,4 +128,6 @@ class Lax(Relation):
         return work + int(((one**2).sum(axis=1) * all_two + all_one * (two**2).sum(axis=1)).sum())
 
 
-RELATIONS: dict[str, Relation] = {relation.name: relation for relation in (Plain(), Lax())}
+RELATIONS: dict[str, Relation] = {
+    relation.name: relation for relation in (Plain(), Lax(), Optimal())
+}

@@ -17,6 +17,7 @@ import numpy as np
 
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._verify.read import (
+    ActionClaims,
     Claims,
     FeatureClaims,
     ShareClaims,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST = 4_096  # entries of a memory; the oldest goes first
-KINDS = (FeatureClaims, ShareClaims, Table, ValueClaims, WitnessClaims)
+KINDS = (ActionClaims, FeatureClaims, ShareClaims, Table, ValueClaims, WitnessClaims)
 # What checks read of the model besides its rows, their radii and the actions of states, which stand
 # in the claims' own table of states. Rewards and their radii stand there as intervals, from which
 # they cannot be told.
@@ -78,7 +79,7 @@ def bounds_digest(mdp: TabularMDP, claims: Claims) -> bytes:
         _add(digest, (estimate.reward_radius, estimate.alpha, estimate.reward_range))
         _add(digest, (estimate.blocks, estimate.block_radius))
     known = (claims.n_states, claims.gamma, claims.relation, claims.tables, claims.features)
-    _add(digest, known)
+    _add(digest, (*known, claims.actions))
     return digest.digest()
 
 

@@ -83,6 +83,8 @@ from bisim_abstract._base.resources import HERE, Resources, check_resources
 from bisim_abstract._base.text import counted, seconds_text
 from bisim_abstract._base.types import Progress, ProgressCallback, SeedLike
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
+from bisim_abstract._verify.action_values import check_bounds
+from bisim_abstract._verify.action_values import check_clusters as check_value_clusters
 from bisim_abstract._verify.clusters import check_clusters
 from bisim_abstract._verify.exact import ExactTable, check_exact_features, check_exact_radii
 from bisim_abstract._verify.floats import (
@@ -383,7 +385,14 @@ class _Check:
             _check_largest(table)
         _check_apart(states, claims.gamma)
         self._tell("values")
-        self.values = check_value(claims, self._mdp, is_exact=self._mode == "exact")
+        is_exact = self._mode == "exact"
+        self.values = check_value(claims, self._mdp, is_exact=is_exact)
+        if claims.actions is not None:  # of which all distances follow
+            check_bounds(claims.actions, self._mdp, claims.gamma, is_exact=is_exact)
+            self.values += 1
+            self._tell("clusters")
+            check_value_clusters(claims)
+            return Fraction(0)
         reader = Reader(claims.states, claims.gamma, levels=claims.levels, features=claims.features)
         widening = self._check_bounds(claims, levels, states, reader) / (1 - Fraction(claims.gamma))
         remark = ""

@@ -33,7 +33,7 @@ from bisim_abstract.errors import InvalidArgumentError
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
 from tests.support import house
 
-NAMES = {"plain", "lax"}
+NAMES = {"plain", "lax", "optimal"}
 # The only modules that say which relation is which.
 TOLD = ("_relations.plain", "_relations.lax", "_verify.relations")
 
@@ -44,6 +44,10 @@ class ByValue(Relation):
     name = "by value"
     alike = "in value"
     methods = ("values",)
+
+    @property
+    def above(self) -> Bisimulation:
+        return find_bisimulation("plain")
 
 
 @pytest.fixture
