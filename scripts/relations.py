@@ -87,8 +87,8 @@ def row_of(
     )
 
 
-def _extracted(env_id: str, args: dict[str, Any], starts: dict[str, int]) -> TabularMDP:
-    return extract_mdp(make_env(env_id, **args), **starts)
+def _extracted(env_id: str, args: dict[str, Any], starts: int | None) -> TabularMDP:
+    return extract_mdp(make_env(env_id, **args), starts=starts)
 
 
 def main() -> int:
@@ -107,8 +107,7 @@ def main() -> int:
     rows = []
     for name in options.only or CASES:
         env_id, args = CASES[name]
-        starts = {"starts": STARTS[name]} if name in STARTS else {}
-        mdp = made(partial(_extracted, env_id, args, starts))
+        mdp = made(partial(_extracted, env_id, args, STARTS.get(name)))
         for gamma in options.gamma or GAMMAS:
             for relation in options.relation or RELATIONS:
                 row = row_of(name, mdp, gamma, relation, options.guarantee, options.seconds)

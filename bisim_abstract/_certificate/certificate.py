@@ -493,8 +493,8 @@ class Certificate:
             lines.append(f"  bounds    all pairs, by optimal action values within {far:.3g}")
         else:
             lines.append(
-                f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} looked "
-                f"at ({self.coverage:.1%}), width {self.width:.4g} there, "
+                f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} "
+                f"looked at ({self.coverage:.1%}), width {self.width:.4g} there, "
                 f"{self.global_width:.4g} on all"
             )
         for k, level in enumerate(self.levels):

@@ -52,7 +52,7 @@ class Relation(ABC):
     def above(self) -> Bisimulation:
         """A relation with arms whose distance is nowhere less: what it reads of rewards is read."""
 
-    def check(self, mdp: TabularMDP) -> None:
+    def check(self, mdp: TabularMDP) -> None:  # noqa: B027 - most can compare all
         """Refuse a model whose states it cannot compare."""
 
     def has_apart(self, available: BoolArray) -> bool:

@@ -20,8 +20,8 @@ class Optimal(Relation):
     adjective = "optimal-value"
     alike = "in optimal action values"
     closeness = (
-        "Two states are close if every action is worth much the same in both, to who acts optimally "
-        "afterwards"
+        "Two states are close if every action is worth much the same in both, to an agent that "
+        "acts optimally afterwards"
     )
     condition = "alike in optimal action values, for this reward at this gamma only"
     caution = "Clusters are for this reward at this gamma only; the dynamics are not preserved."
