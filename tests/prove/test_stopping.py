@@ -16,6 +16,7 @@ from bisim_abstract._certificate.frontier import ValueSearch
 from bisim_abstract._certificate.goal import Numbers
 from bisim_abstract._prove import driver
 from bisim_abstract._prove.refinement import Refinement
+from bisim_abstract._prove.work import INTERRUPTED
 from bisim_abstract.parts import grouped_mdp, sparse_mdp
 from tests.support.examples import cases
 
@@ -143,10 +144,10 @@ def test_an_interrupted_run_has_a_second_left(monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     found = certify(mdp, 0.9, resources=ONE, callback=interrupt)
-    assert found.stop.startswith(driver.INTERRUPTED)
+    assert found.stop.startswith(INTERRUPTED)
     monkeypatch.setattr(driver, "WAIT", 0.0)
     hasty = certify(mdp, 0.9, resources=ONE, callback=interrupt)
-    assert hasty.stop.startswith(driver.INTERRUPTED)
+    assert hasty.stop.startswith(INTERRUPTED)
     assert hasty.is_cut_short
     assert hasty.tau is None
     for certificate in (found, hasty):
@@ -172,7 +173,7 @@ def test_ctrl_c_after_the_last_step_keeps_what_is_known(
 
     monkeypatch.setattr(Refinement, moment, interrupted)
     found = certify(mdp, 0.9, tau=0.5, resources=ONE)
-    assert found.stop.startswith(f"{driver.INTERRUPTED} after step ")
+    assert found.stop.startswith(f"{INTERRUPTED} after step ")
     assert found.is_cut_short
     assert len(found.levels) == len(whole.levels)
     np.testing.assert_array_equal(found.upper, whole.upper)
@@ -235,6 +236,6 @@ def test_levels_are_kept_or_tried_again(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(Arms, "add_level", interrupted)
     found = certify(mdp, 0.9, tau=0.5, resources=ONE)
-    assert found.stop.startswith(driver.INTERRUPTED)
+    assert found.stop.startswith(INTERRUPTED)
     assert found.levels
     assert verify(mdp, found).is_valid
