@@ -84,6 +84,7 @@ $(VENV)/.docs: $(VENV)/.core
 
 # Solvers are compiled before anybody waits for them, in as many processes as there are cores.
 KERNELS := $(wildcard bisim_abstract/_kernels/*.py) bisim_abstract/_verify/kernels.py \
+	bisim_abstract/_verify/points.py \
 	bisim_abstract/_base/jit.py bisim_abstract/_base/rounding.py
 $(VENV)/.compiled: $(VENV)/.core $(KERNELS)
 	@$(BIN)/bisim-abstract compile

@@ -25,6 +25,7 @@ import numpy as np
 from bisim_abstract._base.parallel import read_only, thread_count
 from bisim_abstract._base.progress import COMPILE
 from bisim_abstract._base.types import Progress, ProgressCallback
+from bisim_abstract._bounds.action_values import spanning_tree
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._bounds.blocks import BlockLevel, BlockModel, build_blocks
 from bisim_abstract._bounds.boxes import Boxes
@@ -43,6 +44,7 @@ from bisim_abstract._model.renaming import own_names
 from bisim_abstract._propose.partitions import repair_labels
 from bisim_abstract._propose.renaming import match_actions
 from bisim_abstract._relations.table import BISIMULATIONS, find_relation
+from bisim_abstract._verify.points import linked_points
 from bisim_abstract._verify.verify import verify
 from bisim_abstract.errors import BisimError
 
@@ -62,9 +64,11 @@ KERNELS = (
             "cells",
             "hausdorff",
             "matching",
+            "points",
         )
     ),
     "_verify.kernels",
+    "_verify.points",
 )
 
 
@@ -248,6 +252,7 @@ def _compile_verifier() -> None:
         run={},
     )
     verify(mdp, certificate).raise_if_rejected()
+    linked_points(mdp.rewards, 1.0)
 
 
 def _compile_partitions() -> None:
@@ -278,6 +283,7 @@ def _compile_features() -> None:
     boxes.close_pairs(1.0, most=mdp.n_states**2, threads=1)
     known = Neighbours(states[:1], states[1:2], np.ones(1), mdp.n_states)
     compiled_tree((), Cells.of(states), boxes, known)
+    spanning_tree(mdp.rewards, np.zeros(mdp.n_states, np.int64))
 
 
 PARTS: dict[str, Callable[[], None]] = {

@@ -156,11 +156,11 @@ def check_value(claims: Claims, mdp: TabularMDP, *, is_exact: bool = False) -> i
         count += 1
     _check_start(claims, mdp, numbers)
     known: dict[bytes, tuple[FloatArray, FloatArray]] = {}
+    policies = {"policy": _lifted(value, value.policy), "optimal": value.optimal_policy}
+    for name, policy in policies.items():
+        sets[name] = np.asarray(np.arange(mdp.n_actions) == policy[:, None])
     for name, bounds in value.episodes:
-        is_set = name not in ("policy", "optimal")
-        if not is_set:
-            policy = value.optimal_policy if name == "optimal" else _lifted(value, value.policy)
-            sets[name] = np.asarray(np.arange(mdp.n_actions) == policy[:, None])
+        is_set = name not in policies
         check_episodes(name, bounds, value.horizon, sets[name], numbers, known, is_set=is_set)
     return count
 

@@ -16,6 +16,7 @@ import pytest
 import bisim_abstract
 from bisim_abstract import errors
 from bisim_abstract._base.deadline import OutOfTimeError
+from bisim_abstract._bounds.action_values import TooMuchWorkError
 from bisim_abstract._prove.work import OverBudgetError
 from tests.support import ROOT, house
 from tests.support.examples import naming
@@ -196,8 +197,8 @@ def test_packages_are_described_with_an_example() -> None:
 
 
 def test_every_error_is_in_the_tree() -> None:
-    # What the driver catches itself is a signal, not an error that a caller could meet.
-    signals = {OutOfTimeError, OverBudgetError}
+    # What a run catches itself is a signal, not an error that a caller could meet.
+    signals = {OutOfTimeError, OverBudgetError, TooMuchWorkError}
     found = {
         value
         for name in CORE

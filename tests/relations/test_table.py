@@ -19,6 +19,7 @@ from bisim_abstract import (
     prove_value,
 )
 from bisim_abstract._app.cli import main
+from bisim_abstract._prove.optimal import ActionGaps
 from bisim_abstract._prove.options import Options, default_method
 from bisim_abstract._relations.base import Bisimulation, Relation
 from bisim_abstract._relations.table import (
@@ -72,8 +73,10 @@ def test_relations_are_found_once() -> None:
     for name in NAMES:
         relation = find_relation(name)
         assert find_relation(relation) is relation
-        assert find_bisimulation(name) is find_bisimulation(relation) is relation
         assert check_relation(sparse_mdp(5, 2, seed=0), name) is relation
+    for name, bisimulation in BISIMULATIONS.items():
+        assert find_bisimulation(name) is find_bisimulation(bisimulation) is find_relation(name)
+        assert bisimulation.above is bisimulation
     with pytest.raises(InvalidArgumentError, match="relation must be one of 'plain', 'lax'"):
         find_relation("loose")
 
@@ -100,9 +103,9 @@ def test_commands_offer_every_relation() -> None:
     with redirect_stdout(help_text), pytest.raises(SystemExit):
         main(["certify", "--help"])
     words = " ".join(help_text.getvalue().split())
-    assert "--relation {" + ",".join(RELATIONS) + "}" in words
-    told = ", or ".join(f"{one.alike} ({one.name})" for one in RELATIONS.values())
-    assert f"states are alike {told}" in words
+    assert "--relation {" + ",".join([*RELATIONS, "auto"]) + "}" in words
+    for one in RELATIONS.values():
+        assert f"{one.alike} ({one.name})" in words
 
 
 @pytest.mark.parametrize("relation", BISIMULATIONS.values(), ids=repr)
@@ -156,12 +159,14 @@ def test_gaps_of_rewards_enclose_the_backup_of_nothing(relation: Bisimulation) -
 
 
 def test_methods_follow_the_relation(by_value: ByValue) -> None:
-    for name in NAMES:
+    for name in BISIMULATIONS:
         assert isinstance(default_method(name), Blocks)
         for method in (Blocks(), Covering()):
             Options(relation=name, method=method, tau=0.5)
-    with pytest.raises(InvalidArgumentError, match="is proven by the method values, got Blocks"):
-        Options(relation=by_value.name)
+    assert isinstance(default_method("optimal"), ActionGaps)
+    for relation, words in (("optimal", "action-values"), (by_value.name, "values")):
+        with pytest.raises(InvalidArgumentError, match=f"is proven by the method {words}, got Bl"):
+            Options(relation=relation, method=Blocks(), tau=0.5)
 
 
 def test_relations_without_arms_offer_no_pairs_and_no_classes(by_value: ByValue) -> None:
@@ -175,7 +180,7 @@ def test_relations_without_arms_offer_no_pairs_and_no_classes(by_value: ByValue)
         with pytest.raises(InvalidArgumentError, match="relation must be one of 'plain', 'lax'"):
             ask()
     with pytest.raises(InvalidArgumentError, match="proven by the method values"):
-        certify(mdp, 0.5, relation=by_value.name)
+        certify(mdp, 0.5, relation=by_value.name, method=Blocks())
     # Values of its clusters are those of actions by name.
     found = prove_value(mdp, groups, 0.5, relation=by_value.name)
     assert found.kept == prove_value(mdp, groups, 0.5).kept

@@ -536,6 +536,7 @@ def build(
             for labels, names in zip(labelings, renamings, strict=True)
         ),
         "features": None,
+        "action_values": None,
         "lower_start": starts[0],
         "upper_start": starts[1],
         "tau": None,

@@ -187,6 +187,7 @@ def test_the_worst_state_of_an_estimate_is_located_in_floats(n_actions: int) -> 
             "levels": (),
             "terminal_state": None,
             "value": None,
+            "action_values": None,
             "features": SimpleNamespace(
                 values=np.zeros((1, 2)),
                 signs=np.ones((1, n_actions), np.int64),
