@@ -221,8 +221,11 @@ def _neighbour_forest(
     else:
         a, b = retrieve_pairs(means, k=k, index="Flat", seed=rng, resources=resources)
     some = np.unique(labels, return_index=True)[1].astype(np.int64)
-    # Means of different components are farther apart than what hangs together within one.
-    between = np.maximum(_lengths(means, a, b), forest.weights.max(initial=0.0))
+    # Means of different components are farther apart than what hangs together within either: of
+    # these two, as nearly equal points may make several components of one group.
+    widest = np.zeros(count)
+    np.maximum.at(widest, labels[forest.first], forest.weights)
+    between = np.maximum(_lengths(means, a, b), np.maximum(widest[a], widest[b]))
     return spanning_forest(
         n,
         np.concatenate([forest.first, some[a]]),

@@ -459,9 +459,9 @@ class Levels:
                 ):
                     break
                 continue
-            if self._target.tau is not None:
+            if self._target.is_met(intervals) and not self._target.is_widest:
                 break
-            # Looking for a threshold: go on while what is proven still grows.
+            # Looking for the widest interval: go on while what is proven still grows.
             wider = _width_score(arms, found, self._target.resolution)
             if wider <= width + 0.01:
                 break

@@ -285,18 +285,23 @@ class Standing:
             return f"the fewest clusters found {wish}: {best.n_clusters:,} of {counted(n, 'state')}"
         is_all = self.is_final or self.table.n_covered == self.n_pairs
         text = NOTHING_MERGES if is_all else NOTHING_FOUND
-        text += f": {n:,} of {counted(n, 'state')} are needed {wish}"
+        text += f": {n:,} of {counted(n, 'state')} are needed {wish}{self._would()}"
+        return text + self._advice()
+
+    def _would(self) -> str:
+        """What fewer clusters than all states would come to."""
+        n = self.target.n_states
         if self.table.ground.levels:
             model = min((x.model for x in self.table.ground.levels), key=lambda x: x.n_blocks)
             kept = share_text(self.search.numbers(model.labels).kept)
             return (
-                f"{text}; the {model.n_blocks:,} blocks found would retain {kept}, but they are "
-                "not proven to be the metric's clusters at any threshold"
+                f"; the {model.n_blocks:,} blocks found would retain {kept}, but they are not "
+                "proven to be the metric's clusters at any threshold"
             )
         floor = self.target.resolution
         coarser = [x for x in self.intervals if 0 < x.n_clusters < n and x.high > floor]
         if not coarser:
-            return text
+            return ""
         labels = self.forests[1].labels(middle(coarser[0], floor=floor))
         found = self.search.numbers(labels)
         if self.target.goal.max_loss is None:
@@ -305,29 +310,54 @@ class Standing:
                 would += ", and might end clearly fewer episodes than the best policy"
         else:
             would = f"lose up to {amount_text(found.loss)}"
-        return f"{text}; {counted(coarser[0].n_clusters, 'cluster')} would {would}"
+        return f"; {counted(coarser[0].n_clusters, 'cluster')} would {would}"
+
+    def _advice(self) -> str:
+        """Which relation merges more, if one does."""
+        instead = self.table.relation.instead
+        return f"; {instead}" if instead else ""
 
     def leftover(self) -> str:
         """Why there was nothing more to try."""
         if self.target.is_by_value and self.prospect.best is not None:
             return self._found(self.prospect.best)
-        if self.table.n_covered == self.n_pairs:
-            return "all pairs are covered as tightly as this goes" + self._other_numbers()
+        if self.is_final or self.table.n_covered == self.n_pairs:
+            return self._all_tried()
         if self.target.is_by_value and self.table.ground.levels:
             return self._unproven()
         blocks = ", ".join(f"{x.model.n_blocks:,}" for x in self.table.ground.levels)
         found = f"blocks tried ({blocks}) are too coarse" if blocks else "no block structure found"
         return f"nothing left to try: {found}, and {self.too_many() or 'no pair is open'}"
 
-    def _other_numbers(self) -> str:
-        """Which numbers of clusters next to that asked for there are."""
-        wanted = self.target.n_clusters
-        found = sorted({x.n_clusters for x in self.intervals})
-        if wanted is None or wanted in found or not found:
-            return ""
-        below, above = [x for x in found if x < wanted][-1:], [x for x in found if x > wanted][:1]
+    def _all_tried(self) -> str:
+        """Why the goal is not reached although all pairs are bounded as tightly as can be."""
+        target, text = self.target, "all pairs are bounded as tightly as rounding allows"
+        if target.tol is not None:
+            width = float((self.table.upper - self.table.lower).max(initial=0.0))
+            return f"{text}: the width is {width:.3g}, not {target.tol:g}"
+        if target.tau is not None:
+            return f"{text}, which leaves open whether some are within {target.tau:.6g}" + (
+                self._other_thresholds(target.tau)
+            )
+        if target.is_by_value:
+            return (
+                f"{text}: no certified threshold is proven {target.goal.in_words()}"
+                + self._advice()
+            )
+        counts = sorted({x.n_clusters for x in self.intervals})
+        if target.n_clusters is None or not counts:
+            return f"{text}: no threshold separates states into several clusters and merges any"
+        wanted = target.n_clusters
+        below, above = [x for x in counts if x < wanted][-1:], [x for x in counts if x > wanted][:1]
         near = " or ".join(f"{x:,}" for x in below + above)
-        return f", and no certified threshold gives {wanted:,} clusters; ask for {near}"
+        return f"{text}, and no certified threshold gives {wanted:,} clusters; ask for {near}"
+
+    def _other_thresholds(self, tau: float) -> str:
+        """Certified thresholds next to one that is not."""
+        below = [x.high for x in self.intervals if x.high <= tau][-1:]
+        above = [x.low for x in self.intervals if x.low > tau][:1]
+        near = [f"just below {x!r}" for x in below] + [f"from {x!r}" for x in above]
+        return f"; it is certified {' and '.join(near)}" if near else ""
 
     def _unproven(self) -> str:
         """What would be worth enough, and is not certified."""
@@ -341,7 +371,7 @@ class Standing:
             f"no clustering {self.target.goal.in_words()} could be certified; the {count:,} blocks "
             f"found would retain {share_text(found.kept)} and lose at most "
             f"{amount_text(found.loss)}, but their members may differ by {wide:.3g}, and blocks by "
-            f"no more than {near:.3g}"
+            f"no more than {near:.3g}{self._advice()}"
         )
 
     def aim(self) -> float | None:
@@ -465,10 +495,10 @@ class Standing:
             patience = patience if self._has_structure() else HOPE
         if seconds <= patience:
             return ""
-        return (
-            f"all {self.n_pairs:,} pairs would take about {duration_text(seconds)}, more than "
-            f"{patience:.3g} s (max_seconds)"
-        )
+        text = f"all {self.n_pairs:,} pairs would take about {duration_text(seconds)}"
+        if self.cost.is_given:
+            return f"{text}, more than the {duration_text(patience)} left of max_seconds"
+        return f"{text}, which a larger max_seconds would allow"
 
     def too_many(self) -> str:
         """Why not all pairs can be looked at; empty if they can."""

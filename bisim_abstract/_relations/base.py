@@ -30,6 +30,7 @@ class Relation(ABC):
         closeness: A sentence: what it means that two states are close.
         condition: What limits the sentence about its clusters; empty if nothing does.
         caution: A sentence: what a reader of clusters must know; empty if nothing.
+        instead: Advice to whom it merges too little; empty if there is none.
         distance: What embeddings that are trained for its distance call that; empty if none is.
         methods: Names of the methods of `certify` that can prove it, the default one first.
         matches_actions: Whether any action of one state may stand for one of the other's. Actions
@@ -43,6 +44,7 @@ class Relation(ABC):
     closeness: ClassVar[str]
     condition: ClassVar[str] = ""
     caution: ClassVar[str] = ""
+    instead: ClassVar[str] = ""
     distance: ClassVar[str] = ""
     methods: ClassVar[tuple[str, ...]]
     matches_actions: ClassVar[bool] = False
@@ -84,6 +86,7 @@ class Bisimulation(Relation):
     """
 
     methods = ("blocks", "covering")
+    instead = "relation='optimal' may merge more, for this reward at this gamma only"
     has_witnesses: ClassVar[bool]
 
     @property

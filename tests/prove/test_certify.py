@@ -27,6 +27,7 @@ from bisim_abstract import (
     TabularMDP,
     bisimulation_metric,
 )
+from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.types import Progress
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import TIMES, Certificate
@@ -992,3 +993,27 @@ def test_numbers_of_clusters_that_there_are_not() -> None:
     rewards = [[0.0], [1.0], [2.0], [9.0]]
     mdp = TabularMDP.from_dense(np.eye(4)[:, None], rewards)
     assert "gives 3 clusters; ask for 2 or 4" in certify(mdp, 0.9, n_clusters=3).stop
+
+
+def test_reasons_name_what_was_tried_and_no_budget_that_nobody_gave() -> None:
+    """Where all pairs are bounded, thresholds next to the one asked for are offered."""
+    mdp = TabularMDP.from_dense(np.eye(3)[:, None], [[0.0], [0.1], [1.0]])
+    found = certify(mdp, 0.5, tau=0.2)  # a distance, but for rounding
+    assert not found.is_certified
+    assert "which leaves open whether some are within 0.2; it is certified just below" in found.stop
+    wide = certify(mdp, 0.5, tol=1e-300)
+    assert "all pairs are bounded as tightly as rounding allows: the width is" in wide.stop
+    alone = TabularMDP.from_dense(np.eye(2)[:, None], [[0.0], [1.0]])
+    assert "separates states into several clusters" in certify(alone, 0.5, tau="auto").stop
+    for reason in (found.stop, wide.stop):
+        assert "max_seconds" not in reason
+
+
+@pytest.mark.parametrize("noise", [1e-9, 1e-7, 1e-5])
+def test_a_number_of_clusters_is_found_where_the_default_finds_it(noise: float) -> None:
+    """Points that single precision cannot tell apart make no blocks of their own."""
+    mdp, groups = grouped_mdp(3000, 150, noise=noise, seed=0)
+    for options in ({}, {"n_clusters": 150}):
+        found = certify(mdp, 0.9, **options)
+        assert found.verdict.level == "useful", found.verdict.sentence
+        assert numbered(found.labels_upper).tolist() == numbered(groups).tolist()
