@@ -189,6 +189,16 @@ def test_means_join_components_of_the_neighbour_graph(monkeypatch: pytest.Monkey
         assert same(propose_components(points, 180, neighbours=2), labels)
 
 
+def test_nearly_equal_points_stay_one_component() -> None:
+    """Lumps that only rounding parts are next to each other, whatever hangs together elsewhere."""
+    groups = np.repeat([0, 0, 1, 2, 3], [12, 12, 4, 5, 20])
+    places = np.array([0.0, 1.0, 1.5, 4.0])[groups]
+    places[12:24] += 2.0**-26  # beyond eight neighbours, which lie at the very same place
+    found = propose_components(places[:, None], groups.size, seed=0)
+    assert found is not None
+    assert found.tolist() == groups.tolist()
+
+
 def test_components_are_determined_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "SAMPLE", 50)
     points = np.random.default_rng(0).random((300, 3))
