@@ -866,6 +866,7 @@ def _run(options: argparse.Namespace, out: Out) -> int:
     judged = found.verdict
     rows = [("encoder", str(found.encoder)), ("report", str(found.report))]
     if found.certificate.merges_little:
+        rows += [("try", found.certificate.advice)] if found.certificate.advice else []
         rows += [("closest", str(pair)) for pair in found.certificate.nearest(3)]
     out.finish(result, rows, judged.sentence, colour=judged.colour)
     return _judged(found.certificate) if found.verification.is_valid else REJECTED

@@ -617,6 +617,8 @@ class _Page:
             "which action, and how much of that is a difference of rewards at once and how much "
             "comes from the states that follow, with the pairs of successors that matter most."
         )
+        if self.certificate.advice:
+            text += f" To merge more: {self.certificate.advice}."
         table = table_html(
             "losses near", ("states", *NEAR), [self.near_row(pair) for pair in pairs]
         )

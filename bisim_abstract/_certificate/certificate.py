@@ -519,6 +519,8 @@ class Certificate:
         if self.holds_for:
             lines.append(f"  holds     {self.holds_for}")
         lines.append(f"  stopped   {self.stop or 'not said'}")
+        if self.advice:
+            lines.append(f"  try       {self.advice}")
         # Explaining a pair takes a transport problem per action: not where rows are long.
         if self.merges_little and self.model is not None and self.model.max_support <= 64:
             lines += [f"  closest   {pair}" for pair in self.nearest(3)]
@@ -564,6 +566,11 @@ class Certificate:
         """Whether more than half of the states stay apart at `tau`, or it is not certified."""
         return self.tau is not None and self.n_live > 1 and 2 * self.n_clusters > self.n_live
 
+    @property
+    def advice(self) -> str:
+        """What may merge more, in words, where little is merged; empty if nothing is known to."""
+        return find_relation(self.relation).instead if self.merges_little else ""
+
     def _what_is_open(self) -> str:
         """What the arms leave undecided at `tau`, in words."""
         open_ = self.undecided()
@@ -590,9 +597,12 @@ class Certificate:
         verdict = (
             "" if self.tau is None else (", certified" if self.is_certified else ", not certified")
         )
+        bounds = f"{self.coverage:.1%} of pairs covered, width {self.width:.3g}"
+        if self.action_values is not None:
+            bounds = f"all pairs by optimal action values, width {self.action_values.width:.3g}"
         return (
-            f"Certificate({counted(self.n_states, 'state')}, {self.coverage:.1%} of pairs covered, "
-            f"width {self.width:.3g}{verdict}{', of a given policy' * self.is_under_policy})"
+            f"Certificate({counted(self.n_states, 'state')}, {bounds}{verdict}"
+            f"{', of a given policy' * self.is_under_policy})"
         )
 
     def _repr_html_(self) -> str:

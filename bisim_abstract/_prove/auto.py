@@ -12,6 +12,7 @@ from bisim_abstract._prove.work import INTERRUPTED
 from bisim_abstract._relations.table import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError
 
+BUDGET = 60.0  # seconds for all relations, where no other budget is given
 QUICKEST_FIRST = ("optimal", "plain", "lax")
 
 
@@ -22,7 +23,7 @@ def prove_fewest(
 
     Of equally few, those of the relation that promises more: plain, then lax, then optimal. Where
     none reaches the goal, it is that of the plain relation. The quickest search comes first, and
-    each leaves half of a budget of time to those after it.
+    each leaves half of the budget of time to those after it.
 
     Args:
         mdp: The model. Relations that cannot compare its states are not tried.
@@ -30,16 +31,15 @@ def prove_fewest(
         prove: Makes the certificate of one relation.
     """
     found: dict[str, Certificate] = {}
-    left = options.max_seconds
+    left = BUDGET if options.max_seconds is None else options.max_seconds
     for name in QUICKEST_FIRST:
         try:
             RELATIONS[name].check(mdp)
         except InvalidArgumentError:
             continue
-        share = None if left is None else left / 2.0 if name != QUICKEST_FIRST[-1] else left
+        share = left if name == QUICKEST_FIRST[-1] else left / 2.0
         found[name] = prove(replace(options, relation=name, max_seconds=share))
-        if left is not None:
-            left = max(left - float(found[name].times.get("seconds", 0.0)), 1e-3)
+        left = max(left - float(found[name].times.get("seconds", 0.0)), 1e-3)
         if found[name].stop.startswith(INTERRUPTED):
             break
 

@@ -64,8 +64,8 @@ def certify(
             corridor and its mirror image. The certificate's `value.renaming` then says what
             each action of a state is called in its cluster. "optimal" compares optimal values of
             actions: far fewer clusters where rewards are sparse, for this reward at this gamma
-            only. "auto" tries all of them, and takes the one with the fewest clusters that reach
-            the goal.
+            only. "auto" tries all of them, in a minute or in `max_seconds`, and takes the one with
+            the fewest clusters that reach the goal.
         keep: Share of the achievable return to retain, 0.95 by default: 0 is the baseline (the
             better of random actions and of any one action for ever), 1 the optimal value, both
             from the start distribution. Give one goal only: this or one of `max_loss`, `tau`,

@@ -292,11 +292,13 @@ class Standing:
         """What fewer clusters than all states would come to."""
         n = self.target.n_states
         if self.table.ground.levels:
-            model = min((x.model for x in self.table.ground.levels), key=lambda x: x.n_blocks)
+            at = int(np.argmin([x.model.n_blocks for x in self.table.ground.levels]))
+            model = self.table.ground.levels[at].model
             kept = share_text(self.search.numbers(model.labels).kept)
             return (
-                f"; the {model.n_blocks:,} blocks found would retain {kept}, but they are not "
-                "proven to be the metric's clusters at any threshold"
+                f"; the {model.n_blocks:,} blocks found (certificate.levels[{at}].model.labels) "
+                f"would retain {kept}, which prove_value proves, but they are not shown to be the "
+                "metric's clusters at any threshold"
             )
         floor = self.target.resolution
         coarser = [x for x in self.intervals if 0 < x.n_clusters < n and x.high > floor]
