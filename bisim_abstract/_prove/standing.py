@@ -249,7 +249,9 @@ class Standing:
         tol, table = self.target.tol, self.table
         if tol is not None:
             width = float((table.upper - table.lower).max(initial=0.0))
-            if table.coverage == 1.0 and width <= tol:
+            if self.is_final:  # all pairs read their bounds, and none is covered
+                width = table.ground.widest()
+            if (self.is_final or table.coverage == 1.0) and width <= tol:
                 return f"width {width:.3g} is within {tol:g}"
             return ""
         if not self.is_final and done == 1 and table.n_covered == 0 and self.n_pairs:
@@ -311,6 +313,8 @@ class Standing:
         """Why there was nothing more to try."""
         if self.target.is_by_value and self.prospect.best is not None:
             return self._found(self.prospect.best)
+        if self.is_final:
+            return "all pairs are bounded as tightly as this goes" + self._other_numbers()
         if self.table.n_covered == self.n_pairs:
             return "all pairs are covered as tightly as this goes" + self._other_numbers()
         if self.target.is_by_value and self.table.ground.levels:
