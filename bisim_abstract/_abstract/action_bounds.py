@@ -6,9 +6,10 @@ Let m be any function of states and actions, v(s) = max over a of m(s, a), and
 
 With h = b/(1 - γ), m + h satisfies R + γ P max(m + h) = R + γ P v + γh <= m + b + γh = m + h, so
 that it is an upper bound on Q*; m - h is a lower one likewise. Any m will do, so it is rounded to
-whole multiples of a power of two, which is no larger than b: values that are equal but for the last
-bits become equal numbers, on every machine. For an estimated model, the most and the least that
-radii allow take the place of R + γ P v; both move by γh with v (see `robust`).
+whole multiples of a power of two, which is no larger than b with what rounding may add to it:
+values that are equal but for the last bits become equal or neighbouring numbers, on every machine.
+For an estimated model, the most and the least that radii allow take the place of R + γ P v; both
+move by γh with v (see `robust`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bisim_abstract._base.types import FloatArray
 from bisim_abstract._bounds.action_values import ActionValues
 from bisim_abstract._exact.planning import find_optimal
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract.errors import InvalidArgumentError
 
 RELATIVE_TOL = 1e-10  # of the largest possible value: what optimal values are solved for up to
 MAX_SWEEPS = 100_000
@@ -43,6 +45,8 @@ def bound_action_values(
     """
     gamma = check_gamma(gamma)
     top = largest_reward(mdp)
+    if not math.isfinite(8.0 * top / (1.0 - gamma)):
+        raise InvalidArgumentError("the values would overflow; rescale the rewards")
     if tol is None:
         goal = RELATIVE_TOL * max(top, 1e-300) / (1.0 - gamma)
     else:
@@ -51,13 +55,13 @@ def bound_action_values(
     values = values + (low / 2.0 + high / 2.0) / (1.0 - gamma)
     middles = (_backup(mdp, gamma, values, 1.0) + _backup(mdp, gamma, values, -1.0)) / 2.0
     best = middles.max(axis=1)
-    away = _away(mdp, gamma, middles, best)
-    # Rounding costs half a step, and γ/2 steps through what follows.
+    terms = mdp.max_support + mdp.n_actions
+    away = safe_shift(_away(mdp, gamma, middles, best), terms, top, middles, gamma) * (1.0 - gamma)
+    # Rounding costs half a step, and γ/2 steps through what follows: the radius doubles at most.
     step = 2.0 ** math.floor(math.log2(max(away, EPS * float(np.abs(middles).max()), 1e-290)))
     step = max(step, 2.0 ** math.floor(math.log2(grid)) if grid > 0.0 else 0.0)
     middles = np.round(middles / step) * step
     away = _away(mdp, gamma, middles, middles.max(axis=1))
-    terms = mdp.max_support + mdp.n_actions
     return ActionValues(values=middles, radius=safe_shift(away, terms, top, middles, gamma))
 
 

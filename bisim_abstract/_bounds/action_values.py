@@ -42,7 +42,7 @@ class ActionValues:
     """Values of actions within a proven distance of the optimal ones.
 
     Attributes:
-        values: (n_states, n_actions) middles m; 0 where a state lacks an action.
+        values: (n_states, n_actions) middles m; that of its first where a state lacks an action.
         radius: h: no optimal value is farther from its middle.
     """
 
@@ -72,7 +72,8 @@ class ActionValues:
     def width(self) -> float:
         """Bound on the gap between both bounds of any pair, rounded up."""
         top = float(self.values.max() - self.values.min())
-        return 4.0 * self.radius * UP + 32.0 * EPS * top + 2.0 * TINY
+        # Both bounds move a difference by twice 8 units, and round it three times.
+        return 4.0 * self.radius * UP + 64.0 * EPS * top + 2.0 * TINY
 
     def lower(self, gaps: FloatArray) -> FloatArray:
         """Lower bounds on distances from computed differences of middles.
@@ -156,7 +157,7 @@ def spanning_tree(
 def equal_rows(points: FloatArray, sets: IntArray) -> tuple[IntArray, IntArray]:
     """States in an order in which equal points of one set are neighbours, and where each begins.
 
-    Sorted by a hash of all bits; should two different points have the same one, by the points.
+    Sorted by a hash of all bits; should different points or sets have the same one, by the points.
     """
     bits = (points + 0.0).view(np.int64)  # 0.0 and -0.0 are the same number
     hashed = sets.astype(np.int64)
@@ -164,9 +165,9 @@ def equal_rows(points: FloatArray, sets: IntArray) -> tuple[IntArray, IntArray]:
         hashed = (hashed ^ column ^ (column >> 29)) * 0x5851F42D4C957F2D
         hashed ^= hashed >> 32
     order = np.argsort(hashed, kind="stable")
-    is_same = (hashed[order][1:] == hashed[order][:-1]) & (sets[order][1:] == sets[order][:-1])
-    at = np.flatnonzero(is_same)
-    if not np.array_equal(points[order[at]], points[order[at + 1]]):
+    is_same = hashed[order][1:] == hashed[order][:-1]
+    one, two = order[:-1][is_same], order[1:][is_same]
+    if not (np.array_equal(sets[one], sets[two]) and np.array_equal(points[one], points[two])):
         order = np.lexsort((*points.T, sets))
         is_same = (points[order][1:] == points[order][:-1]).all(axis=1)
         is_same &= sets[order][1:] == sets[order][:-1]

@@ -1012,6 +1012,12 @@ def _check_alone(certificate: Certificate) -> None:
             "action_values bound distances of the relation 'optimal' over all pairs, and nothing "
             "else does: keys, levels and features must be empty"
         )
+    tau, apart = certificate.tau, certificate.apart
+    if tau is not None and apart is not None and tau >= apart:
+        raise InvalidArgumentError(
+            f"tau must be below {apart:.6g}, the distance of states with different actions, "
+            f"got {tau!r}"
+        )
 
 
 def _check_value(certificate: Certificate) -> None:

@@ -7,6 +7,8 @@ be, though it is not certified yet, that is where the next step should look.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from bisim_abstract._abstract.value import amount_text, share_text
@@ -248,10 +250,8 @@ class Standing:
         """Why the goal is reached; empty if it is not."""
         tol, table = self.target.tol, self.table
         if tol is not None:
-            width = float((table.upper - table.lower).max(initial=0.0))
-            if table.coverage == 1.0 and width <= tol:
-                return f"width {width:.3g} is within {tol:g}"
-            return ""
+            width = self._width() if self.is_final or table.coverage == 1.0 else math.inf
+            return f"width {width:.3g} is within {tol:g}" if width <= tol else ""
         if not self.is_final and done == 1 and table.n_covered == 0 and self.n_pairs:
             # Nothing is known yet but that no distance exceeds D: one cluster, from there on.
             if not self.target.is_by_value:
@@ -331,11 +331,17 @@ class Standing:
         found = f"blocks tried ({blocks}) are too coarse" if blocks else "no block structure found"
         return f"nothing left to try: {found}, and {self.too_many() or 'no pair is open'}"
 
+    def _width(self) -> float:
+        """The gap between both bounds of any pair, once all of them are covered or read bounds."""
+        if self.is_final:
+            return self.table.ground.widest()
+        return float((self.table.upper - self.table.lower).max(initial=0.0))
+
     def _all_tried(self) -> str:
         """Why the goal is not reached although all pairs are bounded as tightly as can be."""
         target, text = self.target, "all pairs are bounded as tightly as rounding allows"
         if target.tol is not None:
-            width = float((self.table.upper - self.table.lower).max(initial=0.0))
+            width = self._width()
             return f"{text}: the width is {width:.3g}, not {target.tol:g}"
         if target.tau is not None:
             return f"{text}, which leaves open whether some are within {target.tau:.6g}" + (

@@ -14,7 +14,8 @@ their middles. Computed, a difference is off by u = 2**-53 of itself. So compute
 most (τ - 2h)/(1 + 4u) are links, and those above (τ + 2h)/(1 - 4u) are none. A clustering of the
 upper arm is right if the states of each cluster are connected by links, one of the lower arm if
 whatever may be a link lies within a cluster. States with different actions are at the distance
-that is claimed for them, which τ must be below.
+that is claimed for them, which τ must be below. Where τ is at least what rewards allow at all,
+all states are linked, however large h is; where τ is negative, none are.
 """
 
 from __future__ import annotations
@@ -61,8 +62,13 @@ def check_bounds(claims: ActionClaims, mdp: TabularMDP, gamma: float, *, is_exac
             )
 
 
-def check_clusters(claims: Claims) -> None:
-    """Clusters at tau must follow from the bounds."""
+def check_clusters(claims: Claims, largest: Fraction) -> None:
+    """Clusters at tau must follow from the bounds.
+
+    Args:
+        claims: What is claimed; bounds have been checked.
+        largest: No two states are farther apart.
+    """
     if claims.tau is None:
         return
     assert claims.actions is not None
@@ -82,12 +88,15 @@ def check_clusters(claims: Claims) -> None:
         claims.labels_lower,
         "labels_upper puts states {} and {} together, which labels_lower keeps apart",
     )
-    check_within(
-        claims.labels_upper,
-        _connected(claims.actions.values, states.sets, sure),
-        "labels_upper puts states {} and {} together, which no chain of upper bounds <= tau "
-        f"= {claims.tau!r} connects",
-    )
+    if tau < largest:  # else all states are linked
+        check_within(
+            claims.labels_upper,
+            _connected(claims.actions.values, states.sets, sure),
+            "labels_upper puts states {} and {} together, which no chain of upper bounds <= tau "
+            f"= {claims.tau!r} connects",
+        )
+    if tau < 0:  # and none are
+        return
     check_within(
         _connected(claims.actions.values, states.sets, float(possible)),
         claims.labels_lower,

@@ -391,7 +391,7 @@ class _Check:
             check_bounds(claims.actions, self._mdp, claims.gamma, is_exact=is_exact)
             self.values += 1
             self._tell("clusters")
-            check_value_clusters(claims)
+            check_value_clusters(claims, states.limit)
             return Fraction(0)
         reader = Reader(claims.states, claims.gamma, levels=claims.levels, features=claims.features)
         widening = self._check_bounds(claims, levels, states, reader) / (1 - Fraction(claims.gamma))
