@@ -132,17 +132,14 @@ def separation_text(pair: NearPair, mdp: TabularMDP, certificate: Certificate) -
     text = f"States {one} and {two} are {between_text(pair.lower, pair.upper)} apart."
     if pair.action is None:
         return f"{text} They do not have the same actions."
-    total = pair.reward + pair.future
     text += f" They differ most under {pair.action_text()}"
-    if total <= 0.0:
+    if pair.reward == pair.future == 0.0:
         return f"{text}."
     if pair.reward == 0.0:
         text += ": rewards are the same at once, and all of it comes from what follows"
     else:
-        text += (
-            f": of the upper bound {pair.reward / total:.0%} is a difference of rewards at once, "
-            f"and {pair.future / total:.0%} comes from what follows"
-        )
+        now, later = pair.parts
+        text += f": {now} is a difference of rewards at once, and {later} comes from what follows"
     met = [(s, t, share) for s, t, share in pair.successors if share >= 0.005]
     if met:
         named = (

@@ -615,26 +615,28 @@ class _Page:
             f"{clusters}: most states stay apart. "
             "Here are the closest states of different clusters: how far they are apart, under "
             "which action, and how much of that is a difference of rewards at once and how much "
-            "comes from the states that follow, with the pairs of successors that matter most."
+            "comes from the states that follow"
         )
+        has_successors = any(pair.successors for pair in pairs)
+        text += ", with the pairs of successors that matter most." if has_successors else "."
         if self.certificate.advice:
             text += f" To merge more: {self.certificate.advice}."
         table = table_html(
-            "losses near", ("states", *NEAR), [self.near_row(pair) for pair in pairs]
+            "losses near",
+            ("states", *(NEAR if has_successors else NEAR[:-1])),
+            [self.near_row(pair, has_successors=has_successors) for pair in pairs],
         )
         return section("little", "Why little is merged", text, table)
 
-    def near_row(self, pair: NearPair) -> Row:
+    def near_row(self, pair: NearPair, *, has_successors: bool) -> Row:
         """One row of that section."""
-        total = pair.reward + pair.future
-        shares = (f"{v / total:.0%}" if total > 0.0 else "–" for v in (pair.reward, pair.future))
         met = [(s, t, f"{share:.0%}") for s, t, share in pair.successors if share >= 0.005]
         pattern = "; ".join(f"{{}} and {{}} ({share})" for _, _, share in met)
         successors = self.cell(pattern or "–", *(state for s, t, _ in met for state in (s, t)))
         distance = between_text(pair.lower, pair.upper)
-        cells = [Cell(text) for text in (distance, pair.action_text(), *shares)]
+        cells = [Cell(text) for text in (distance, pair.action_text(), *pair.parts)]
         head = titled(self.cell("{} and {}", pair.first, pair.second))
-        return head, [*cells, successors], False
+        return head, [*cells, successors] if has_successors else cells, False
 
     def cell(self, pattern: str, *states: int) -> Cell:
         """A cell that tells of states, by short names; the pointer shows the whole ones."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,7 @@ from bisim_abstract._linkage.thresholds import (
     CertifiedInterval,
     Profile,
     certified_intervals,
+    intervals_below,
     make_profile,
 )
 from bisim_abstract._model.checks import check_available
@@ -381,11 +382,14 @@ class Certificate:
 
     def certified_thresholds(self) -> list[CertifiedInterval]:
         """All thresholds at which both arms agree, as half-open intervals."""
-        found = certified_intervals(*self.forests, self.terminal_state)
+        return self._allowed(certified_intervals(*self.forests, self.terminal_state))
+
+    def _allowed(self, intervals: Sequence[CertifiedInterval]) -> list[CertifiedInterval]:
+        """Thresholds that may be taken, of those at which both arms agree."""
         if self.action_values is None or self.apart is None:
-            return found
+            return list(intervals)
         # No policy over clusters can be told what states with different actions have in common.
-        return [interval for interval in found if interval.low < self.apart]
+        return intervals_below(intervals, self.apart)
 
     def thresholds_at_hand(self) -> list[CertifiedInterval] | None:
         """The same, or None where the run had no time to derive them: that may take long."""
@@ -395,7 +399,8 @@ class Certificate:
 
     def profile(self) -> Profile:
         """Numbers of clusters of both arms at every threshold, and where they agree."""
-        return make_profile(*self.forests, self.terminal_state)
+        found = make_profile(*self.forests, self.terminal_state)
+        return replace(found, intervals=tuple(self._allowed(found.intervals)))
 
     def frontier(
         self,
@@ -844,9 +849,9 @@ class Certificate:
         """
         return self._changed(model=mdp)
 
-    def with_record(self, stop: str, **entries: Any) -> Certificate:
+    def with_record(self, stop: str, *, before: str = "", **entries: Any) -> Certificate:
         """The same with more words on why the run ended, and entries in its record."""
-        stop = f"{self.stop}; {stop}" if self.stop else stop
+        stop = "; ".join(filter(None, (before, self.stop, stop)))
         return self._changed(stop=stop, run={**self.run, **entries})
 
     @property

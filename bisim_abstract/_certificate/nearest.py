@@ -30,7 +30,8 @@ class NearPair:
     """Two states of different clusters, and where their distance comes from.
 
     The two parts add up to one backup of the upper bounds, which is no less than the metric; an
-    estimate's confidence radii are part of them.
+    estimate's confidence radii are part of them. Of optimal action values they add up to the
+    difference of the values, so that one of them may be below 0.
 
     Attributes:
         first: One state.
@@ -82,6 +83,16 @@ class NearPair:
         )
         return f"{self._action(self.action)} against {self._action(self.match)}, taking {changed}"
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The parts as people read them: shares, or amounts where they work against each other."""
+        parts = self.reward, self.future
+        if min(parts) < 0.0:
+            return f"{self.reward:.3g}", f"{self.future:.3g}"
+        total = sum(parts)
+        first, second = (f"{v / total:.0%}" if total > 0.0 else "–" for v in parts)
+        return first, second
+
     def _action(self, action: int) -> str:
         return self.action_texts.get(action, f"{action}")
 
@@ -89,15 +100,14 @@ class NearPair:
         return self.state_texts.get(state, f"{state}")
 
     def __str__(self) -> str:
-        total = self.reward + self.future
         text = f"states {self._state(self.first)} and {self._state(self.second)}, "
         text += f"{self.lower:.4g} to {self.upper:.4g} apart"
         if self.action is None:
             return f"{text}, as they have different actions"
         text += f", by action {self.action_text()}"
-        if total <= 0.0:
+        if self.reward == self.future == 0.0:
             return text
-        text += f": {self.reward / total:.0%} reward, {self.future / total:.0%} future"
+        text += f": {self.parts[0]} reward, {self.parts[1]} future"
         if self.successors:
             named = (
                 f"{self._state(s)} and {self._state(t)} ({share:.0%})"
@@ -235,7 +245,9 @@ def _by_values(
     """What keeps two states apart whose optimal action values differ."""
     values = known.values
     best = values.max(axis=1)
-    action = int(np.abs(values[s] - values[t]).argmax())
+    own = np.flatnonzero(mdp.available[s])
+    action = int(own[np.abs(values[s, own] - values[t, own]).argmax()])
+    sign = 1.0 if values[s, action] >= values[t, action] else -1.0
 
     def ahead(state: int) -> float:
         states, probs = mdp.successors(state, action)
@@ -250,8 +262,8 @@ def _by_values(
         upper,
         action,
         action,
-        abs(float(mdp.rewards[s, action] - mdp.rewards[t, action])),
-        abs(ahead(s) - ahead(t)),
+        sign * float(mdp.rewards[s, action] - mdp.rewards[t, action]) + 0.0,
+        sign * (ahead(s) - ahead(t)) + 0.0,
         (),
         (),
         _state_texts(mdp, (s, t)),

@@ -9,6 +9,7 @@ function of tau that falls at the weights of the forest's edges.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +65,17 @@ def certified_intervals(
             found.append(CertifiedInterval(low, high, count))
         before = int(counts[k])
     return found
+
+
+def intervals_below(
+    intervals: Iterable[CertifiedInterval], limit: float
+) -> list[CertifiedInterval]:
+    """What of certified intervals lies below a limit."""
+    return [
+        CertifiedInterval(x.low, min(x.high, limit), x.n_clusters)
+        for x in intervals
+        if x.low < limit
+    ]
 
 
 @dataclass(frozen=True, eq=False)

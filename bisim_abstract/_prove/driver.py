@@ -30,7 +30,7 @@ from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._prove.auto import prove_fewest
 from bisim_abstract._prove.cost import copied_bytes, functions_bytes
 from bisim_abstract._prove.options import AUTO, Options
-from bisim_abstract._prove.work import INTERRUPTED, OverBudgetError, Work
+from bisim_abstract._prove.work import BUDGET, INTERRUPTED, OverBudgetError, Work
 from bisim_abstract._relations.table import check_relation
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -156,11 +156,11 @@ class Budget:
         """Which budget has ended, in words; empty if none has."""
         limits = self.options
         if rounds >= limits.max_rounds:
-            return f"budget: {counted(rounds, 'round')}"
+            return f"{BUDGET}: {counted(rounds, 'round')}"
         if limits.max_seconds is not None and self.elapsed() >= limits.max_seconds:
-            return f"budget: {self.elapsed():.1f} seconds"
+            return f"{BUDGET}: {self.elapsed():.1f} seconds"
         if limits.max_backups is not None and backups >= limits.max_backups:
-            return f"budget: {counted(backups, 'pair backup')}"
+            return f"{BUDGET}: {counted(backups, 'pair backup')}"
         return ""
 
 
@@ -192,7 +192,7 @@ class _Run:
         except OverBudgetError as ended:
             stop = str(ended)
         except OutOfTimeError:
-            stop = f"budget: {budget.elapsed():.1f} seconds"
+            stop = f"{BUDGET}: {budget.elapsed():.1f} seconds"
         except KeyboardInterrupt:
             stop, left = f"{INTERRUPTED} in {work.unit} {work.done + 1}", seconds(WAIT)
             if self.gives_up:

@@ -111,7 +111,8 @@ class Options:
             if self.method is not None or not self.is_by_value:
                 raise InvalidArgumentError(
                     "relation='auto' takes the fewest clusters that reach keep= or max_loss=, by "
-                    "default methods: give neither method nor another goal, or name a relation"
+                    "default methods: give no method, no option of one and no other goal, or name "
+                    "a relation"
                 )
             return
         if self.method is None:
@@ -176,11 +177,14 @@ class Options:
         if not isinstance(given, Mapping):
             raise InvalidArgumentError(f"options must be names with values, got {given!r}")
         relation = given.get("relation", cls.relation)
+        own = {entry.name for entry in fields(cls)} - {"method"}
         if relation == AUTO:
-            return cls(**given)
+            # Options of methods are refused as methods are.
+            mine = {name: value for name, value in given.items() if name in own}
+            others: Any = {name: value for name, value in given.items() if name not in own}
+            return cls(**mine, method=others or None)  # type: ignore[arg-type]  # as in `certify`
         default = default_method(relation).name
         kind = METHODS[check_choice("method", given.get("method", default), tuple(METHODS))]
-        own = {entry.name for entry in fields(cls)} - {"method"}
         rest = {name: given[name] for name in given if name not in own and name != "method"}
         known = {entry.name for entry in fields(kind)}
         for name in rest:

@@ -32,6 +32,7 @@ from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
     CertifiedInterval,
     certified_intervals,
+    intervals_below,
     middle,
     wide_intervals,
 )
@@ -125,7 +126,7 @@ class Standing:
         if self.forests_at_hand is None or self._intervals is None:
             found = certified_intervals(*self.forests, self.end)
             if self.is_final and self.table.starts.has_apart:  # states with different actions stay
-                found = [x for x in found if x.low < self.table.starts.diameter]
+                found = intervals_below(found, self.table.starts.diameter)
             self._intervals = found if self.target.tau is not None else wide_intervals(found)
         return self._intervals
 

@@ -9,6 +9,7 @@ from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.certificate import Certificate
 
 INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
+BUDGET = "budget"  # or a budget
 
 
 class OverBudgetError(Exception):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bisim_abstract import Certificate, Resources, TabularMDP, certify, evaluate_policy, verify
+from bisim_abstract._base.types import Progress
 from bisim_abstract._prove.options import Options
 from bisim_abstract._relations.table import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
@@ -345,22 +346,19 @@ def test_auto_never_takes_more_clusters(kind: str, goal: dict[str, Any], seed: i
     }[kind]()
     gamma = 0.5
     auto = certify(mdp, gamma, relation="auto", resources=ONE, **goal)
-    counts = {}
-    for name in RELATIONS:
-        single = certify(mdp, gamma, relation=name, resources=ONE, **goal)
-        counts[name] = single.n_clusters if single.verdict.level == "useful" else None
-    reached = {name: count for name, count in counts.items() if count is not None}
-    if reached:
-        assert auto.verdict.level == "useful"
-        assert auto.n_clusters == min(reached.values())
-        # Of equally few, the one that promises more.
-        assert auto.relation == next(x for x in RELATIONS if reached.get(x) == auto.n_clusters)
-    else:
-        assert auto.relation == "plain"
-    assert dict(auto.run["tried_relations"]) == counts
-    assert "fewest clusters of all relations" in auto.stop
-    for name, count in counts.items():
-        assert f"{name} {'none' if count is None else count}" in auto.stop
+    single = {name: certify(mdp, gamma, relation=name, resources=ONE, **goal) for name in RELATIONS}
+    levels = {name: made.verdict.level for name, made in single.items()}
+    assert auto.verdict.level == next(x for x in ("useful", "poor", "open") if x in levels.values())
+    equals = [name for name in RELATIONS if levels[name] == auto.verdict.level]
+    if auto.is_certified:
+        equals = [x for x in equals if single[x].is_certified]
+        assert auto.n_clusters == min(single[x].n_clusters for x in equals)
+        equals = [x for x in equals if single[x].n_clusters == auto.n_clusters]
+    assert auto.relation == equals[0]  # of equally few, the one that promises more
+    for name, made in single.items():
+        count = f"{made.n_clusters}" if levels[name] == "useful" else "none"
+        assert auto.run["tried_relations"][name] == count
+        assert f"{name} {count}" in auto.stop
     assert verify(mdp, auto, resources=ONE).is_valid
 
 
@@ -370,6 +368,64 @@ def test_auto_is_for_goals_of_value() -> None:
             Options(relation="auto", **given)
     with pytest.raises(InvalidArgumentError, match="several runs: give no checkpoint"):
         certify(sparse_mdp(4, 2, seed=0), 0.5, relation="auto", checkpoint="x")
+    others: tuple[dict[str, Any], ...] = ({"propose": ["rewards"]}, {"max_pairs": 9})
+    for given in (*others, {"method": "blocks"}):
+        with pytest.raises(InvalidArgumentError, match="give no method, no option of one"):
+            Options.named({"relation": "auto", **given})
+
+
+def test_auto_says_what_was_not_finished() -> None:
+    """Ctrl-C among several runs is one of all of them, and budgets are named."""
+    mdp = sparse_mdp(40, 2, seed=0)
+    own: list[str] = []
+    optimal(mdp, 0.9, callback=lambda progress: own.append(progress.stage))
+
+    def stop_at_the_next(progress: Progress) -> None:
+        if progress.stage not in own:
+            raise KeyboardInterrupt
+
+    found = certify(mdp, 0.9, relation="auto", callback=stop_at_the_next)
+    assert found.stop.startswith("interrupted at the relation plain; ")
+    assert "by relation: plain not finished, optimal 14" in found.stop
+    short = certify(mdp, 0.9, relation="auto", max_seconds=1e-9)
+    assert "plain not finished" in short.stop
+    whole = certify(mdp, 0.9, relation="auto")
+    alone = certify(mdp, 0.9, relation=whole.relation)
+    assert whole.times["seconds"] > 0.0
+    assert whole.labels.tolist() == alone.labels.tolist()
+
+
+def test_thresholds_stay_below_the_distance_of_action_sets() -> None:
+    """Also where all live states have the same actions, and no link is that long."""
+    transitions = np.zeros((3, 2, 3))
+    transitions[0, :, 0] = transitions[1, :, 0] = transitions[2, :, 2] = 1.0
+    available = np.array([[True, False]] * 3)
+    rewards = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    mdp = TabularMDP.from_dense(transitions, rewards, available=available, order="sas")
+    made = optimal(mdp, 0.9)
+    assert made.apart is not None
+    assert made.tau is not None
+    assert made.tau < made.apart
+    for thresholds in (made.certified_thresholds(), made.profile().intervals):
+        assert max(x.high for x in thresholds) == made.apart
+    assert verify(mdp, made).is_valid
+
+
+def test_what_keeps_states_apart_adds_up() -> None:
+    """By an action that they have; parts that work against each other are amounts."""
+    transitions = np.zeros((3, 2, 3))
+    transitions[0, :, 2] = transitions[1, :, 1] = transitions[2, :, 2] = 1.0
+    rewards = np.array([[10.1, 10.1], [1.0, 1.0], [0.0, 0.0]])
+    mdp = TabularMDP.from_dense(
+        transitions, rewards, available=np.array([[False, True]] * 3), order="sas"
+    )
+    made = optimal(mdp, 0.9, tau=0.01)
+    pair = made.nearest(1)[0]
+    assert (pair.first, pair.second, pair.action) == (0, 1, 1)
+    assert [pair.reward, pair.future] == pytest.approx([9.1, -9.0])
+    assert "9.1 reward, -9 future" in str(pair)
+    for pair in optimal(sparse_mdp(12, 3, seed=1), 0.9, tau=1e-9).nearest(20):
+        assert pair.lower - 1e-9 <= pair.reward + pair.future <= pair.upper + 1e-9
 
 
 # -- other ways in -----------------------------------------------------------------------------
