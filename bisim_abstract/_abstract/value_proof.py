@@ -36,6 +36,7 @@ from bisim_abstract._abstract.value import (
     ProvenShare,
     ProvenValue,
     SolverShare,
+    ValueBracket,
 )
 from bisim_abstract._base.checks import check_choice, check_gamma
 from bisim_abstract._base.deadline import look
@@ -370,35 +371,57 @@ class Proof:
         small = self._small = aggregate(mdp, labels, renaming=renaming)
         planned = value_iteration(small.mdp, gamma)
         of_cluster = _middle(planned.lower, planned.upper)
+        self._by, self._of_cluster = by, of_cluster
         self._guess = of_cluster[small.labels]
         look()
-        boxes = make_boxes(mdp, small.labels, small.mdp.n_states, renaming=small.renaming)
-        self._bracket = bracket_of(boxes, gamma, of_cluster)
         ground.tighten(FIRST_TOL * ground.size, self._guess)
-        policies = [planned.policy.astype(np.int64)]
-        if not np.array_equal(policies[0], self._bracket.policy):
-            policies.append(self._bracket.policy)
         if hint is not None:
             self._guess = hint.policy
-        shares = [ground.judge(self._followed(policy)) for policy in policies]
-        at = _first_best(shares, by, LAST_TOL * ground.size)
-        self.own = shares[at]
-        self._policy = policies[at]
+        self._planned = planned.policy.astype(np.int64)
+        first = self._first = ground.judge(self._followed(self._planned))
         self._members = Members.of(mdp, gamma, small)
-        self._tol = max(min(SHARE * self.own.loss / 8.0, FIRST_TOL * ground.size), 1e-300)
+        self._tol = max(min(SHARE * first.loss / 8.0, FIRST_TOL * ground.size), 1e-300)
         self.solver: SolverShare = solver_share(
-            self._members, small, planned, ground.judge, self._tol, self.own.lower
+            self._members, small, planned, ground.judge, self._tol, first.lower
         )
 
     @cached_property
     def learner(self) -> LearnerShare:
         """What learners on real steps keep."""
-        return learner_share(self._members, self._ground.judge, self._tol, self.own.lower)
+        return learner_share(self._members, self._ground.judge, self._tol, self._first.lower)
+
+    @cached_property
+    def _bracket(self) -> ValueBracket:
+        """What clusters prove by themselves; a search need not know it."""
+        small, mdp = self._small, self._ground.mdp
+        look()
+        boxes = make_boxes(mdp, small.labels, small.mdp.n_states, renaming=small.renaming)
+        return bracket_of(boxes, self._ground.gamma, self._of_cluster)
+
+    @cached_property
+    def _chosen(self) -> tuple[ProvenShare, IntArray]:
+        """The better one of two policies, and what is proven of it."""
+        policies, shares = [self._planned], [self._first]
+        if not np.array_equal(self._planned, self._bracket.policy):
+            policies.append(self._bracket.policy)
+            shares.append(self._ground.judge(self._followed(self._bracket.policy)))
+        at = _first_best(shares, self._by, LAST_TOL * self._ground.size)
+        return shares[at], policies[at]
+
+    @property
+    def own(self) -> ProvenShare:
+        """What the policy keeps that comes with the clusters."""
+        return self._chosen[0]
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether there is a time limit, within which episodes are bounded too."""
+        return self._ground.horizon is not None
 
     def near(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Values near the optimal ones, those of random actions, and those of the policy."""
+        """Values near the optimal ones, those of random actions, and those of a policy."""
         ground = self._ground
-        return ground.optimal_upper, ground.baseline.random_upper, self.own.lower
+        return ground.optimal_upper, ground.baseline.random_upper, self._first.lower
 
     def share(self, guarantee: str) -> ProvenShare:
         """Of the agents that a guarantee speaks of."""
@@ -411,7 +434,6 @@ class Proof:
         is_enough: Callable[[ProvenShare], bool] | None = None,
         *,
         with_learner: bool,
-        with_episodes: bool = True,
     ) -> ProvenValue:
         """All of it, with a margin if the solver's share is enough."""
         ground, own, solver = self._ground, self.own, self.solver
@@ -422,7 +444,7 @@ class Proof:
             renaming = own_names(ground.mdp)  # matched, and called what they are
         value = ProvenValue(
             **{name: getattr(own, name) for name in ("kept", "loss", "start_loss")},
-            policy=self._policy,
+            policy=self._chosen[1],
             labels=self._small.labels,
             renaming=renaming,
             optimal_start=stake.optimal,
@@ -439,7 +461,7 @@ class Proof:
             solver=solver,
             learner=self.learner if with_learner else None,
         )
-        if ground.horizon is None or not with_episodes:
+        if ground.horizon is None:
             return value
         return replace(value, episodes=self._episodes(value, ground.horizon))
 

@@ -249,11 +249,11 @@ class ValueSearch:
         if key not in self._known:
             guarantee = self.goal.guarantee
             proof = self._proof(labels)
+            share = proof.share(guarantee)
+            found: Numbers | None = Numbers(share.kept, share.loss, share.start_loss, False)
             # Episodes take longest, and make no difference where too little is kept.
-            is_enough = self.goal.is_enough(proof.share(guarantee))
-            of_learner = guarantee == "learner"
-            value = proof.value(with_learner=of_learner, with_episodes=is_enough)
-            found = Numbers.of(value, guarantee)
+            if proof.has_episodes and self.goal.is_enough(share):
+                found = Numbers.of(proof.value(with_learner=guarantee == "learner"), guarantee)
             assert found is not None
             self._known[key] = found
         return self._known[key]

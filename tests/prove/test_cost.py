@@ -140,8 +140,6 @@ def test_all_pairs_that_take_too_long_are_not_begun(monkeypatch: pytest.MonkeyPa
     assert hopeless.coverage < 1.0
     assert f"would take about {duration_text(seconds)}" in hopeless.stop
     assert "which a larger max_seconds would allow" in hopeless.stop
-    given = certify(mdp, 0.9, tau="auto", max_seconds=0.2 * seconds, **options)
-    assert "left of max_seconds" in given.stop or "max_seconds" in given.stop.split(":")[0]
     assert certify(mdp, 0.9, tau=2.5, **options).coverage == 1.0
     monkeypatch.setattr(cost, "PATIENCE", 0.5 * seconds)
     assert certify(mdp, 0.9, tau=2.5, **options).coverage < 1.0
