@@ -30,6 +30,7 @@ from peers import (
     plain_deterministic,
     plain_mico,
     plain_stochastic,
+    plain_values,
     pot_sweep,
     sinkhorn_value_iteration,
     storm_chain,
@@ -47,7 +48,9 @@ from bisim_abstract import (
     bisimulation_metric,
     certify,
     mico_distance,
+    value_iteration,
 )
+from bisim_abstract._abstract.action_bounds import bound_action_values
 from bisim_abstract._base.checks import require
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._exact.pair_solvers import Matching, StochasticPairs
@@ -378,6 +381,31 @@ def bench_reseeding(options: Options) -> list[Figure]:
     return figures
 
 
+def bench_optimal(options: Options) -> list[Figure]:
+    """Distances of optimal action values: bounds and a tree of all states, then the whole run."""
+    grids = ((50, 10),) if options.quick else ((100, 10), (300, 30), (1000, 100))
+    figures = []
+    for side, room in grids:
+        mdp = extract_mdp(RoomsGridEnv(side=side, room_size=room))
+        sets = np.zeros(mdp.n_states, np.int64)
+
+        def link(mdp: TabularMDP = mdp, sets: Any = sets) -> Any:
+            values = bound_action_values(mdp, 0.9)
+            return values.forests(sets, float(np.ptp(mdp.rewards)) / 0.1)
+
+        repeats = options.repeats if side < 1000 else 2
+        sweeps = timed(lambda mdp=mdp: plain_values(mdp, 0.9, 1e-10), repeats)
+        ours = timed(lambda mdp=mdp: value_iteration(mdp, 0.9), repeats)
+        peers = (Peer("value iteration, plain sweeps", sweeps), Peer("value_iteration", ours))
+        title = "Relation optimal: RoomsGrid, gamma 0.9"
+        row = f"{mdp.n_states:,} states, bounds and tree"
+        figures.append(Figure("optimal", title, row, "s", timed(link, repeats), peers))
+        whole = timed(lambda mdp=mdp: certify(mdp, 0.9, relation="optimal"), min(repeats, 2))
+        row = f"{mdp.n_states:,} states, certified"
+        figures.append(Figure("optimal", title, row, "s", whole, peers))
+    return figures
+
+
 def peers_storm(options: Options) -> list[Figure]:
     """Storm's quotient with a tolerance, where states are nearly alike."""
     env = RoomsGridEnv(side=20, room_size=5) if options.quick else RoomsGridEnv()
@@ -538,6 +566,7 @@ BENCHMARKS = {
     "sweep": bench_sweep,
     "metric": bench_metric,
     "classes": bench_classes,
+    "optimal": bench_optimal,
     "peers": bench_peers,
 }
 

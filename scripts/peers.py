@@ -106,6 +106,17 @@ def plain_stochastic(mdp: TabularMDP, gamma: float, tol: float, emd: Any) -> tup
             return table, sweeps
 
 
+def plain_values(mdp: TabularMDP, gamma: float, tol: float) -> Table:
+    """Optimal values by sweeps over all states, as in any textbook."""
+    values, kernel = np.zeros(mdp.n_states), mdp.kernel()
+    while True:
+        new = (mdp.rewards + gamma * (kernel @ values).reshape(mdp.rewards.shape)).max(axis=1)
+        change = float(np.abs(new - values).max())
+        values = new
+        if change * gamma / (1.0 - gamma) <= tol:
+            return values
+
+
 def plain_mico(P: Table, rewards: Table, gamma: float, tol: float) -> tuple[Table, int]:
     """MICo's distance, U = |r - r'| + gamma·P U Pᵀ (Castro et al. 2021), on a dense chain."""
     gaps = np.abs(rewards[:, None] - rewards)

@@ -14,6 +14,7 @@ any renaming gives a proof, and a better one a smaller loss.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -372,6 +373,7 @@ class Proof:
         planned = value_iteration(small.mdp, gamma)
         of_cluster = _middle(planned.lower, planned.upper)
         self._by, self._of_cluster = by, of_cluster
+        self._followed_for: dict[bytes, EpisodeBounds] = {}  # within the time limit, by plan
         self._guess = of_cluster[small.labels]
         look()
         ground.tighten(FIRST_TOL * ground.size, self._guess)
@@ -467,7 +469,10 @@ class Proof:
 
     def _episodes(self, value: ProvenValue, horizon: int) -> Episodes:
         def bounds(plan: IntArray | BoolArray) -> EpisodeBounds:
-            return bound_episodes(self._ground.mdp, plan, horizon)
+            key = hashlib.sha256(plan.tobytes()).digest()
+            if key not in self._followed_for:
+                self._followed_for[key] = bound_episodes(self._ground.mdp, plan, horizon)
+            return self._followed_for[key]
 
         def inside(guarantee: str) -> EpisodeBounds:
             return bounds(self._members.allowed(value.choices(guarantee)))

@@ -263,6 +263,9 @@ class ValueSearch:
         if self._key(labels) not in self._known and self._small is not None and self._fits(labels):
             _, first, search = self._small
             return search.numbers(labels[first])
+        if self.mdp.n_states > MANY:  # whether episodes end is looked at in what is taken
+            share = self._proof(labels).share(self.goal.guarantee)
+            return Numbers(share.kept, share.loss, share.start_loss, False)
         return self.own_numbers(labels)
 
     def _fits(self, labels: IntArray) -> bool:
