@@ -53,8 +53,9 @@ def abstract_env(
         env: An environment, the id of one, or a model, which becomes a `ModelEnv` whose episodes
             are cut after 1,000 steps.
         gamma: The discount, in [0, 1).
-        relation: "plain" or "lax": whether states are alike action by action, or after renaming
-            actions; see `certify`. Actions of the result are then those of clusters.
+        relation: Which states are alike: "plain", action by action; "lax", after renaming
+            actions, and actions of the result are then those of clusters; "optimal", in optimal
+            action values; "auto", whichever gives the fewest clusters. See `certify`.
         keep: Share of the achievable return to retain, 0.95 by default; see `certify`.
         max_loss: Instead: what no state may lose.
         guarantee: Which agents these speak of: "solver", "policy" or "learner"; see `certify`.

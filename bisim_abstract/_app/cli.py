@@ -456,9 +456,11 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
                 f"-o and --checkpoint must be two files, got {options.out} for both: a checkpoint "
                 "is an unfinished certificate"
             )
+    asked = Options.named(_goal(options) | {"seed": options.seed})
+    if options.encoder is not None:
+        asked.check_embedding()
     mdp = _source(options).model(callback=out.callback)
     begin = time.perf_counter()
-    asked = Options.named(_goal(options) | {"seed": options.seed})
     found = prove(
         mdp,
         options.gamma,
@@ -492,10 +494,10 @@ def _certify(options: argparse.Namespace, out: Out) -> int:
 
 def _verify(options: argparse.Namespace, out: Out) -> int:
     from bisim_abstract._app.manifest import check_run_of
-    from bisim_abstract._base.text import counted, seconds_text
+    from bisim_abstract._base.text import seconds_text
     from bisim_abstract._certificate.certificate import Certificate
     from bisim_abstract._certificate.verdict import judge
-    from bisim_abstract._verify.verify import verify
+    from bisim_abstract._verify.verify import check_counts, verify
 
     if options.certificate is None:
         saved = _saved_run(options)
@@ -529,15 +531,9 @@ def _verify(options: argparse.Namespace, out: Out) -> int:
         "values_checked": found.values_checked,
         **_times(seconds, compiled),
     }
-    parts = (
-        counted(found.pairs_checked, "pair"),
-        counted(found.levels_checked, "level"),
-        counted(found.features_checked, "feature"),
-        counted(found.values_checked, "value bound"),
-    )
     judged = judge(certificate, found)
     rows = [
-        ("checked", f"{', '.join(parts)}, {found.mode} arithmetic"),
+        ("checked", ", ".join([*check_counts(found), f"{found.mode} arithmetic"])),
         ("took", seconds_text(seconds, compiled)),
         *([("remark", found.remark)] if found.remark else []),
         ("verdict", judged.sentence),

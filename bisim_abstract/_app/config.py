@@ -97,7 +97,9 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", check_gamma(self.gamma))
-        _ = self.options  # refuses what `certify` would refuse, before anything has been done
+        options = self.options  # refuses what `certify` would refuse, before any work
+        if self.training is not None and self.training.when == "always":
+            options.check_embedding()
         if self.title is not None and not isinstance(self.title, str):
             raise InvalidArgumentError(f"title must be text, got {self.title!r}")
         names = self.imports

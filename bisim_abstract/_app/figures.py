@@ -23,6 +23,7 @@ from bisim_abstract._certificate.certificate import Certificate
 from bisim_abstract._certificate.verdict import AGENTS
 from bisim_abstract._linkage.thresholds import CertifiedInterval, Merge, certified_merges
 from bisim_abstract._model.names import Names
+from bisim_abstract._relations.table import find_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def widest_intervals(
 class WidthGroup:
     """How far the bounds of one kind of pairs are apart."""
 
-    name: str  # "covered" or "other"
+    name: str  # "covered" or "other"; "all" where no pair is covered by itself
     n_pairs: int  # how many there are
     n_sampled: int  # how many were looked at
     shares: FloatArray  # (bins) the share of these in each bin
@@ -220,7 +221,7 @@ class WidthGroup:
 class WidthsFigure:
     """Histograms of upper minus lower bounds."""
 
-    groups: Sequence[WidthGroup]  # covered pairs and others, as far as there are any
+    groups: Sequence[WidthGroup]  # kinds of pairs, as far as there are any
     edges: FloatArray  # (bins + 1) edges of the bins, equally wide on the scale
     scale: Scale  # of widths
     title: str
@@ -230,6 +231,7 @@ def widths_figure(
     certificate: Certificate, *, sample: int, rng: np.random.Generator
 ) -> WidthsFigure:
     """Widths over covered pairs and over others: of all, or of so many of each."""
+    has_arms = find_relation(certificate.relation).has_arms
     widths = {}
     for name, pair in pair_groups(certificate, sample, rng).items():
         lower, upper = certificate.bounds(*pair)
@@ -248,11 +250,11 @@ def widths_figure(
         if sample_of.size:
             shares = np.histogram(sample_of, edges)[0] / sample_of.size
             numbers = float(np.median(sample_of)), float(sample_of.max())
-            groups.append(WidthGroup(name, sizes[name], sample_of.size, shares, *numbers))
-    title = (
-        f"Width of bounds, {counted(certificate.n_states, 'state')}; "
-        f"{percent_text(certificate.coverage)} of pairs covered"
-    )
+            shown = name if has_arms else "all"
+            groups.append(WidthGroup(shown, sizes[name], sample_of.size, shares, *numbers))
+    title = f"Width of bounds, {counted(certificate.n_states, 'state')}"
+    if has_arms:
+        title += f"; {percent_text(certificate.coverage)} of pairs covered"
     if sum(group.n_sampled for group in groups) < total:
         title += f"\nproven on all pairs: {certificate.global_width:.3g} at most"
     return WidthsFigure(groups, edges, scale, title + reservation(certificate))

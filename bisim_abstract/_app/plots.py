@@ -188,8 +188,9 @@ def plot_widths(
 ) -> Axes:
     """How far the bounds are apart: histograms over covered pairs and over all others.
 
-    Each histogram adds up to one, however few of all pairs are covered. Of each kind, so many
-    pairs are looked at as the sample says, or all if they are no more.
+    In the relation "optimal", which covers no pairs, one histogram is over all of them. Each
+    histogram adds up to one, however few of all pairs are covered. Of each kind, so many pairs are
+    looked at as the sample says, or all if they are no more.
     """
     sample = check_int("sample", sample, low=1)
     rng = as_generator(seed)

@@ -55,7 +55,7 @@ from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted, plain_text, shortened, surely_text
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._base.untrusted import plain_values
-from bisim_abstract._certificate.certificate import OF_POLICY, Certificate
+from bisim_abstract._certificate.certificate import OF_POLICY, Certificate, bounded_by
 from bisim_abstract._certificate.frontier import MAX_VALUED, Frontier, FrontierPoint
 from bisim_abstract._certificate.goal import Numbers
 from bisim_abstract._certificate.nearest import NearPair
@@ -68,7 +68,7 @@ from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._propose.embedding import Embedding, as_points
 from bisim_abstract._relations.base import Relation
 from bisim_abstract._relations.table import find_relation
-from bisim_abstract._verify.verify import Verification
+from bisim_abstract._verify.verify import Verification, check_counts
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -288,7 +288,8 @@ class _Page:
             merges=self.merges(),
             comparison=self.table() + self.fit(),
             pair=self.pair(),
-            close=escaped(self.close()),
+            close=escaped(self.relation.closeness),
+            metric=escaped(self.relation.metric),
             meaning=self.meaning(),
             snippet=escaped(snippet(self.certificate, self.mdp, record)),
             reservations="".join(f"<p>{escaped(line)}</p>" for line in self.reservations()),
@@ -358,13 +359,7 @@ class _Page:
             return "none", "Not checked independently in this report"
         if not check.is_valid:
             return "bad", f"Rejected by the independent check: {check.problem}"
-        parts = [f"{check.mode} arithmetic", counted(check.pairs_checked, "pair")]
-        if check.levels_checked:
-            parts.append(counted(check.levels_checked, "block level"))
-        if check.features_checked:
-            parts.append(counted(check.features_checked, "feature"))
-        if check.values_checked:
-            parts.append(counted(check.values_checked, "bound") + " on values")
+        parts = [f"{check.mode} arithmetic", *check_counts(check)]
         word = "spot-checked" if check.verdict == "sampled" else "verified"
         return "good", f"All claims {word} by independent code ({', '.join(parts)})"
 
@@ -489,7 +484,8 @@ class _Page:
         yield "actions", f"{mdp.n_actions:,}"
         yield "transitions", f"{mdp.nnz:,}"
         yield "pairs of states", _short(n * (n - 1) // 2)
-        yield "pairs covered", percent_text(certificate.coverage)
+        if self.relation.has_arms:
+            yield "pairs covered", percent_text(certificate.coverage)
         yield "widest bound gap", bound_text(certificate.global_width, is_upper=True)
         yield "discount γ", f"{certificate.gamma:g}"
         if certificate.tau is not None:
@@ -658,6 +654,8 @@ class _Page:
         """What the histogram is over."""
         certificate = self.certificate
         total = certificate.n_states * (certificate.n_states - 1) // 2
+        if not self.relation.has_arms:
+            return f"{counted(total, 'pair')}, all bounded {bounded_by(certificate.action_values)}."
         text = (
             f"Covered, with bounds of their own: {certificate.n_covered:,} of "
             f"{counted(total, 'pair')} ({percent_text(certificate.coverage)})."
@@ -725,12 +723,13 @@ class _Page:
             return ""
         certificate, own = self.certificate, quality.trained_for
         chip = '<span class="chip">trained for it</span>'
-        name = "on_policy" if certificate.is_under_policy else "bisimulation"
-        kind = f" {self.relation.alike}" if self.relation.adjective else ""
+        title = self.relation.metric
+        if certificate.is_under_policy and self.relation.has_arms:
+            title = DISTANCES["on_policy"]  # of one action, which cannot be renamed
         # Where it is trained for the certificate's own distance, both are the same figures.
-        is_own = own is not None and own.name == name and own.mean_error == quality.mean_error
+        is_own = own is not None and own.title == title and own.mean_error == quality.mean_error
         fits: list[tuple[str, EmbeddingQuality | EmbeddingFit, str]]
-        fits = [(DISTANCES[name] + kind, quality, chip if is_own else "")]
+        fits = [(title, quality, chip if is_own else "")]
         if own is not None and not is_own:
             fits.append((own.title, own, chip))
         rows: list[Row] = []
@@ -747,7 +746,7 @@ class _Page:
             "bounds on the distance named. Encoders are trained for different ones, and a good fit "
             "to one says little of another. Nothing that is proven depends on the embedding."
         )
-        head = ("distance", "rank correlation", "mean error", "largest error", "proven wrong")
+        head = ("distance", "rank correlation", "mean error", "largest error", "outside the bounds")
         return section("fit", "What the embedding imitates", text, table_html("losses", head, rows))
 
     def pair(self) -> str:
@@ -773,10 +772,6 @@ class _Page:
         lines = meaning(self.certificate, self.mdp, is_rejected=self.is_rejected)
         return "".join(f"<p>{escaped(line)}</p>" for line in lines)
 
-    def close(self) -> str:
-        """What it means that two states are close."""
-        return self.relation.closeness
-
     def reservations(self) -> Iterator[str]:
         """What else the verdict depends on, in plain words."""
         certificate = self.certificate
@@ -801,10 +796,10 @@ class _Page:
         if self.relation.caution:
             yield self.relation.caution
         if certificate.apart is not None:
+            renamed = "; after renaming actions they need not be (relation lax)"
             yield (
                 "Not all states have the same actions. Those with different ones are as far apart "
-                f"as can be, {number_text(certificate.apart)}; after renaming actions they need "
-                "not be (relation lax)."
+                f"as can be, {number_text(certificate.apart)}{renamed * self.relation.has_arms}."
             )
         if certificate.terminal_state is not None:
             yield "The end of episodes is no cluster and is not counted as one."
@@ -841,11 +836,14 @@ class _Page:
             lines.append("Leave out the threshold: certify then looks for a useful one itself.")
         if not is_all:
             lines.append("Certify over all pairs: certify(mdp, gamma, method=Blocks()).")
-        lines += [
-            "Allow more pairs (max_pairs of the method) or more time (max_seconds).",
-            "Propose better blocks: an embedding of states, or a partition of your own.",
-            "Accept it: a model whose states all differ has no smaller one to be found.",
-        ]
+        if self.relation.has_arms:
+            lines += [
+                "Allow more pairs (max_pairs of the method) or more time (max_seconds).",
+                "Propose better blocks: an embedding of states, or a partition of your own.",
+            ]
+        elif certificate.action_values is None:
+            lines.append("Allow more time (max_seconds).")
+        lines.append("Accept it: a model whose states all differ has no smaller one to be found.")
         stop = f" This run ended because: {certificate.stop}." if certificate.stop else ""
         items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
         return f"<h3>What to try</h3><p>{escaped(plain_text(stop.strip()))}</p><ul>{items}</ul>"

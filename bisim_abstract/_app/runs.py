@@ -774,6 +774,8 @@ def _why_no_encoder(found: Certificate, asked: Options) -> str:
     """Why no encoder could improve on a certificate that was made without; empty if one might."""
     if judge(found).level == "useful":
         return "the clusters found without one are certified and useful"
+    if not asked.takes_embedding:
+        return f"relation={asked.relation!r} takes none"
     if found.scope == "all" and "embedding" not in getattr(asked.method, "propose", ()):
         return "embeddings are not among the requested proposals"
     if found.scope == "all" and found.coverage == 1.0:

@@ -117,13 +117,17 @@ SCALARS = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Certificate:
-    """Lower and upper bounds on the bisimulation metric, with everything needed to check them.
+    """Lower and upper bounds on distances of states, with everything needed to check them.
 
-    Several components bound pairs of states, and the tightest of them counts: stored bounds of
-    covered pairs; bounds on pairs of blocks, at any number of levels; distances of value
-    features; and start values, which depend on the rewards alone. Each claims no more than one
-    inequality, lower <= T(lower) or upper >= T(upper), from which enclosure follows: `verify`
-    checks them.
+    The distance is the bisimulation metric, plain or lax, or that of optimal action values: the
+    `relation` says which. `verify` checks all bounds.
+
+    Several components bound the bisimulation metric of pairs of states, and the tightest of them
+    counts: stored bounds of covered pairs; bounds on pairs of blocks, at any number of levels;
+    distances of value features; and start values, which depend on the rewards alone. Each claims
+    no more than one inequality, lower <= T(lower) or upper >= T(upper), from which enclosure
+    follows. In the relation "optimal" none of these is used: the bounds of all pairs follow from
+    `action_values`, which one backup proves.
 
     Attributes:
         fingerprint: Of the model.
@@ -133,8 +137,9 @@ class Certificate:
         available: (n_states, n_actions) which actions each state has; all by default.
         relation: "plain": states are compared action by action. "lax": every action of one state
             is compared with the action of the other that is most like it, and the other way round.
-        apart: In the plain relation, the distance of states that have different actions; None
-            where all states have the same ones, or the relation is lax.
+            "optimal": optimal values of actions are compared, by name.
+        apart: The distance of states that have different actions, in the relations "plain" and
+            "optimal"; None where all states have the same ones, or the relation is lax.
         reward_radius: (n_states, n_actions) how far true rewards may be from these, if the
             model is an estimate; else of shape (0, 0).
         alpha: If the model is an estimate, the bounds hold for the metric of the true model
@@ -289,7 +294,7 @@ class Certificate:
         """Whether both arms give the same clustering at `tau`.
 
         It is then the exact clustering over the pairs in scope. Over all pairs that is the
-        clustering of the metric itself; over covered pairs, an uncovered one may still link
+        clustering of the distance itself; over covered pairs, an uncovered one may still link
         two of its clusters.
         """
         return self.tau is not None and np.array_equal(self.labels_lower, self.labels_upper)
@@ -358,7 +363,11 @@ class Certificate:
         return judge(self)
 
     def bounds(self, states: npt.ArrayLike, others: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper bounds on the metric of any pairs, by broadcasting index arrays."""
+        """Lower and upper bounds on the distances of any pairs, by broadcasting index arrays.
+
+        The distance is that of the relation; in "optimal", the largest difference of optimal
+        action values.
+        """
         s, t = np.broadcast_arrays(
             check_states("states", states, self.n_states),
             check_states("others", others, self.n_states),
@@ -439,7 +448,7 @@ class Certificate:
     def correspondence(self, mdp: TabularMDP | None = None) -> Correspondence:
         """Which actions of the states of a cluster correspond, and by how much they can differ.
 
-        In the plain relation actions correspond by name; in the lax one, whatever they are called.
+        In the lax relation they correspond whatever they are called; otherwise by name.
 
         Args:
             mdp: The model; needed if the certificate was read from a file.
@@ -493,9 +502,9 @@ class Certificate:
             if known is not None:
                 found = there_are(len(known), "certified interval")
             lines.append(f"  tau       none at gamma = {self.gamma:g}; {found}")
-        if self.action_values is not None:
-            far = self.action_values.radius
-            lines.append(f"  bounds    all pairs, by optimal action values within {far:.3g}")
+        relation = find_relation(self.relation)
+        if not relation.has_arms:
+            lines.append(f"  bounds    all pairs, {bounded_by(self.action_values)}")
         else:
             lines.append(
                 f"  bounds    {self.scope} pairs; {self.n_covered:,} of {n * (n - 1) // 2:,} "
@@ -513,12 +522,10 @@ class Certificate:
             )
         if self.tau is not None and not self.is_certified:
             lines.append(f"  undecided {self._what_is_open()}")
-        relation = find_relation(self.relation)
         if relation.adjective:
             lines.append(f"  relation  {relation.name}: states are alike {relation.alike}")
         if self.apart is not None:
-            what = f"states with different actions are {self.apart:.4g} apart"
-            lines.append(f"  relation  {relation.name}: {what}")
+            lines.append(f"  apart     {self.apart:.4g} between states with different actions")
         if self.is_under_policy:
             lines.append(f"  policy    {OF_POLICY}")
         if self.holds_for:
@@ -603,20 +610,23 @@ class Certificate:
             "" if self.tau is None else (", certified" if self.is_certified else ", not certified")
         )
         bounds = f"{self.coverage:.1%} of pairs covered, width {self.width:.3g}"
-        if self.action_values is not None:
-            bounds = f"all pairs by optimal action values, width {self.action_values.width:.3g}"
+        if not find_relation(self.relation).has_arms:
+            bounds = f"all pairs {bounded_by(self.action_values)}"
         return (
             f"Certificate({counted(self.n_states, 'state')}, {bounds}{verdict}"
             f"{', of a given policy' * self.is_under_policy})"
         )
 
     def _repr_html_(self) -> str:
+        relation = find_relation(self.relation)
+        bounds = f"; {self.coverage:.1%} have bounds of their own"
+        if not relation.has_arms:
+            bounds = f", bounded {bounded_by(self.action_values)}"
         rows = [
             ("threshold", "none" if self.tau is None else f"{self.tau:.6g}"),
             ("discount", f"{self.gamma:g}"),
-            ("scope", f"{self.scope} pairs; {self.coverage:.1%} have bounds of their own"),
+            ("scope", f"{self.scope} pairs{bounds}"),
         ]
-        relation = find_relation(self.relation)
         if relation.adjective:
             rows.append(("relation", f"{relation.name}: alike {relation.alike}"))
         if self.is_under_policy:
@@ -773,7 +783,7 @@ class Certificate:
     def plot_widths(
         self, *, sample: int = 20_000, seed: SeedLike = 0, ax: Axes | None = None
     ) -> Axes:
-        """Draw how far the bounds are apart, of covered pairs and of others."""
+        """Draw how far the bounds are apart, of covered pairs and of others, or of all."""
         axes: Axes = maker("plots").plot_widths(self, sample=sample, seed=seed, ax=ax)
         return axes
 
@@ -943,6 +953,17 @@ def _with_variables(columns: Columns, names: Names) -> Columns:
     return first | placed | {name: columns[name] for name in columns if name not in first}
 
 
+def bounded_by(values: ActionValues | None) -> str:
+    """What bounds all pairs of a relation without arms, in words; no values if a run ended early.
+
+    Args:
+        values: Those of the certificate.
+    """
+    if values is None:
+        return "by rewards alone"
+    return f"by optimal action values within {values.radius:.3g}"
+
+
 def _rebuild(fields: dict[str, Any]) -> Certificate:
     return Certificate(**fields)
 
@@ -1012,7 +1033,7 @@ def _check_alone(certificate: Certificate) -> None:
     """Nothing but action values may bound distances that are read off them."""
     relation = find_relation(certificate.relation)
     others = certificate.keys.size or certificate.levels or certificate.features is not None
-    if relation.above is relation or others or certificate.scope != "all":
+    if relation.has_arms or others or certificate.scope != "all":
         raise InvalidArgumentError(
             "action_values bound distances of the relation 'optimal' over all pairs, and nothing "
             "else does: keys, levels and features must be empty"

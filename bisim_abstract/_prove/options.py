@@ -22,7 +22,7 @@ from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._certificate.goal import KEEP, Goal, check_loss, check_share
 from bisim_abstract._prove.work import Work
 from bisim_abstract._relations.base import Relation
-from bisim_abstract._relations.table import find_relation
+from bisim_abstract._relations.table import RELATIONS, find_relation
 from bisim_abstract.errors import InvalidArgumentError
 
 AUTO = "auto"  # whichever relation gives the fewest clusters
@@ -86,7 +86,7 @@ class Options:
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[Any], Any]] = {
-            "relation": lambda value: value if value == AUTO else find_relation(value).name,
+            "relation": _relation_name,
             "keep": lambda value: check_share("keep", value),
             "max_loss": check_loss,
             "guarantee": lambda value: check_choice("guarantee", value, GUARANTEES),
@@ -125,7 +125,7 @@ class Options:
         if self.method.name not in methods:
             raise InvalidArgumentError(
                 f"relation={self.relation!r} is proven by the method {' or '.join(methods)}, "
-                f"got {self.method!r}"
+                f"got {self.method!r}; leave method out"
             )
         self.method.check(self)
 
@@ -153,13 +153,23 @@ class Options:
         """The same with an embedding to propose from; None changes nothing."""
         if embedding is None:
             return self
+        self.check_embedding()
         method: Any = self.method
-        if not hasattr(method, "embedding"):
+        return replace(self, method=replace(method, embedding=embedding))
+
+    @property
+    def takes_embedding(self) -> bool:
+        """Whether the method can propose from an embedding."""
+        return hasattr(self.method, "embedding")
+
+    def check_embedding(self) -> None:
+        """Refuse an embedding, or an encoder of one, that nothing would read."""
+        if not self.takes_embedding:
+            why = "uses default methods" if self.relation == AUTO else "compares values"
             raise InvalidArgumentError(
-                f"relation={self.relation!r} looks at values and takes no embedding: leave it out, "
+                f"relation={self.relation!r} {why} and takes no embedding: leave out the encoder, "
                 "or use relation='plain'"
             )
-        return replace(self, method=replace(method, embedding=embedding))
 
     @classmethod
     def named(cls, given: Mapping[str, Any]) -> Self:
@@ -176,7 +186,7 @@ class Options:
 
         if not isinstance(given, Mapping):
             raise InvalidArgumentError(f"options must be names with values, got {given!r}")
-        relation = given.get("relation", cls.relation)
+        relation = _relation_name(given.get("relation", cls.relation))
         own = {entry.name for entry in fields(cls)} - {"method"}
         if relation == AUTO:
             # Options of methods are refused as methods are.
@@ -195,6 +205,12 @@ class Options:
                 )
         mine = {name: given[name] for name in given if name in own}
         return cls(**mine, method=kind(**rest))
+
+
+def _relation_name(relation: str | Relation) -> str:
+    if isinstance(relation, Relation):
+        return relation.name
+    return check_choice("relation", relation, (*RELATIONS, AUTO))
 
 
 def check_tau(tau: float | str | None) -> float | None:

@@ -28,6 +28,7 @@ class Relation(ABC):
             nothing is said.
         alike: How states are alike by it, after "alike" or "compared".
         closeness: A sentence: what it means that two states are close.
+        metric: What its distance is called.
         condition: What limits the sentence about its clusters; empty if nothing does.
         caution: A sentence: what a reader of clusters must know; empty if nothing.
         instead: Advice to whom it merges too little; empty if there is none.
@@ -36,18 +37,22 @@ class Relation(ABC):
         matches_actions: Whether any action of one state may stand for one of the other's. Actions
             of clusters and blocks then have names of their own. Otherwise actions correspond by
             name, and states with different action sets are as far apart as can be.
+        has_arms: Whether its distance is bounded pair by pair, through blocks and features.
+            Otherwise it is read off values of states and actions, for all pairs at once.
     """
 
     name: ClassVar[str]
     adjective: ClassVar[str] = ""
     alike: ClassVar[str]
     closeness: ClassVar[str]
+    metric: ClassVar[str]
     condition: ClassVar[str] = ""
     caution: ClassVar[str] = ""
     instead: ClassVar[str] = ""
     distance: ClassVar[str] = ""
     methods: ClassVar[tuple[str, ...]]
     matches_actions: ClassVar[bool] = False
+    has_arms: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -87,6 +92,7 @@ class Bisimulation(Relation):
 
     methods = ("blocks", "covering")
     instead = "relation='optimal' may merge more, for this reward at this gamma only"
+    has_arms = True
     has_witnesses: ClassVar[bool]
 
     @property

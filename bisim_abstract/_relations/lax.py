@@ -38,6 +38,7 @@ class Lax(Bisimulation):
         "Two states are close if whatever can be done in one of them can be done in the other, by "
         "some action or other, with much the same outcome"
     )
+    metric = "the bisimulation metric after renaming actions"
     caution = (
         "States are alike after renaming actions: an action of a cluster is, in each of its "
         "states, the action that is called so there."

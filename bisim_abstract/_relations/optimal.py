@@ -23,6 +23,7 @@ class Optimal(Relation):
         "Two states are close if every action is worth much the same in both, to an agent that "
         "acts optimally afterwards"
     )
+    metric = "the distance of optimal action values"
     condition = "alike in optimal action values, for this reward at this gamma only"
     caution = "Clusters are for this reward at this gamma only; the dynamics are not preserved."
     methods = ("action-values",)

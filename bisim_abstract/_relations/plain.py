@@ -25,6 +25,7 @@ class Plain(Bisimulation):
     name = "plain"
     alike = "action by action"
     closeness = "Two states are close if no sequence of actions tells them apart by much"
+    metric = "the bisimulation metric"
     distance = "bisimulation"
     has_witnesses = True
 

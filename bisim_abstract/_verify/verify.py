@@ -178,19 +178,9 @@ class Verification:
             raise VerificationError(self.problem)
 
     def _repr_html_(self) -> str:
-        checked = [
-            counted(number, word)
-            for number, word in (
-                (self.pairs_checked, "pair"),
-                (self.levels_checked, "block level"),
-                (self.features_checked, "feature"),
-                (self.values_checked, "bound"),
-            )
-            if number
-        ]
         rows = [("problem", self.problem)] if self.problem else []
         rows += [
-            ("checked", ", ".join(checked) or "nothing"),
+            ("checked", ", ".join(check_counts(self)) or "nothing"),
             ("arithmetic", self.mode),
             ("widening", f"{self.widening:.2g}"),
         ]
@@ -199,6 +189,18 @@ class Verification:
         if self.seconds or self.compile_seconds:
             rows.append(("took", seconds_text(self.seconds, self.compile_seconds)))
         return table_html(f"Certificate {self.verdict}", rows)
+
+
+def check_counts(found: Verification) -> list[str]:
+    """How much was checked, in words; nothing of what there was none."""
+    levels, features = found.levels_checked, found.features_checked
+    parts = [
+        (found.pairs_checked, counted(found.pairs_checked, "pair")),
+        (levels, counted(levels, "block level")),
+        (features, counted(features, "feature")),
+        (found.values_checked, f"{counted(found.values_checked, 'bound')} on values"),
+    ]
+    return [text for number, text in parts if number]
 
 
 def verify(
@@ -225,7 +227,8 @@ def verify(
             for small instances; "sampled" does so for a random sample of the pairs (and of the
             rows behind block levels), and checks the rest of the claims as "float" does. Where
             rounding alone speaks against a small certificate, "exact" decides. "float" may accept
-            what "exact" rejects by less than rounding: `widening` and `remark` then say so.
+            what "exact" rejects by less than rounding: `widening` and `remark` then say so. Bounds
+            that follow from action values have no pairs to sample, and "sampled" is "float".
         sample: Number of pairs in "sampled" mode.
         seed: Seed or generator of the sample.
         resources: Threads, in "float" mode, workers and memory. The result does not depend on them;
@@ -286,6 +289,8 @@ def _judged(
             claims = read_claims(certificate, mdp, resources=options.resources)
         except VerificationError as reason:
             return Verification(False, "rejected", options.mode, str(reason), 0.0, 0)
+        if options.mode == "sampled" and claims.actions is not None:
+            options = replace(options, mode="float")  # no pairs to sample: all is checked
         of_bounds = bounds_digest(mdp, claims)
         digest = claims_digest(of_bounds, claims)
         if options.is_recalling and digest in known_claims:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from types import SimpleNamespace
@@ -26,6 +27,12 @@ Distances = list[list[Fraction]]
 GAMMAS = (0.0, 0.5, 0.9, 0.999)
 REWARDS = ("plain", "few", "zero", "tiny", "huge", "offset")
 ROWS = ("deterministic", "sparse", "dense")
+# What only relations with arms have.
+ARMS = re.compile(
+    r"bisimulation|metric\b|covered|looked at|\bblocks?\b|\blevels?\b|features?\b|sweep|max_pairs"
+    r"|\b0 pairs|bounds of their own|\(relation lax\)",
+    re.IGNORECASE,
+)
 
 
 # -- truth -------------------------------------------------------------------------------------
