@@ -394,13 +394,13 @@ def bench_optimal(options: Options) -> list[Figure]:
             return values.forests(sets, float(np.ptp(mdp.rewards)) / 0.1)
 
         repeats = options.repeats if side < 1000 else 2
-        sweeps = timed(lambda mdp=mdp: plain_values(mdp, 0.9, 1e-10), repeats)
-        ours = timed(lambda mdp=mdp: value_iteration(mdp, 0.9), repeats)
+        sweeps = timed(partial(plain_values, mdp, 0.9, 1e-10), repeats)
+        ours = timed(partial(value_iteration, mdp, 0.9), repeats)
         peers = (Peer("value iteration, plain sweeps", sweeps), Peer("value_iteration", ours))
         title = "Relation optimal: RoomsGrid, gamma 0.9"
         row = f"{mdp.n_states:,} states, bounds and tree"
         figures.append(Figure("optimal", title, row, "s", timed(link, repeats), peers))
-        whole = timed(lambda mdp=mdp: certify(mdp, 0.9, relation="optimal"), min(repeats, 2))
+        whole = timed(partial(certify, mdp, 0.9, relation="optimal"), min(repeats, 2))
         row = f"{mdp.n_states:,} states, certified"
         figures.append(Figure("optimal", title, row, "s", whole, peers))
     return figures

@@ -110,7 +110,8 @@ def plain_values(mdp: TabularMDP, gamma: float, tol: float) -> Table:
     """Optimal values by sweeps over all states, as in any textbook."""
     values, kernel = np.zeros(mdp.n_states), mdp.kernel()
     while True:
-        new = (mdp.rewards + gamma * (kernel @ values).reshape(mdp.rewards.shape)).max(axis=1)
+        ahead = (kernel @ values).reshape(mdp.rewards.shape)
+        new: Table = (mdp.rewards + gamma * ahead).max(axis=1)
         change = float(np.abs(new - values).max())
         values = new
         if change * gamma / (1.0 - gamma) <= tol:

@@ -108,7 +108,7 @@ def test_benchmarks_refuse_unknown_names() -> None:
     )
     assert done.returncode == 2
     assert (
-        "there are reseeding, arms, scaling, transport, sweep, metric, classes, peers"
+        "there are reseeding, arms, scaling, transport, sweep, metric, classes, optimal, peers"
         in done.stderr
     )
 
