@@ -1237,7 +1237,7 @@ def _parser() -> _Parser:
     _add_out(command, "FILE", "encoder.npz")
     _add_common(command)
 
-    command = add("certify", _certify, "bound the metric of all pairs and certify a clustering")
+    command = add("certify", _certify, "cluster the states of a model, with a proof")
     _add_source(command)
     _add_gamma(command)
     _add_goal(command)

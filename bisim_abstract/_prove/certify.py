@@ -39,7 +39,7 @@ def certify(
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> Certificate:
-    """Bounds on the metric until both arms agree on useful clusters.
+    """Bounds on how far states are apart, until both arms agree on useful clusters.
 
     By default the threshold is chosen by value: the coarsest certified one on whose clusters any
     agent that solves the small environment is *proven* to retain 95% of the achievable return,
@@ -47,7 +47,8 @@ def certify(
     The certificate's `value` holds the proof, its `verdict` summarises it.
 
     With `Blocks` (the default) the certified clustering is that of the metric itself, over all
-    pairs of states; with `Covering` it is the clustering over the pairs that were looked at.
+    pairs of states; with `Covering` it is the clustering over the pairs that were looked at. With
+    `relation="optimal"` it is that of optimal action values, over all pairs.
 
     Either ends when the goal is reached or a budget is. Ctrl-C ends it too. What was reached so
     far is returned, with clusters and their value if these can be proven in a second or so; else

@@ -88,6 +88,8 @@ VALUE = ("abstract/test_value.py", "verify")
 SCALE = ("abstract/test_scale.py",)
 AGENTS = ("abstract/test_agents.py", "abstract/test_value.py")
 EPISODES = ("abstract/test_episodes.py",)
+ACTIONS = ("bounds/test_action_values.py", "prove/test_optimal.py")
+ACTIONS_CHECKED = ("verify/test_action_values.py",)
 APPROXIMATE = ("bounds/test_index_side.py",)
 CHECKER = ("verify",)
 VERIFIED = ("verify/test_agents.py", "verify/test_value.py")
@@ -699,9 +701,57 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         AGENTS,
     ),
     (
+        "action values: once the radius below",
+        "(gaps * DOWN - 2.0 * self.radius) * DOWN",
+        "(gaps * DOWN - self.radius) * DOWN",
+        ACTIONS,
+    ),
+    (
+        "action values: once the radius above",
+        "return (gaps * UP + 2.0 * self.radius) * UP + TINY",
+        "return (gaps * UP + self.radius) * UP + TINY",
+        ACTIONS,
+    ),
+    (
+        "action values: only what backups exceed counts",
+        "return max(float(above.max()), -float(below.min()), 0.0)",
+        "return max(float(above.max()), 0.0)",
+        ACTIONS,
+    ),
+    (
+        "action values: nothing is lost by the grid",
+        "    away = _away(mdp, gamma, middles, middles.max(axis=1))\n",
+        "    away = 0.0\n",
+        ACTIONS,
+    ),
+    (
+        "action values: estimates are taken for models",
+        "        return backed_up(mdp, gamma, values, sign)\n    return np.asarray(mdp.rewards",
+        "        pass\n    return np.asarray(mdp.rewards",
+        ACTIONS,
+    ),
+    (
+        "points: boxes are left out that may hold the nearest",
+        "if owners[child] != mine and gap < limit:",
+        "if owners[child] != mine and gap < 0.5 * limit:",
+        ACTIONS,
+    ),
+    (
+        "points: equal hashes are equal points",
+        "if not (np.array_equal(sets[one], sets[two]) and np.array_equal(points[one]",
+        "if False and not (np.array_equal(sets[one], sets[two]) and np.array_equal(points[one]",
+        ACTIONS,
+    ),
+    (
+        "auto: the most clusters",
+        "best = min(by_promise, key=rank)",
+        "best = max(by_promise, key=rank)",
+        ACTIONS,
+    ),
+    (
         "episodes: the most of a set ends",
-        "ends = np.where(plan, of_action[:, :, 1], np.inf).min(axis=1)",
-        "ends = np.where(plan, of_action[:, :, 1], -np.inf).max(axis=1)",
+        "returns, ends = (np.minimum.reduceat(each, begins) for each in (returns, ends))",
+        "returns, ends = (np.maximum.reduceat(each, begins) for each in (returns, ends))",
         EPISODES,
     ),
     (
@@ -1317,9 +1367,45 @@ CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("verify/test_agents.py",),
     ),
     (
+        "action values: the discount is forgotten",
+        "room = (1 - Fraction(gamma)) * Fraction(claims.radius)",
+        "room = Fraction(claims.radius)",
+        ACTIONS_CHECKED,
+    ),
+    (
+        "action values: only one side is checked",
+        "for side in (1, -1):\n        beyond",
+        "for side in (1,):\n        beyond",
+        ACTIONS_CHECKED,
+    ),
+    (
+        "action values: once the radius",
+        "radius = 2 * Fraction(claims.actions.radius)",
+        "radius = Fraction(claims.actions.radius)",
+        ACTIONS_CHECKED,
+    ),
+    (
+        "action values: what may be a link is none",
+        "possible = np.nextafter(below_float((tau + radius) / (1 - ROUNDING)), np.inf)",
+        "possible = np.nextafter(below_float((tau - radius) / (1 - ROUNDING)), np.inf)",
+        ACTIONS_CHECKED,
+    ),
+    (
+        "action values: action sets do not count",
+        "for number in np.unique(sets).tolist():\n        states = np.flatnonzero(sets == nu",
+        "for number in sets[:1].tolist():\n        states = np.flatnonzero(sets == sets + 0 * nu",
+        ACTIONS_CHECKED,
+    ),
+    (
+        "points: near boxes are near as a whole",
+        "if most <= limit:  # rounding is monotone",
+        "if least <= limit:  # rounding is monotone",
+        ACTIONS_CHECKED,
+    ),
+    (
         "episodes: the optimal policy's are the policy's",
-        'policy = value.optimal_policy if name == "optimal" else _lifted(value, value.policy)',
-        "policy = value.optimal_policy",
+        'policies = {"policy": _lifted(value, value.policy), "optimal": value.optimal_policy}',
+        'policies = {"policy": value.optimal_policy, "optimal": value.optimal_policy}',
         ("verify/test_agents.py",),
     ),
     (
