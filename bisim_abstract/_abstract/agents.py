@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -222,7 +222,7 @@ def with_margin(
 
 
 def learner_share(members: Members, judge: Judge, tol: float, guess: FloatArray) -> LearnerShare:
-    """What one-step Q-learning on real steps keeps, and more where its values converge.
+    """What one-step Q-learning on real steps keeps; see `with_converged` for more.
 
     Args:
         members: Rows of the model, by clusters and names.
@@ -246,10 +246,22 @@ def learner_share(members: Members, judge: Judge, tol: float, guess: FloatArray)
     lower = np.minimum(lower, upper)  # where they meet, but for rounding
     choices = best_between(lower, upper, members.used)
     share = judge(least_inside(mdp, gamma, members.allowed(choices), tol, guess))
-    converged = None
-    if mdp.estimate is None:
-        converged = _converged_share(members, lower, upper, choices, share.lower, judge, tol)
-    return LearnerShare(**share.fields(), q_lower=lower, q_upper=upper, converged=converged)
+    return LearnerShare(**share.fields(), q_lower=lower, q_upper=upper, converged=None)
+
+
+def with_converged(
+    members: Members, learner: LearnerShare, judge: Judge, tol: float
+) -> LearnerShare:
+    """The same share of learners with what they keep, which is more, where their values converge.
+
+    It takes many times as long to find. Of estimated models nothing more is known.
+    """
+    if members.mdp.estimate is not None:
+        return learner
+    lower, upper = learner.q_lower, learner.q_upper
+    choices = best_between(lower, upper, members.used)
+    found = _converged_share(members, lower, upper, choices, learner.lower, judge, tol)
+    return replace(learner, converged=found)
 
 
 def _ends(

@@ -23,7 +23,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from bisim_abstract._abstract.agents import Members, learner_share, solver_share, with_margin
+from bisim_abstract._abstract.agents import (
+    Members,
+    learner_share,
+    solver_share,
+    with_converged,
+    with_margin,
+)
 from bisim_abstract._abstract.aggregate import aggregate, set_end_apart
 from bisim_abstract._abstract.baseline import Baseline, find_baseline
 from bisim_abstract._abstract.brackets import bracket_of, make_boxes
@@ -389,8 +395,13 @@ class Proof:
 
     @cached_property
     def learner(self) -> LearnerShare:
-        """What learners on real steps keep."""
+        """What learners on real steps keep, whether or not their values converge."""
         return learner_share(self._members, self._ground.judge, self._tol, self._first.lower)
+
+    @cached_property
+    def _all_learners(self) -> LearnerShare:
+        """The same, and what those keep whose values converge."""
+        return with_converged(self._members, self.learner, self._ground.judge, self._tol)
 
     @cached_property
     def _bracket(self) -> ValueBracket:
@@ -461,7 +472,7 @@ class Proof:
             baseline_lower=baseline.lower,
             bracket=self._bracket,
             solver=solver,
-            learner=self.learner if with_learner else None,
+            learner=self._all_learners if with_learner else None,
         )
         if ground.horizon is None:
             return value
