@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from guarantees import CASES, GAMMAS, made
+from guarantees import CASES as USUAL
+from guarantees import GAMMAS, made
 
 from bisim_abstract import TabularMDP, certify, verify
 from bisim_abstract._abstract.value import share_text
@@ -30,6 +31,10 @@ from bisim_abstract._app.runs import plain
 from bisim_abstract.wrappers import extract_mdp, make_env
 
 RELATIONS = ("plain", "lax", "optimal")
+CASES: dict[str, tuple[str, dict[str, Any]]] = USUAL | {
+    "FrozenLake 8x8, not slippery": ("FrozenLake-v1", {"map_name": "8x8", "is_slippery": False}),
+    "RoomsGrid, noise 0.1": ("bisim_abstract/RoomsGrid-v0", {"noise": 0.1}),
+}
 # The sizes that are compared elsewhere are those of one layout.
 STARTS = {"MiniGrid FourRooms": 1, "MiniGrid DoorKey-5x5": 1}
 COLUMNS = ("environment", "states", "γ", "relation", "clusters", "policy", "solver", "learner", "s")
