@@ -5,8 +5,9 @@
     python scripts/relations.py --guarantee learner    for one-step Q-learners on real steps
     python scripts/relations.py --json rows.json       the same rows as JSON
 
-Every certificate is verified by independent code, and the command fails if one is rejected. Shares
-are proven lower bounds; "–" means that nothing was certified that reaches the goal.
+Every certificate is verified by independent code, and the command fails if one is rejected. A cell
+holds the number of clusters, what the policy, solvers and learners are proven to retain ("<0":
+below the baseline), and seconds; "–" means that nothing was certified that reaches the goal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = USUAL | {
 }
 # The sizes that are compared elsewhere are those of one layout.
 STARTS = {"MiniGrid FourRooms": 1, "MiniGrid DoorKey-5x5": 1}
-COLUMNS = ("environment", "states", "γ", "relation", "clusters", "policy", "solver", "learner", "s")
+BELOW = "<0"  # shares below the baseline
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class Row:
     seconds: float
     problem: str
 
-    def cells(self) -> Iterator[str]:
-        """As the table shows it."""
-        yield self.environment
-        yield f"{self.states:,}"
-        yield f"{self.gamma:g}"
-        yield self.relation
-        yield "–" if self.clusters is None else f"{self.clusters:,}"
-        for share in (self.policy, self.solver, self.learner):
-            yield "–" if share is None else share_text(share).removeprefix("at least ")
-        yield f"{self.seconds:.1f}"
+    def cell(self) -> str:
+        """As the table shows it: clusters, three shares, seconds."""
+        if self.clusters is None:
+            return f"–, {self.seconds:.1f} s"
+        shares = (self.policy, self.solver, self.learner)
+        texts = (
+            "–" if x is None else share_text(x).removeprefix("at least ") if x >= 0.0 else BELOW
+            for x in shares
+        )
+        return f"**{self.clusters:,}**: {', '.join(texts)}; {self.seconds:.1f} s"
 
 
 def row_of(
@@ -107,17 +107,22 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON, too")
     options = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
-    print(f"| {' | '.join(COLUMNS)} |")
-    print("|" + "---|" * len(COLUMNS))
+    relations = options.relation or RELATIONS
+    print(f"| environment | states | γ | {' | '.join(relations)} |")
+    print("|" + "---|" * (3 + len(relations)))
     rows = []
     for name in options.only or CASES:
         env_id, args = CASES[name]
         mdp = made(partial(_extracted, env_id, args, STARTS.get(name)))
         for gamma in options.gamma or GAMMAS:
-            for relation in options.relation or RELATIONS:
-                row = row_of(name, mdp, gamma, relation, options.guarantee, options.seconds)
-                rows.append(row)
-                print(f"| {' | '.join(row.cells())} |", flush=True)
+            own = [
+                row_of(name, mdp, gamma, relation, options.guarantee, options.seconds)
+                for relation in relations
+            ]
+            rows += own
+            states = f"{own[0].states:,}"
+            print(f"| {name} | {states} | {gamma:g} | {' | '.join(x.cell() for x in own)} |")
+            sys.stdout.flush()
     if options.json is not None:
         text = json.dumps(plain([asdict(row) for row in rows]), indent=1, allow_nan=False)
         options.json.write_text(text + "\n", encoding="utf-8")

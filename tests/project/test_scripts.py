@@ -137,19 +137,18 @@ def test_planted_groups_are_certified() -> None:
     assert "bounds that do not enclose the metric: 0" in out
 
 
-@pytest.mark.nightly
-def test_default_choices_are_worth_having() -> None:
-    """The script fails if a row does not reach its goal, or a proof contradicts the truth."""
-    out = run("scripts/values.py", "--quick", "--markdown")
-    rows = {line.split(" | ")[0][2:]: line.split(" | ") for line in out.splitlines()[2:]}
-    assert len(rows) == 8
-    assert int(rows["Taxi"][3].split()[0]) <= 346
-    cliff = rows["CliffWalking"]
-    assert int(cliff[3].split()[0]) <= 7
-    assert cliff[4] == "100%"
-    assert float(cliff[5]) < 1e-9
-    for row in rows.values():
-        assert float(row[5]) >= float(row[6])
+@pytest.mark.slow
+def test_relations_side_by_side(tmp_path: Path) -> None:
+    """The script fails if a certificate is rejected."""
+    rows = tmp_path / "rows.json"
+    options = ["--only", "Taxi", "--only", "MiniGrid DoorKey-5x5", "--gamma", "0.9"]
+    run("scripts/relations.py", *options, "--guarantee", "learner", "--json", str(rows))
+    found = {(x["environment"], x["relation"]): x for x in json.loads(rows.read_text())}
+    assert len(found) == 6
+    assert found["Taxi", "optimal"]["clusters"] <= 302
+    assert found["MiniGrid DoorKey-5x5", "optimal"]["clusters"] <= 70
+    for row in found.values():
+        assert min(row["policy"], row["solver"], row["learner"]) >= 0.95
 
 
 @pytest.mark.slow
@@ -161,13 +160,6 @@ def test_what_agents_get_is_proven_true_and_simulated(tmp_path: Path) -> None:
     (row,) = json.loads(rows.read_text())
     assert f"| CliffWalking | 0.9 | {row['clusters']} of 48 | useful | 100% |" in out
     assert (row["solver"], row["simulated"]["ended"], row["problem"]) == (1.0, 1.0, "")
-
-
-@pytest.mark.nightly
-def test_proven_losses_are_close_to_true_ones() -> None:
-    """Those of the rooms and of Taxi: the script fails if one is above its limit."""
-    out = run("scripts/values.py", "losses")
-    assert out.count("its rooms") == 3
 
 
 @pytest.mark.nightly
