@@ -295,12 +295,13 @@ class Standing:
         if self.table.ground.levels:
             at = int(np.argmin([x.model.n_blocks for x in self.table.ground.levels]))
             model = self.table.ground.levels[at].model
-            kept = share_text(self.search.numbers(model.labels).kept)
-            return (
-                f"; the {model.n_blocks:,} blocks found (certificate.levels[{at}].model.labels) "
-                f"would retain {kept}, which prove_value proves, but they are not shown to be the "
-                "metric's clusters at any threshold"
-            )
+            found = self.search.numbers(model.labels)
+            if self.target.goal.is_met(found):
+                return (
+                    f"; the {model.n_blocks:,} blocks found (certificate.levels[{at}].model.labels)"
+                    f" retain {share_text(found.kept)}, as prove_value shows, but are not shown to "
+                    "be the metric's clusters at any threshold"
+                )
         floor = self.target.resolution
         coarser = [x for x in self.intervals if 0 < x.n_clusters < n and x.high > floor]
         if not coarser:
@@ -317,7 +318,7 @@ class Standing:
 
     def _advice(self) -> str:
         """Which relation merges more, if one does."""
-        instead = self.table.relation.instead
+        instead = "" if self.is_final else self.table.relation.instead
         return f"; {instead}" if instead else ""
 
     def leftover(self) -> str:

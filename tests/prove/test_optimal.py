@@ -604,3 +604,14 @@ def test_nearest_pairs_and_frontier_read_the_values() -> None:
     assert closest.lower <= heights[0] <= closest.upper
     points = made.frontier().points
     assert {x.n_clusters for x in points} <= {1, 2, 3, 9}
+
+
+def test_who_merges_little_is_told_of_this_relation() -> None:
+    mdp = sparse_mdp(12, 2, support=2, seed=0)
+    advice = "relation='optimal' may merge more, for this reward at this gamma only"
+    whole = certify(mdp, 0.9, keep=1.0)
+    assert whole.stop.startswith("nothing can be merged: 12 of 12 states")
+    assert whole.stop.endswith(advice)
+    assert f"  try       {advice}" in whole.summary().splitlines()
+    for made in (optimal(mdp, 0.9, keep=1.0), certify(mdp, 0.9, n_clusters=2)):
+        assert advice not in made.summary()
