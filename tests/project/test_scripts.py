@@ -151,6 +151,15 @@ def test_relations_side_by_side(tmp_path: Path) -> None:
         assert min(row["policy"], row["solver"], row["learner"]) >= 0.95
 
 
+@pytest.mark.nightly
+def test_mirror_images_are_merged_after_renaming() -> None:
+    """The script fails if a certificate is rejected, or if a proof contradicts the truth."""
+    out = run("scripts/symmetries.py", "--quick", "--markdown")
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in out.splitlines()}
+    plain, lax = rows["| MiniGrid-Empty-5x5"][4:6]
+    assert int(lax) < int(plain)
+
+
 @pytest.mark.slow
 def test_what_agents_get_is_proven_true_and_simulated(tmp_path: Path) -> None:
     """The script fails if a proof contradicts the truth, or simulated episodes."""
