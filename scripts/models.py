@@ -1,4 +1,4 @@
-"""Models that nobody here made: every PRISM, JANI and UMB model in a directory.
+"""Third-party models: every PRISM, JANI and UMB model in a directory.
 
     python scripts/models.py DIR                  all of them, a row each
     python scripts/models.py DIR --quick          those of at most 5,000 states
@@ -9,10 +9,10 @@
 Two tables. The first has exact classes, plain (actions correspond by their position) and lax, with
 all rewards of the file, beside the quotients of Storm and its time in the same run, and by how much
 values that Storm finds change on the way from it to a model and back as UMB. The second has
-a certificate of one reward at the default `keep`: clusters beside the exact classes of the same
-model, and the share of the achievable return that any agent retains, by proof, that solves the
-small model. Where less is proven than requested, the verdict and the closest states that stay
-apart are printed below.
+a certificate of one reward at the default `keep`: clusters next to the exact classes of the same
+model ("optimal" has none), and the share of the achievable return that any agent is proven to
+retain which solves the small model. Where less is proven than requested, the verdict and the
+closest states that stay apart are printed below.
 
 Each model runs in a process of its own, whose memory is its peak. Each certificate is verified by
 independent code. The command fails if a count differs from Storm's or a certificate is rejected.
@@ -54,7 +54,8 @@ from bisim_abstract.errors import BisimError
 SUFFIXES = (*PRISM, ".jani", ".umb")
 QUICK = 5_000
 SAME = 1e-6  # values that differ by no more are the same, as far as Storm solves for them
-RELATIONS = ("plain", "lax")
+EXACT = ("plain", "lax")  # relations with classes, which Storm knows as well
+RELATIONS = (*EXACT, "optimal")
 console = Console(width=190, highlight=False)
 
 
@@ -162,7 +163,7 @@ def storm_counts(model: Any) -> dict[str, tuple[int, float]]:
     )
 
     found = {}
-    for relation in RELATIONS:
+    for relation in EXACT:
         options = BisimulationOptions()
         options.action_sensitive = relation == "plain"
         options.preserve_all_rewards = True
@@ -219,7 +220,7 @@ def certificate_row(
         "states": mdp.n_states,
         "asked": (reward or "1 on entry") + (f", goal {setting.goal}" if setting.goal else ""),
         "relation": relation,
-        "classes": bisimulation_classes(mdp, relation=relation).n_classes,
+        "classes": None,
         "seconds": time.perf_counter() - begin,
         "verdict": found.verdict.level,
         "clusters": None if found.value is None else found.n_clusters,
@@ -228,6 +229,8 @@ def certificate_row(
         "nearest": "",
     }
     row["memory"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    if relation in EXACT:
+        row["classes"] = bisimulation_classes(mdp, relation=relation).n_classes
     checked = verify(mdp, found)
     if not checked.is_valid:
         row["problem"] = f"rejected: {checked.problem}"
@@ -351,7 +354,7 @@ def main() -> int:
         if row["states"] <= QUICK:
             small.append(name)
         line = [name, f"{row['states']:,}", f"{row['transitions']:,}", f"{row['read']:.2f}"]
-        for relation in RELATIONS:
+        for relation in EXACT:
             ours, own, storms, theirs = row[relation]
             line += [f"{ours:,}", f"{storms:,}", f"{own:.3f}", f"{theirs:.3f}"]
             if ours != storms:
@@ -361,7 +364,7 @@ def main() -> int:
             faults.append(f"{name}: values differ by {row['round_trip']:.3g} after a round trip")
         rows.append(line)
     head = ["model", "states", "branches", "read, s"]
-    for relation in RELATIONS:
+    for relation in EXACT:
         head += [f"{relation} classes", "Storm", "s", "Storm, s"]
     head.append("round trip")
     show(head, [row + [""] * (len(head) - len(row)) for row in rows], is_markdown=options.markdown)
@@ -381,7 +384,8 @@ def main() -> int:
                 continue
             kept = "" if row["kept"] is None else share_text(row["kept"]).replace("at least", "≥")
             clusters = "none" if row["clusters"] is None else f"{row['clusters']:,}"
-            rows.append([name, row["asked"], relation, f"{row['states']:,}", f"{row['classes']:,}"])
+            classes = "" if row["classes"] is None else f"{row['classes']:,}"
+            rows.append([name, row["asked"], relation, f"{row['states']:,}", classes])
             rows[-1] += [clusters, kept, row["verdict"], f"{row['seconds']:.1f}"]
             rows[-1].append(f"{row['memory']:.0f}")
             if row["problem"]:
