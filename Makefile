@@ -113,10 +113,10 @@ check-forge: $(VENV)/.dev
 test: check $(VENV)/.compiled
 	$(BIN)/pytest $(PYTEST_OPTIONS) -m "not slow"
 
-# Real agents, a cluster and peers, for the slow tests.
+# Real agents, a cluster and peers, for the slow tests; JAX for Gymnasium's functional environments.
 $(VENV)/.slow: $(VENV)/.dev
-	@echo "adding agents, Ray and benchmark peers to $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[agents,ray,bench]'
+	@echo "adding agents, Ray, JAX and benchmark peers to $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[agents,ray,bench]' jax flax
 	@touch $@
 
 test-slow: docs $(VENV)/.slow $(NEWEST)/.dev $(VENV)/.compiled
