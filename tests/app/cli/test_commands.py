@@ -16,6 +16,7 @@ import pytest
 from bisim_abstract import (
     Blocks,
     Certificate,
+    Reading,
     TabularMDP,
     __version__,
     certify,
@@ -80,7 +81,7 @@ def test_extract(kind: str, call: Any, world: World) -> None:
         ),
         "reachable": (
             ["FrozenLake-v1", "--reachable-only"],
-            extract_mdp("FrozenLake-v1", reachable_only=True),
+            extract_mdp("FrozenLake-v1", reading=Reading(reachable_only=True)),
         ),
     }[kind]
     ended = call("extract", *words, "-o", "m.npz", "--json")
