@@ -310,7 +310,7 @@ def test_advice_for_narrow_scopes_is_to_widen_them(of_rooms: Certificate) -> Non
         ({"weighting": "mean"}, "weighting must be one of"),
         ({"certificate": 3}, "certificate must be a Certificate or the path of one, got int"),
         ({"mdp": 3}, "mdp must be a TabularMDP, got int"),
-        ({"seed": -1}, "seed must be at least 0"),
+        ({"reading": {"seed": -1}}, "seed must be at least 0"),
     ],
 )
 def test_bad_arguments_are_named(
