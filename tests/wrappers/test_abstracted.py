@@ -15,6 +15,7 @@ from bisim_abstract import (
     Covering,
     InvalidArgumentError,
     NotCertifiedError,
+    Reading,
     Resources,
     TabularMDP,
     aggregate,
@@ -74,10 +75,13 @@ def test_the_table(of_lake: Certificate) -> None:
 
 def test_reachable_states_and_tabular_layers(of_lake: Certificate) -> None:
     ground = lake()
-    part = certify(extract_mdp(ground, reachable_only=True), GAMMA, tau=1e-9)
+    part = certify(extract_mdp(ground, reading=Reading(reachable_only=True)), GAMMA, tau=1e-9)
     env = AbstractedEnv(ground, part)
     assert env.mdp.n_states == 12
-    assert AbstractedEnv(TabularEnv(ground, reachable_only=True), part).mdp.n_states == 12
+    assert (
+        AbstractedEnv(TabularEnv(ground, reading=Reading(reachable_only=True)), part).mdp.n_states
+        == 12
+    )
     env = AbstractedEnv(ground, part, dynamics="ground")
     env.reset(seed=0)
     for k in range(100):
@@ -273,11 +277,11 @@ def test_other_environments_are_refused(of_rooms: Certificate, of_lake: Certific
     other = gym.make(ROOMS, side=6, room_size=3, slip=0.4, seed=1)  # the same shape
     with pytest.raises(NotCertifiedError, match="of another model"):
         AbstractedEnv(other, of_rooms)
-    literal = certify(extract_mdp(lake(), terminal="table"), GAMMA, tau=1e-9)
+    literal = certify(extract_mdp(lake(), reading=Reading(terminal="table")), GAMMA, tau=1e-9)
     with pytest.raises(NotCertifiedError, match="beyond the end of episodes"):
         AbstractedEnv(lake(), literal)
     with pytest.raises(NotCertifiedError, match="another model"):
-        AbstractedEnv(TabularEnv(lake(), terminal="table"), literal)
+        AbstractedEnv(TabularEnv(lake(), reading=Reading(terminal="table")), literal)
 
 
 def test_narrow_scopes_are_shown_and_can_be_refused() -> None:
@@ -308,7 +312,7 @@ def test_advice_for_narrow_scopes_is_to_widen_them(of_rooms: Certificate) -> Non
         ({"weighting": "mean"}, "weighting must be one of"),
         ({"certificate": 3}, "certificate must be a Certificate or the path of one, got int"),
         ({"mdp": 3}, "mdp must be a TabularMDP, got int"),
-        ({"seed": -1}, "seed must be at least 0"),
+        ({"reading": {"seed": -1}}, "seed must be at least 0"),
     ],
 )
 def test_bad_arguments_are_named(
