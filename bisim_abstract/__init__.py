@@ -61,7 +61,6 @@ __all__ = [
     "Certificate",
     "Covering",
     "Curve",
-    "EmbeddingQuality",
     "Frontier",
     "GroundAgent",
     "InvalidArgumentError",
@@ -124,7 +123,7 @@ if TYPE_CHECKING:
     from bisim_abstract._certificate.cluster_files import write_clusters
     from bisim_abstract._certificate.frontier import Frontier
     from bisim_abstract._certificate.verdict import Verdict
-    from bisim_abstract._compare.embeddings import EmbeddingQuality, evaluate_embedding
+    from bisim_abstract._compare.embeddings import evaluate_embedding
     from bisim_abstract._compare.learning import Curve, QLearning, learning_curve
     from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
     from bisim_abstract._compare.models import ModelComparison, compare_models
@@ -160,7 +159,7 @@ else:
         "_certificate.cluster_files": ("write_clusters",),
         "_certificate.frontier": ("Frontier",),
         "_certificate.verdict": ("Verdict",),
-        "_compare.embeddings": ("EmbeddingQuality", "evaluate_embedding"),
+        "_compare.embeddings": ("evaluate_embedding",),
         "_compare.learning": ("Curve", "QLearning", "learning_curve"),
         "_compare.losses": ("AbstractionLoss", "compare_abstractions"),
         "_compare.models": ("ModelComparison", "compare_models"),

@@ -25,7 +25,6 @@ from bisim_abstract import (
     Certificate,
     Covering,
     Curve,
-    EmbeddingQuality,
     InvalidArgumentError,
     StateMap,
     TabularMDP,
@@ -54,7 +53,7 @@ from bisim_abstract._base.text import surely_text
 from bisim_abstract._certificate.frontier import Frontier, FrontierPoint
 from bisim_abstract._certificate.verdict import judge
 from bisim_abstract._linkage.forests import spanning_forest
-from bisim_abstract.parts import EmbeddingFit, grouped_mdp, random_mdp
+from bisim_abstract.parts import EmbeddingFit, EmbeddingQuality, grouped_mdp, random_mdp
 from bisim_abstract.wrappers import RoomsGridEnv, extract_mdp
 from tests.support import ROOT
 
