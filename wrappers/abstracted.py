@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from gymnasium.utils import RecordConstructorArgs, seeding
 from bisim_abstract._abstract.aggregate import Aggregation, aggregate, lift_policy
 from bisim_abstract._abstract.deploy import GroundAgent
 from bisim_abstract._abstract.evaluation import AgentValue, evaluate_agent
-from bisim_abstract._abstract.value import LEARNER_TERMS, ProvenValue
+from bisim_abstract._abstract.value import LEARNER_TERMS, ProvenValue, kept_text
 from bisim_abstract._base.checks import check_choice, check_int, check_real
 from bisim_abstract._base.html import table_html
 from bisim_abstract._base.reading import CHECKS, FREEZE, Reading
@@ -216,6 +217,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             self.certificate = certificate = self._proven(verify)
             if certificate.verdict.level != "useful":
                 logger.warning("%s", certificate.verdict.sentence)
+            elif self.dynamics == "ground":
+                self._warn_of_learners()
             self.aggregation: Aggregation = aggregate(
                 self.mdp,
                 certificate.labels_upper,
@@ -270,6 +273,18 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
                     "a threshold farther from the ends of its certified range"
                 )
         return certificate
+
+    def _warn_of_learners(self) -> None:
+        """Warn where the verdict is about other agents than those that learn on these steps."""
+        share, goal = self.value.learner, self.certificate.goal
+        if goal.guarantee == "learner" or (share is not None and goal.is_enough(share)):
+            return
+        logger.warning(
+            "the verdict is about agents that solve the aggregated environment; these steps are "
+            "the environment's own, on which any one-step Q-learner %s; guarantee='learner' looks "
+            "for clusters on which it retains enough",
+            kept_text(-math.inf if share is None else share.kept),
+        )
 
     # -- what it says ----------------------------------------------------------------------
 

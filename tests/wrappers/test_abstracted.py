@@ -341,3 +341,21 @@ def test_swapped_arguments_are_told_the_order(of_rooms: Certificate) -> None:
         with pytest.raises(InvalidArgumentError, match=f"env must be a gymnasium.Env.*{remedy}"):
             AbstractedEnv(wrong, of_rooms)
     vector.close()
+
+
+def test_ground_steps_are_not_sold_by_what_solvers_retain(
+    of_rooms: Certificate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The sentence is about solvers; of learners on real steps less is proven."""
+    learner = of_rooms.with_value().value
+    assert learner is not None
+    assert learner.learner is not None
+    assert learner.learner.kept < 0.95 < learner.solver.kept
+    AbstractedEnv(rooms(), of_rooms, dynamics="ground")
+    (record,) = caplog.records
+    assert "these steps are the environment's own, on which any one-step Q-learner" in (
+        record.getMessage()
+    )
+    caplog.clear()
+    AbstractedEnv(rooms(), of_rooms)
+    assert not caplog.records
