@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -276,6 +277,7 @@ def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:
             f"fingerprint is {short(fingerprint)}, but that of the model is "
             f"{short(mdp.fingerprint)}: the certificate speaks of another model"
         )
+    _check_conditions(certificate, mdp)
     n = _whole(certificate, "n_states")
     if n != mdp.n_states:
         raise VerificationError(f"n_states is {n}, but the model has {mdp.n_states} states")
@@ -343,6 +345,26 @@ class _Actions:
 
     relation: Relation
     apart: float | None
+
+
+def _check_conditions(certificate: object, mdp: TabularMDP) -> None:
+    """Refuse a certificate that is silent on what its model is conditional on.
+
+    Its sentence would claim more than the model shows, as that the starts of a few seeds are all.
+    """
+    needed = mdp.metadata.get("conditions")
+    if not needed or not isinstance(needed, list | tuple):
+        return
+    run = _field(certificate, "run")
+    told = run.get("conditions") if isinstance(run, Mapping) else None
+    # Texts alone: other objects may be equal to anything.
+    stated = {x for x in told if type(x) is str} if isinstance(told, list | tuple) else set()
+    for condition in needed:
+        if condition not in stated:
+            raise VerificationError(
+                f"the certificate leaves out a condition of its model, {short(condition)}; certify "
+                "the model again"
+            )
 
 
 def _read_actions(certificate: object, mdp: TabularMDP, relation: Relation) -> _Actions:

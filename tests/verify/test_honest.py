@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +17,7 @@ from bisim_abstract import (
     Resources,
     TabularMDP,
     bisimulation_metric,
+    certify,
     verify,
 )
 from bisim_abstract._bounds.arms import Arms
@@ -306,3 +308,18 @@ def test_random_tables_are_judged_as_by_definition(seed: int) -> None:
     assert found(content, mdp, "exact").is_valid == is_true
     # Claims that no rounding touches, so both modes see the same.
     assert found(content, mdp).is_valid == is_true
+
+
+def test_what_a_model_is_conditional_on_cannot_be_left_out() -> None:
+    """The sentence would then be about all starts, and not about those that were sampled."""
+    mdp, _ = grouped_mdp(20, 4, noise=0.0, seed=0)
+    mdp = mdp.with_metadata(conditions=["from 3 sampled starts"])
+    made = certify(mdp, 0.9)
+    assert "from 3 sampled starts" in made.verdict.sentence
+    for mode in ("float", "exact"):
+        assert verify(mdp, made, mode=mode).is_valid
+        for conditions in ([], None, ["from every start there is"], [3], "from 3 sampled starts"):
+            silent = replace(made, run={**made.run, "conditions": conditions})
+            checked = verify(mdp, silent, mode=mode)
+            assert not checked.is_valid
+            assert "leaves out a condition of its model, 'from 3 sampled starts'" in checked.problem
