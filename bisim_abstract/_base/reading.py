@@ -21,7 +21,7 @@ MOST_STARTS = 1_000_000  # seeds of a model
 TERMINALS = ("absorb", "table")
 
 
-def _numbers(text: str) -> tuple[float, ...]:
+def probabilities(text: str) -> tuple[float, ...]:
     """Numbers with commas between them."""
     return tuple(float(part) for part in text.split(","))
 
@@ -87,7 +87,7 @@ class Reading:
         None,
         "probabilities of the states to begin in, for a table that comes without them",
         metavar="P,P,...",
-        type=_numbers,
+        type=probabilities,
     )
     seed: int = _option(0, "of everything random (0)", type=int)
     checks: int = _option(
