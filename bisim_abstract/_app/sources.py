@@ -70,7 +70,8 @@ class Source:
             asked = {name for name in ("env_args", "backgrounds") if getattr(self, name)} | own
             if asked:
                 raise InvalidArgumentError(
-                    f"{self.name} is a file: {', '.join(sorted(asked))} go with environments"
+                    f"{self.name} is a file: leave out {', '.join(sorted(asked))}, which only "
+                    "environments have"
                 )
         self._check_options()
 

@@ -503,7 +503,7 @@ def test_what_has_a_table_or_is_a_file_has_nothing_to_freeze(call: Any, world: W
     assert "freeze goes with environments that are enumerated" in ended.err
     ended = call("certify", world.lake, "-o", "c.npz", "--freeze", "steps")
     assert ended.code == 2
-    assert "what to freeze go with environments" in ended.err
+    assert "leave out freeze, which only environments have" in ended.err
 
 
 def test_what_draws_its_first_state_begins_in_many(
