@@ -2,8 +2,8 @@
 
 An environment or wrapper that can describe itself offers two methods, `to_mdp(terminal=...)`
 and `state_id()`; `RoomsGridEnv` and `Distractor` do. All others are read through their `P`
-table and `s`, or enumerated. Gymnasium's Blackjack, which has neither, is described by
-`BlackjackTable`.
+table and `s`, or enumerated. Some classes, such as Gymnasium's Blackjack, are described by adapters
+(see `_adapters`).
 
 A source may say more: by `observation_of(state)` and `end_observations()` what is seen in a state
 and at ends, by `ends_in_states` that episodes end in states of the model, not in one added for it.
@@ -25,10 +25,11 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from bisim_abstract._base.checks import check_int
-from bisim_abstract._base.text import plain_text
+from bisim_abstract._base.text import plain_text, short
 from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
+from bisim_abstract.wrappers._adapters import find_adapter
 from bisim_abstract.wrappers._snapshot import Codec, listed
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
 MOST_STARTS = 1_000_000  # seeds of a model
 FREEZE = ("step_count",)  # what enumerated states do not contain, if nothing else is said
-BLACKJACK = "gymnasium.envs.toy_text.blackjack.BlackjackEnv"
 
 
 @runtime_checkable
@@ -70,15 +70,20 @@ def layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
 
 
 def find_source(env: gym.Env[Any, Any]) -> TableSource | None:
-    """The outermost layer that describes itself, if any."""
+    """The outermost layer that describes itself or has an adapter, if any."""
     for layer in layers(env):
         if isinstance(layer, TableSource):
             return layer
-        kind = type(layer)  # not a class derived from it, which may have other rules
-        if f"{kind.__module__}.{kind.__name__}" == BLACKJACK:
-            from bisim_abstract.wrappers.blackjack import BlackjackTable
-
-            return BlackjackTable(layer)
+        kind: Any = type(layer)
+        adapter = find_adapter(kind)
+        source = None if adapter is None else adapter(layer)
+        if isinstance(source, TableSource):
+            return source
+        if source is not None:
+            raise ExtractionError(
+                f"the adapter of {type(layer).__name__} must return an object with to_mdp and "
+                f"state_id, or None, got {short(source)}"
+            )
     return None
 
 

@@ -26,7 +26,8 @@ Outcome: TypeAlias = tuple[SupportsFloat, Hashable, SupportsFloat, bool | np.boo
 Transitions: TypeAlias = Callable[[Any, Any], Iterable[Outcome]]
 Actions: TypeAlias = int | Sequence[Hashable] | type[Enum] | Callable[[Any], Iterable[Hashable]]
 
-AT_ONCE = 2**14  # states between two reports, and rows between two checks of their numbers
+BATCH = 64  # states between two looks at how many outcomes there are
+AT_ONCE = 2**14  # outcomes between two reports, and two checks of their numbers
 ENTRY_BYTES, STATE_BYTES = 140, 800  # at the peak: of an outcome, and of a state with its name
 CELL_BYTES = 80  # of a state and an action
 REPEATS = 256  # calls that are made twice
@@ -57,10 +58,6 @@ def rows_of_function(
     return search.rows(begins)
 
 
-class _FullError(Exception):
-    """There are more states than allowed."""
-
-
 class _Numbers(dict[Hashable, int]):
     """Numbers by first appearance: what is not known yet gets the next one, and is listed."""
 
@@ -71,7 +68,7 @@ class _Numbers(dict[Hashable, int]):
     def __missing__(self, key: Hashable) -> int:
         number = len(self)
         if number >= self.limit:
-            raise _FullError
+            raise StateLimitError
         self[key] = number
         self.listed.append(key)
         return number
@@ -121,7 +118,7 @@ class _Search:
             if value > 0.0:
                 try:
                     begins[self._numbers[state]] = value
-                except _FullError:
+                except StateLimitError:
                     raise self._too_many("as a start") from None
         total = math.fsum(begins.values())
         if not abs(total - 1.0) <= ROW_SUM_TOL:
@@ -130,18 +127,18 @@ class _Search:
 
     def run(self, callback: ProgressCallback | None) -> None:
         """Search until all states are explored."""
-        states, done, reported = self._numbers.listed, 0, 0
+        states, done, checked = self._numbers.listed, 0, 0
         while done < len(states):
-            batch = states[done : done + AT_ONCE]
+            batch = states[done : done + BATCH]
             self._explore(batch, done)
             done += len(batch)
-            is_last = done == len(states)
-            if is_last or len(self._ends) - self._checked >= AT_ONCE:
-                self._check_rows()
-                look()
-                self._check_room()
-            if callback is not None and (is_last or done - reported >= AT_ONCE):
-                reported = done
+            if done < len(states) and len(self._targets) - checked < AT_ONCE:
+                continue
+            checked = len(self._targets)
+            self._check_rows()
+            look()
+            self._check_room()
+            if callback is not None:
                 waiting = len(states) - done
                 callback(Progress("states", done, detail=f"{waiting:,} found and not explored yet"))
 
@@ -185,7 +182,7 @@ class _Search:
                     add_state(number)
                     if add_column is not None:
                         add_column(self._columns[action])
-            except _FullError:
+            except StateLimitError:
                 raise self._too_many(f"as a next state of {_where(state, action)}") from None
             except MemoryError:
                 raise
