@@ -295,9 +295,15 @@ def reset_env(env: gym.Env[Any, Any], seed: int | None) -> tuple[Any, dict[str, 
 
 
 def step_env(
-    env: gym.Env[Any, Any], action: int, where: str
+    env: gym.Env[Any, Any], action: int, where: str, pay: Callable[[Any], Any] | None = None
 ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
     """`step`, of an environment that somebody wrote.
+
+    Args:
+        env: The environment.
+        action: The action.
+        where: The state, in words.
+        pay: What wrappers that are not stepped make of its reward.
 
     Raises:
         ExtractionError: If it does not do as Gymnasium says.
@@ -313,11 +319,18 @@ def step_env(
             f"{name}.step must return observation, reward, terminated, truncated and a dictionary, "
             f"got {_values(found)} at {where}, action {action}"
         )
+    paid = found[1] if pay is None else pay(found[1])
+    if np.ndim(paid) == 1 and len(paid) > 1:
+        raise ExtractionError(
+            f"rewards of {name} are vectors of {len(paid)} numbers; choose weights: env = "
+            "gymnasium.wrappers.TransformReward(env, lambda reward: float(numpy.dot(reward, "
+            f"{[1.0] * len(paid)}))), or LinearReward of mo-gymnasium"
+        )
     try:
-        reward = float(found[1])
+        reward = float(paid)
     except (TypeError, ValueError) as error:
         raise ExtractionError(
-            f"rewards must be numbers, got {found[1]!r} at {where}, action {action} of {name}"
+            f"rewards must be numbers, got {paid!r} at {where}, action {action} of {name}"
         ) from error
     return found[0], reward, bool(found[2]), bool(found[3]), dict(found[4])
 

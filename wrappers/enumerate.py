@@ -35,6 +35,7 @@ from bisim_abstract.errors import (
 from bisim_abstract.wrappers._counting import find_time_limit, reward_trend
 from bisim_abstract.wrappers._hidden import find_witness, refuse_generator
 from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates
+from bisim_abstract.wrappers._rewards import find_pay
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
     NOT_STATE,
@@ -102,7 +103,8 @@ def enumerate_mdp(
 
     For environments with deterministic transitions, a `Discrete` action space and no `P` table,
     such as MiniGrid with a fixed layout. The table is that of `env.unwrapped`: `TimeLimit` is
-    not part of it, nor is any other wrapper. States are numbered in breadth-first order with
+    not part of it, nor is any other wrapper but those that compute a reward from the reward.
+    States are numbered in breadth-first order with
     actions ascending, the state after reset first, and `state_ids` holds what
     `StateReader.state_id` returns in each.
 
@@ -163,6 +165,7 @@ def enumerate_mdp(
         raise InvalidArgumentError(f"starts={starts} are those of seeds: give the first one")
     check_choice("terminal", terminal, ("absorb", "table"))
     codec = Codec(_home(env), frozenset(check_freeze(freeze)))
+    codec.pay = find_pay(env)
     n_actions = _action_count(env)
     with borrowed(codec, seed), shown(callback, progress, on_terminal=False) as report:
 
@@ -527,7 +530,7 @@ class _Search:
             nonlocal mask
             own = np.flatnonzero(np.frombuffer(mask, np.uint8)) if mask else n_actions
             action = int(self._rng.choice(own))
-            _, _, terminated, truncated, info = step_env(codec.home, action, "a state")
+            _, _, terminated, truncated, info = step_env(codec.home, action, "a state", codec.pay)
             mask = self._mask(info, "a state")
             return not (terminated or truncated)
 
@@ -666,7 +669,9 @@ class _Search:
 
     def _step(self, state: int, action: int) -> _Outcome:
         codec = self._codec
-        _, reward, terminated, truncated, info = step_env(codec.home, action, f"state {state}")
+        _, reward, terminated, truncated, info = step_env(
+            codec.home, action, f"state {state}", codec.pay
+        )
         if truncated:
             self._refuse_truncation(state, action)
         if not math.isfinite(reward):

@@ -30,6 +30,7 @@ from bisim_abstract.wrappers._naming import (
     named_as_in_gymnasium,
     named_as_in_minigrid,
 )
+from bisim_abstract.wrappers._rewards import Pay, find_memory, find_pay
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     FREEZE,
@@ -88,7 +89,9 @@ def extract_mdp(
     An environment that describes itself by `to_mdp(terminal=...)` and `state_id()`, as
     `RoomsGrid`, `ModelEnv` and `Distractor` do, is asked; one with a `P` table is read; that of
     Gymnasium's Blackjack is known in closed form; any other is enumerated, which needs
-    deterministic transitions. Time limits are not part of the model.
+    deterministic transitions. Time limits are not part of the model. Rewards are those of the
+    outermost environment: wrappers that compute a reward from the reward (`RewardWrapper`,
+    `TransformReward`, `ClipReward`, mo-gymnasium's `LinearReward`) are applied to every outcome.
     The table is then compared with `checks` real steps of a copy of the environment, wrappers
     included, so that a wrapper which changes rewards or transitions is noticed.
 
@@ -157,7 +160,7 @@ def extract_mdp(
     if env_args is not None:
         raise ExtractionError("env_args goes with an environment id, not with an environment")
     _refuse_unfaithful(env, freeze)
-    source = find_source(env)
+    source, pay = find_source(env), find_pay(env)
     if start is not None and (source is not None or not has_table(env)):
         raise ExtractionError(
             f"start goes with environments that have a P table; {env_name(env)} tells its own"
@@ -186,13 +189,15 @@ def extract_mdp(
                 starts=starts,
                 callback=report,
             )
-        if terminal == "absorb" and checks >= CHECKS:
+        if terminal == "absorb" and checks >= CHECKS and pay is None:
             _remember(env, seed, mdp, action_masks, freeze, starts)
     limit = outer_time_limit(env)
     if limit is not None:
         mdp = mdp.with_metadata(time_limit=min(limit, time_limit_in(mdp) or limit))
     if action_masks:
         mdp = mdp.with_metadata(action_masks=True)
+    if pay is not None:
+        mdp = mdp.with_metadata(reward_wrappers=list(pay.wrappers))
     compare_with_steps(env, mdp, terminal=terminal, seed=seed, checks=checks)
     if reachable_only:
         mdp = mdp.restrict(mdp.reachable())
@@ -292,7 +297,7 @@ def _remembered(
     freeze: Sequence[str],
     starts: int | None,
 ) -> TabularMDP | None:
-    if find_source(env) is not None:  # a wrapper around what was enumerated
+    if find_source(env) is not None or find_pay(env) is not None:  # around what was enumerated
         return None
     inner = env.unwrapped
     known = _enumerations.get(id(inner))
@@ -434,10 +439,9 @@ def _refuse_unfaithful(env: gym.Env[Any, Any], freeze: Sequence[str]) -> None:
                 f"{env_name(env)} has no {name}: give it one of gymnasium.spaces in __init__"
             )
     for layer in layers(env):
-        if isinstance(layer, gym.RewardWrapper | gym.ActionWrapper):
-            what = "rewards" if isinstance(layer, gym.RewardWrapper) else "actions"
+        if isinstance(layer, gym.ActionWrapper):
             raise ExtractionError(
-                f"the wrapper {type(layer).__name__} changes {what}, which the table behind it "
+                f"the wrapper {type(layer).__name__} changes actions, which the table behind it "
                 "does not know; extract the model without this wrapper"
             )
     inner: Any = env.unwrapped
@@ -521,7 +525,7 @@ def _from_table(
     action_masks: bool,
 ) -> TabularMDP:
     inner: Any = env.unwrapped
-    table = inner.P
+    table = _paid(inner.P, find_pay(env))
     if start is None:
         start = getattr(inner, "initial_state_distrib", None)
     if start is None:
@@ -546,6 +550,22 @@ def _from_table(
         if letters:
             entries["letters"] = letters
     return named_as_in_gymnasium(mdp, inner, digits).with_metadata(**entries)
+
+
+def _paid(table: Any, pay: Pay | None) -> Any:
+    """A `P` table with what wrappers make of the reward of each outcome."""
+    if pay is None:
+        return table
+    return {
+        state: {
+            action: [
+                (prob, after, pay(reward) if prob > 0.0 else reward, done)
+                for prob, after, reward, done in table[state][action]
+            ]
+            for action in range(len(table[state]))
+        }
+        for state in range(len(table))
+    }
 
 
 def _digits(inner: Any, n_states: int) -> list[list[Any]]:
@@ -675,10 +695,10 @@ def compare_with_steps(
         )
         if problem:
             stack = " > ".join(type(layer).__name__ for layer in layers(env))
+            advice = f"A wrapper may change the dynamics ({stack}); extract the model without it"
             raise ExtractionError(
                 f"step() of {env_name(env)} contradicts its table at {state_text(mdp, before)}, "
-                f"action {action}: {problem}. {holding.advice}A wrapper may change the dynamics "
-                f"({stack}); extract the model without it"
+                f"action {action}: {problem}. {holding.advice}{find_memory(env, trial) or advice}"
             )
         needs_reset = bool(terminated or truncated)
     return True
@@ -711,7 +731,7 @@ def _outcome_check(
     # A source whose rewards are drawn tells which there can be.
     can_pay: Callable[..., tuple[float, ...]] | None = getattr(source, "can_pay", None)
     is_read = source is None and has_table(env) and not is_given
-    table = inner.P if is_read else None
+    table, pay = (inner.P, find_pay(env)) if is_read else (None, None)
 
     def against_table(
         before: int, action: int, after: int, reward: float | None, done: bool
@@ -719,7 +739,7 @@ def _outcome_check(
         assert table is not None
         assert reward is not None
         listed = [
-            (int(successor), float(r), bool(end))
+            (int(successor), float(r if pay is None else pay(r)), bool(end))
             for prob, successor, r, end in table[before][action]
             if prob > 0.0
         ]
