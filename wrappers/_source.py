@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -35,6 +36,7 @@ from bisim_abstract.wrappers._snapshot import Codec, listed
 logger = logging.getLogger(__name__)
 
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
+MOST_ACTIONS = 10_000  # that the advice on numbering them speaks of
 MOST_STARTS = 1_000_000  # seeds of a model
 FREEZE = ("step_count",)  # what enumerated states do not contain, if nothing else is said
 
@@ -210,6 +212,37 @@ def as_mask(given: Any, n_actions: int, where: str) -> BoolArray:
     if not mask.any():
         raise ExtractionError(f"the action mask of {where} allows nothing; allow one action")
     return np.asarray(mask != 0)
+
+
+def numbering_advice(space: gym.Space[Any]) -> str:
+    """What to do about actions that are not numbers: two lines that number them, if that works."""
+    spaces = gym.spaces
+    sizes: list[int] | None = None
+    starts: list[int] = []
+    shape: tuple[int, ...] = getattr(space, "shape", None) or ()
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+    elif isinstance(space, spaces.MultiBinary):
+        sizes = [2] * math.prod(space.shape)
+    elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer):
+        starts = space.low.ravel().tolist()
+        sizes = [b - a + 1 for a, b in zip(starts, space.high.ravel().tolist(), strict=True)]
+    elif isinstance(space, spaces.Tuple) and all(
+        isinstance(part, spaces.Discrete) for part in space.spaces
+    ):
+        parts: list[Any] = list(space.spaces)
+        sizes, starts = [int(part.n) for part in parts], [int(part.start) for part in parts]
+    if not sizes or math.prod(sizes) > MOST_ACTIONS:
+        return "choose finitely many, few of them, and number them inside the environment"
+    number = f"numpy.array(numpy.unravel_index(action, {tuple(sizes)}))"
+    if any(starts):
+        number += f" + {starts}"
+    if len(shape) > 1:
+        number = f"({number}).reshape({shape})"
+    return (
+        "number them inside the environment: make its action_space "
+        f"gymnasium.spaces.Discrete({math.prod(sizes)}), and begin step with action = {number}"
+    )
 
 
 def check_freeze(freeze: Sequence[str]) -> tuple[str, ...]:

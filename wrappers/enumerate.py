@@ -53,6 +53,7 @@ from bisim_abstract.wrappers._source import (
     check_freeze,
     check_starts,
     copied_env,
+    numbering_advice,
     outer_time_limit,
     reset_env,
     step_env,
@@ -271,7 +272,7 @@ def _action_count(env: AnyEnv) -> int:
     if not isinstance(space, gym.spaces.Discrete):
         raise ExtractionError(
             f"the action space must be Discrete, got {space}; a table needs finitely many "
-            "actions, so give the environment a Discrete action space"
+            f"actions: {numbering_advice(space)}"
         )
     if space.start != 0:
         raise ExtractionError(

@@ -45,6 +45,7 @@ from bisim_abstract.wrappers._source import (
     has_table,
     layers,
     mask_reader,
+    numbering_advice,
     outer_time_limit,
     plain_action,
     state_met,
@@ -461,7 +462,8 @@ def _refuse_unfaithful(env: gym.Env[Any, Any], freeze: Sequence[str]) -> None:
     action_space = env.action_space
     if not isinstance(action_space, spaces.Discrete):
         raise ExtractionError(
-            f"actions must be Discrete to be tabulated, got {action_space}; discretise them first"
+            f"actions must be Discrete to be tabulated, got {action_space}; "
+            f"{numbering_advice(action_space)}"
         )
     if action_space.start != 0:
         raise ExtractionError(
@@ -471,8 +473,10 @@ def _refuse_unfaithful(env: gym.Env[Any, Any], freeze: Sequence[str]) -> None:
     if find_source(env) is None and not has_table(env) and _is_continuous(inner.observation_space):
         raise ExtractionError(
             f"{env_name(env)} has continuous observations ({inner.observation_space}) and no P "
-            "table: its states cannot be enumerated; discretise it, or estimate a model from "
-            "samples with bisim_abstract.estimate_mdp"
+            "table: its states cannot be enumerated. Cells of a grid over them, as those of "
+            "DiscretizeObservation, are no Markov states: what follows depends on the place within "
+            "a cell, and no table of cells describes that. Write an environment of finitely many "
+            "states, or learn a distance"
         )
 
 
