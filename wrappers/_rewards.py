@@ -104,10 +104,11 @@ def find_pay(env: gym.Env[Any, Any]) -> Pay | None:
     if not functions:
         return None
     if find_source(env) is not None:
+        described = type(env.unwrapped).__name__
         raise ExtractionError(
-            f"the wrapper {next(iter(functions))} changes rewards, and the model behind it, which "
-            f"{type(env.unwrapped).__name__} has no table of outcomes for, knows their averages "
-            "only; extract the model without this wrapper"
+            f"the wrapper {next(iter(functions))} changes rewards, but {described} is described "
+            "by a model, which holds average rewards only; extract the model without "
+            "this wrapper"
         )
     return Pay(functions)
 

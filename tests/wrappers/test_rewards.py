@@ -88,7 +88,9 @@ def test_wrappers_inside_of_what_describes_itself_count() -> None:
 
 def test_averages_cannot_be_changed() -> None:
     env = ClipReward(make_env("Blackjack-v1"), 0.0, 1.0)
-    with pytest.raises(ExtractionError, match="wrapper ClipReward changes rewards, and the model"):
+    with pytest.raises(
+        ExtractionError, match="wrapper ClipReward changes rewards, but BlackjackEnv is"
+    ):
         extract_mdp(env)
 
 
