@@ -8,6 +8,7 @@
 - `AbstractedEnv` shows an environment through certified clusters of its states, and deploys what
   was learned on them to the environment itself.
 - `make_env` is `gymnasium.make` with retired ids resolved.
+- `register_adapter` teaches it to read another class of environments.
 - `Distractor` multiplies any of them by a background that does not matter.
 
 Example:
@@ -23,6 +24,7 @@ if __name__ != "bisim_abstract.wrappers":
         "a second copy of its classes would not be recognised by the first"
     )
 
+from bisim_abstract.wrappers._adapters import register_adapter
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers.abstracted import AbstractedEnv
 from bisim_abstract.wrappers.distractor import Distractor
@@ -40,4 +42,5 @@ __all__ = [
     "enumerate_mdp",
     "extract_mdp",
     "make_env",
+    "register_adapter",
 ]

@@ -46,7 +46,7 @@ def _limit_of(codec: Codec, snapshot: bytes, action: int, name: str, begin: int)
         """Whether the step after so many is truncated."""
         codec.restore(snapshot)
         vars(codec.home)[name] = begin + taken
-        return step_env(codec.home, action, "the state after reset")[3]
+        return step_env(codec.home, action, "the state after reset", codec.pay)[3]
 
     attributes = vars(codec.home)
     told = {value for value in attributes.values() if type(value) is int and 1 < value < LONGEST}
@@ -94,7 +94,7 @@ def reward_trend(
     for packed, action, reward in steps:
         codec.restore(zlib.decompress(packed))
         vars(codec.home).update(copy.deepcopy(later))
-        found = step_env(codec.home, action, "a state")[1]
+        found = step_env(codec.home, action, "a state", codec.pay)[1]
         moved.add((found > reward) - (found < reward))
     moved.discard(0)
     if not moved:

@@ -140,6 +140,7 @@ class Codec:
     def __init__(self, home: AnyEnv, freeze: frozenset[str]) -> None:
         self.home = home
         self.freeze = freeze
+        self.pay: Callable[[Any], Any] | None = None  # what wrappers make of rewards
         self.held: dict[str, Callable[[], Any]] = {}  # makes the value of a frozen attribute
         self._raw: dict[str, bytes] = {}  # what these are, as far as it can be told
         self._aside = NOT_STATE | freeze

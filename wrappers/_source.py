@@ -2,8 +2,8 @@
 
 An environment or wrapper that can describe itself offers two methods, `to_mdp(terminal=...)`
 and `state_id()`; `RoomsGridEnv` and `Distractor` do. All others are read through their `P`
-table and `s`, or enumerated. Gymnasium's Blackjack, which has neither, is described by
-`BlackjackTable`.
+table and `s`, or enumerated. Some classes, such as Gymnasium's Blackjack, are described by adapters
+(see `_adapters`).
 
 A source may say more: by `observation_of(state)` and `end_observations()` what is seen in a state
 and at ends, by `ends_in_states` that episodes end in states of the model, not in one added for it.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -25,16 +26,17 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from bisim_abstract._base.reading import FREEZE, MOST_STARTS
-from bisim_abstract._base.text import plain_text
+from bisim_abstract._base.text import plain_text, short
 from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError
+from bisim_abstract.wrappers._adapters import find_adapter
 from bisim_abstract.wrappers._snapshot import Codec, listed
 
 logger = logging.getLogger(__name__)
 
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
-BLACKJACK = "gymnasium.envs.toy_text.blackjack.BlackjackEnv"
+MOST_ACTIONS = 10_000  # that the advice on numbering them speaks of
 
 
 @runtime_checkable
@@ -68,15 +70,20 @@ def layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
 
 
 def find_source(env: gym.Env[Any, Any]) -> TableSource | None:
-    """The outermost layer that describes itself, if any."""
+    """The outermost layer that describes itself or has an adapter, if any."""
     for layer in layers(env):
         if isinstance(layer, TableSource):
             return layer
-        kind = type(layer)  # not a class derived from it, which may have other rules
-        if f"{kind.__module__}.{kind.__name__}" == BLACKJACK:
-            from bisim_abstract.wrappers.blackjack import BlackjackTable
-
-            return BlackjackTable(layer)
+        kind: Any = type(layer)
+        adapter = find_adapter(kind)
+        source = None if adapter is None else adapter(layer)
+        if isinstance(source, TableSource):
+            return source
+        if source is not None:
+            raise ExtractionError(
+                f"the adapter of {type(layer).__name__} must return an object with to_mdp and "
+                f"state_id, or None, got {short(source)}"
+            )
     return None
 
 
@@ -205,6 +212,37 @@ def as_mask(given: Any, n_actions: int, where: str) -> BoolArray:
     return np.asarray(mask != 0)
 
 
+def numbering_advice(space: gym.Space[Any]) -> str:
+    """What to do about actions that are not numbers: two lines that number them, if that works."""
+    spaces = gym.spaces
+    sizes: list[int] | None = None
+    starts: list[int] = []
+    shape: tuple[int, ...] = getattr(space, "shape", None) or ()
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+    elif isinstance(space, spaces.MultiBinary):
+        sizes = [2] * math.prod(space.shape)
+    elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer):
+        starts = space.low.ravel().tolist()
+        sizes = [b - a + 1 for a, b in zip(starts, space.high.ravel().tolist(), strict=True)]
+    elif isinstance(space, spaces.Tuple) and all(
+        isinstance(part, spaces.Discrete) for part in space.spaces
+    ):
+        parts: list[Any] = list(space.spaces)
+        sizes, starts = [int(part.n) for part in parts], [int(part.start) for part in parts]
+    if not sizes or math.prod(sizes) > MOST_ACTIONS:
+        return "choose finitely many, few of them, and number them inside the environment"
+    number = f"numpy.array(numpy.unravel_index(action, {tuple(sizes)}))"
+    if any(starts):
+        number += f" + {starts}"
+    if len(shape) > 1:
+        number = f"({number}).reshape({shape})"
+    return (
+        "number them inside the environment: make its action_space "
+        f"gymnasium.spaces.Discrete({math.prod(sizes)}), and begin step with action = {number}"
+    )
+
+
 def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
     """A copy that can be stepped without touching the original, or None."""
     try:
@@ -270,9 +308,15 @@ def reset_env(env: gym.Env[Any, Any], seed: int | None) -> tuple[Any, dict[str, 
 
 
 def step_env(
-    env: gym.Env[Any, Any], action: int, where: str
+    env: gym.Env[Any, Any], action: int, where: str, pay: Callable[[Any], Any] | None = None
 ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
     """`step`, of an environment that somebody wrote.
+
+    Args:
+        env: The environment.
+        action: The action.
+        where: The state, in words.
+        pay: What wrappers that are not stepped make of its reward.
 
     Raises:
         ExtractionError: If it does not do as Gymnasium says.
@@ -288,11 +332,18 @@ def step_env(
             f"{name}.step must return observation, reward, terminated, truncated and a dictionary, "
             f"got {_values(found)} at {where}, action {action}"
         )
+    paid = found[1] if pay is None else pay(found[1])
+    if np.ndim(paid) == 1 and len(paid) > 1:
+        raise ExtractionError(
+            f"rewards of {name} are vectors of {len(paid)} numbers; choose weights: env = "
+            "gymnasium.wrappers.TransformReward(env, lambda reward: float(numpy.dot(reward, "
+            f"{[1.0] * len(paid)}))), or LinearReward of mo-gymnasium"
+        )
     try:
-        reward = float(found[1])
+        reward = float(paid)
     except (TypeError, ValueError) as error:
         raise ExtractionError(
-            f"rewards must be numbers, got {found[1]!r} at {where}, action {action} of {name}"
+            f"rewards must be numbers, got {paid!r} at {where}, action {action} of {name}"
         ) from error
     return found[0], reward, bool(found[2]), bool(found[3]), dict(found[4])
 

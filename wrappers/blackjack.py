@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.envs.toy_text.blackjack import BlackjackEnv
 
 from bisim_abstract._base.checks import check_choice
 from bisim_abstract._base.types import FloatArray
@@ -62,6 +63,11 @@ class State(NamedTuple):
         """A number of its own: a natural has that of 22 with an ace, which there is not."""
         total = self.hand.total + self.hand.is_natural
         return (total * (len(CARDS) + 1) + self.dealer) * 2 + self.hand.has_ace
+
+
+def adapt_blackjack(env: Any) -> BlackjackTable | None:
+    """The table of Gymnasium's Blackjack; None for derived classes, which may have other rules."""
+    return BlackjackTable(env) if type(env) is BlackjackEnv else None
 
 
 class BlackjackTable:

@@ -35,6 +35,7 @@ from bisim_abstract.errors import (
 from bisim_abstract.wrappers._counting import find_time_limit, reward_trend
 from bisim_abstract.wrappers._hidden import find_witness, refuse_generator
 from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates
+from bisim_abstract.wrappers._rewards import find_pay
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
     NOT_STATE,
@@ -48,6 +49,7 @@ from bisim_abstract.wrappers._snapshot import (
 from bisim_abstract.wrappers._source import (
     as_mask,
     copied_env,
+    numbering_advice,
     outer_time_limit,
     reset_env,
     step_env,
@@ -92,7 +94,8 @@ def enumerate_mdp(
 
     For environments with deterministic transitions, a `Discrete` action space and no `P` table,
     such as MiniGrid with a fixed layout. The table is that of `env.unwrapped`: `TimeLimit` is
-    not part of it, nor is any other wrapper. States are numbered in breadth-first order with
+    not part of it, nor is any other wrapper but those that compute a reward from the reward.
+    States are numbered in breadth-first order with
     actions ascending, the state after reset first, and `state_ids` holds what
     `StateReader.state_id` returns in each.
 
@@ -134,6 +137,7 @@ def enumerate_mdp(
     if reading.start is not None:
         raise InvalidArgumentError("start goes with environments that have a P table: leave it out")
     codec = Codec(_home(env), frozenset(reading.freeze))
+    codec.pay = find_pay(env)
     n_actions = _action_count(env)
     with borrowed(codec), shown(callback, progress, on_terminal=False) as report:
         search, advice = _Search(codec, n_actions, reading), ""
@@ -228,7 +232,7 @@ def _action_count(env: AnyEnv) -> int:
     if not isinstance(space, gym.spaces.Discrete):
         raise ExtractionError(
             f"the action space must be Discrete, got {space}; a table needs finitely many "
-            "actions, so give the environment a Discrete action space"
+            f"actions: {numbering_advice(space)}"
         )
     if space.start != 0:
         raise ExtractionError(
@@ -477,7 +481,7 @@ class _Search:
             nonlocal mask
             own = np.flatnonzero(np.frombuffer(mask, np.uint8)) if mask else n_actions
             action = int(self._rng.choice(own))
-            _, _, terminated, truncated, info = step_env(codec.home, action, "a state")
+            _, _, terminated, truncated, info = step_env(codec.home, action, "a state", codec.pay)
             mask = self._mask(info, "a state")
             return not (terminated or truncated)
 
@@ -612,7 +616,9 @@ class _Search:
 
     def _step(self, state: int, action: int) -> _Outcome:
         codec = self._codec
-        _, reward, terminated, truncated, info = step_env(codec.home, action, f"state {state}")
+        _, reward, terminated, truncated, info = step_env(
+            codec.home, action, f"state {state}", codec.pay
+        )
         if truncated:
             self._refuse_truncation(state, action)
         if not math.isfinite(reward):

@@ -31,6 +31,7 @@ from bisim_abstract.wrappers._naming import (
     named_as_in_gymnasium,
     named_as_in_minigrid,
 )
+from bisim_abstract.wrappers._rewards import Pay, find_memory, find_pay
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     Holding,
@@ -42,6 +43,7 @@ from bisim_abstract.wrappers._source import (
     has_table,
     layers,
     mask_reader,
+    numbering_advice,
     outer_time_limit,
     plain_action,
     state_met,
@@ -77,7 +79,9 @@ def extract_mdp(
     An environment that describes itself by `to_mdp(terminal=...)` and `state_id()`, as
     `RoomsGrid`, `ModelEnv` and `Distractor` do, is asked; one with a `P` table is read; that of
     Gymnasium's Blackjack is known in closed form; any other is enumerated, which needs
-    deterministic transitions. Time limits are not part of the model.
+    deterministic transitions. Time limits are not part of the model. Rewards are those of the
+    outermost environment: wrappers that compute a reward from the reward (`RewardWrapper`,
+    `TransformReward`, `ClipReward`, mo-gymnasium's `LinearReward`) are applied to every outcome.
     The table is then compared with `checks` real steps of a copy of the environment, wrappers
     included, so that a wrapper which changes rewards or transitions is noticed.
 
@@ -115,7 +119,7 @@ def extract_mdp(
     if env_args is not None:
         raise ExtractionError("env_args goes with an environment id, not with an environment")
     _refuse_unfaithful(env, reading)
-    source = find_source(env)
+    source, pay = find_source(env), find_pay(env)
     if reading.start is not None and (source is not None or not has_table(env)):
         raise ExtractionError(
             f"start goes with environments that have a P table; {env_name(env)} tells its own"
@@ -134,13 +138,15 @@ def extract_mdp(
     else:
         with shown(callback, progress) as report:
             mdp = _enumerated(env, reading, report)
-        if reading.terminal == "absorb" and reading.checks >= CHECKS:
+        if reading.terminal == "absorb" and reading.checks >= CHECKS and pay is None:
             _remember(env, reading, mdp)
     limit = outer_time_limit(env)
     if limit is not None:
         mdp = mdp.with_metadata(time_limit=min(limit, time_limit_in(mdp) or limit))
     if reading.action_masks:
         mdp = mdp.with_metadata(action_masks=True)
+    if pay is not None:
+        mdp = mdp.with_metadata(reward_wrappers=list(pay.wrappers))
     compare_with_steps(env, mdp, reading)
     if reading.reachable_only:
         mdp = mdp.restrict(mdp.reachable())
@@ -204,7 +210,7 @@ def _remember(env: gym.Env[Any, Any], reading: Reading, mdp: TabularMDP) -> None
 
 
 def _remembered(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP | None:
-    if find_source(env) is not None:  # a wrapper around what was enumerated
+    if find_source(env) is not None or find_pay(env) is not None:  # around what was enumerated
         return None
     inner = env.unwrapped
     known = _enumerations.get(id(inner))
@@ -326,10 +332,9 @@ def _refuse_unfaithful(env: gym.Env[Any, Any], reading: Reading) -> None:
                 f"{env_name(env)} has no {name}: give it one of gymnasium.spaces in __init__"
             )
     for layer in layers(env):
-        if isinstance(layer, gym.RewardWrapper | gym.ActionWrapper):
-            what = "rewards" if isinstance(layer, gym.RewardWrapper) else "actions"
+        if isinstance(layer, gym.ActionWrapper):
             raise ExtractionError(
-                f"the wrapper {type(layer).__name__} changes {what}, which the table behind it "
+                f"the wrapper {type(layer).__name__} changes actions, which the table behind it "
                 "does not know; extract the model without this wrapper"
             )
     inner: Any = env.unwrapped
@@ -349,7 +354,8 @@ def _refuse_unfaithful(env: gym.Env[Any, Any], reading: Reading) -> None:
     action_space = env.action_space
     if not isinstance(action_space, spaces.Discrete):
         raise ExtractionError(
-            f"actions must be Discrete to be tabulated, got {action_space}; discretise them first"
+            f"actions must be Discrete to be tabulated, got {action_space}; "
+            f"{numbering_advice(action_space)}"
         )
     if action_space.start != 0:
         raise ExtractionError(
@@ -359,8 +365,10 @@ def _refuse_unfaithful(env: gym.Env[Any, Any], reading: Reading) -> None:
     if find_source(env) is None and not has_table(env) and _is_continuous(inner.observation_space):
         raise ExtractionError(
             f"{env_name(env)} has continuous observations ({inner.observation_space}) and no P "
-            "table: its states cannot be enumerated; discretise it, or estimate a model from "
-            "samples with bisim_abstract.estimate_mdp"
+            "table: its states cannot be enumerated. Cells of a grid over them, as those of "
+            "DiscretizeObservation, are no Markov states: what follows depends on the place within "
+            "a cell, and no table of cells describes that. Write an environment of finitely many "
+            "states, or learn a distance"
         )
 
 
@@ -406,7 +414,7 @@ def _told_masks(env: gym.Env[Any, Any], mdp: TabularMDP) -> BoolArray:
 
 def _from_table(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP:
     inner: Any = env.unwrapped
-    table, terminal = inner.P, reading.terminal
+    table, terminal = _paid(inner.P, find_pay(env)), reading.terminal
     start: Any = reading.start
     if start is None:
         start = getattr(inner, "initial_state_distrib", None)
@@ -432,6 +440,22 @@ def _from_table(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP:
         if letters:
             entries["letters"] = letters
     return named_as_in_gymnasium(mdp, inner, digits).with_metadata(**entries)
+
+
+def _paid(table: Any, pay: Pay | None) -> Any:
+    """A `P` table with what wrappers make of the reward of each outcome."""
+    if pay is None:
+        return table
+    return {
+        state: {
+            action: [
+                (prob, after, pay(reward) if prob > 0.0 else reward, done)
+                for prob, after, reward, done in table[state][action]
+            ]
+            for action in range(len(table[state]))
+        }
+        for state in range(len(table))
+    }
 
 
 def _digits(inner: Any, n_states: int) -> list[list[Any]]:
@@ -561,10 +585,10 @@ def compare_with_steps(
         )
         if problem:
             stack = " > ".join(type(layer).__name__ for layer in layers(env))
+            advice = f"A wrapper may change the dynamics ({stack}); extract the model without it"
             raise ExtractionError(
                 f"step() of {env_name(env)} contradicts its table at {state_text(mdp, before)}, "
-                f"action {action}: {problem}. {holding.advice}A wrapper may change the dynamics "
-                f"({stack}); extract the model without it"
+                f"action {action}: {problem}. {holding.advice}{find_memory(env, trial) or advice}"
             )
         needs_reset = bool(terminated or truncated)
     return True
@@ -597,7 +621,7 @@ def _outcome_check(
     # A source whose rewards are drawn tells which there can be.
     can_pay: Callable[..., tuple[float, ...]] | None = getattr(source, "can_pay", None)
     is_read = source is None and has_table(env) and not is_given
-    table = inner.P if is_read else None
+    table, pay = (inner.P, find_pay(env)) if is_read else (None, None)
 
     def against_table(
         before: int, action: int, after: int, reward: float | None, done: bool
@@ -605,7 +629,7 @@ def _outcome_check(
         assert table is not None
         assert reward is not None
         listed = [
-            (int(successor), float(r), bool(end))
+            (int(successor), float(r if pay is None else pay(r)), bool(end))
             for prob, successor, r, end in table[before][action]
             if prob > 0.0
         ]

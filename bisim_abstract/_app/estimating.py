@@ -104,8 +104,9 @@ def estimate_mdp(
             `collect_transitions` gives them, and nothing else: these know all that follows up
             to `n_actions`. Where they have a terminal state of their own, that is the end; else
             one is added, whether or not an episode was seen to end. No step may have been left
-            out for what came of it. Or an environment, or its id, whose observations are finitely
-            many; it is stepped, or copies of it.
+            out for what came of it. Or a frame of pandas or Polars with a step in each row, in the
+            columns state, action, reward, next_state and terminated. Or an environment, or its id,
+            whose observations are finitely many; it is stepped, or copies of it.
         actions: (N) actions taken.
         rewards: (N) rewards received.
         next_states: (N) states reached.

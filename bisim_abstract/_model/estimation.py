@@ -42,6 +42,7 @@ from bisim_abstract._base.checks import check_int, check_real
 from bisim_abstract._base.labels import as_labels
 from bisim_abstract._base.resources import HERE, Resources
 from bisim_abstract._base.rounding import EPS
+from bisim_abstract._base.text import short
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.checks import check_distribution
 from bisim_abstract._model.mdp import TabularMDP
@@ -49,6 +50,7 @@ from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
 __all__ = ["Estimate"]
 
+COLUMNS = ("state", "action", "reward", "next_state", "terminated")  # of a frame of steps
 ENDED = "never_ends is True, but an episode ended; leave it out"
 WIDEST = 1e300  # range of rewards; radii are thousands of times as wide before they are cut to it
 MOST_SEEN, SETS = 8, 2_000_000  # outcomes of rows that are gone through set by set, and sets in all
@@ -405,6 +407,15 @@ def _steps(
     """Both ways to give steps as one: an object that has all, or arrays and numbers."""
     arrays = {"actions": actions, "rewards": rewards, "next_states": next_states}
     numbers = {"n_states": n_states, "n_actions": n_actions}
+    if hasattr(states, "columns") and not isinstance(states, TransitionsLike):
+        given = [name for name, value in arrays.items() if value is not None]
+        if given or terminated is not None:
+            raise InvalidArgumentError(
+                f"{' and '.join(given) or 'terminated'} must be left out: a frame has columns of "
+                "its own"
+            )
+        states, actions, rewards, next_states, terminated = _columns(states)
+        arrays = {"actions": actions, "rewards": rewards, "next_states": next_states}
     if not isinstance(states, TransitionsLike):
         missing = [name for name, given in (arrays | numbers).items() if given is None]
         if missing:
@@ -453,6 +464,18 @@ def _steps(
         check_int("n_actions", states.n_actions, low=1),
         end,
     )
+
+
+def _columns(frame: Any) -> tuple[npt.ArrayLike, ...]:
+    """The columns of a frame of pandas or Polars that holds a step in each row."""
+    has = list(frame.columns)
+    missing = [name for name in COLUMNS if name not in has]
+    if missing:
+        raise InvalidArgumentError(
+            f"a frame of steps must have the columns {', '.join(COLUMNS)}; it lacks "
+            f"{', '.join(missing)} and has {short(has)}"
+        )
+    return tuple(np.asarray(frame[name]) for name in COLUMNS)
 
 
 def check_alpha(alpha: float, *, or_sure: bool = False) -> float:

@@ -48,7 +48,7 @@ def rows_of_graph(
     place = {node: k for k, node in enumerate(nodes)}
     edges = list(graph.edges(data=True))
     labels = [data.get(action, default_action) for _, _, data in edges]
-    listed, has_names = _actions(labels, actions)
+    listed, has_names = action_order(labels, actions)
     column = {label: k for k, label in enumerate(listed)}
     n, a = len(nodes), len(listed)
 
@@ -110,8 +110,8 @@ def _ordered(nodes: Iterable[Any]) -> tuple[list[Any], bool]:
     return listed, False
 
 
-def _actions(
-    labels: Sequence[Hashable], given: Iterable[Hashable] | None
+def action_order(
+    labels: Sequence[Hashable], given: Iterable[Hashable] | None = None
 ) -> tuple[list[Any], bool]:
     """Actions in their order, and whether they have names of their own."""
     if given is not None:

@@ -34,7 +34,7 @@ from bisim_abstract._base.html import table_html
 from bisim_abstract._base.labels import by_first_appearance
 from bisim_abstract._base.memory import check_memory
 from bisim_abstract._base.text import counted, plain_text, shortened, surely_text
-from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
+from bisim_abstract._base.types import BoolArray, FloatArray, IntArray, ProgressCallback
 from bisim_abstract._model.checks import (
     ROW_SUM_TOL,
     check_available,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from bisim_abstract._model.estimation import Estimate, TransitionsLike
+    from bisim_abstract._model.search import Actions, Transitions
 
 # What making a model takes at its peak, in bytes, measured: per entry of a dense array, per entry
 # of rows that are sorted and merged, and per row.
@@ -767,6 +768,62 @@ class TabularMDP(Rows):
             normalise=normalise,
         )
         return cls.from_rows(**{**parts, **options})
+
+    @classmethod
+    def from_function(
+        cls,
+        start: Hashable | Mapping[Any, float],
+        actions: Actions,
+        transitions: Transitions,
+        *,
+        max_states: int = 1_000_000,
+        callback: ProgressCallback | None = None,
+        progress: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> TabularMDP:
+        """From a function that lists the outcomes of a state and an action.
+
+        All states that can be reached from the start are found by breadth-first search, in which
+        order they are numbered. States that are whole numbers from 0 on are the `state_ids`; all
+        others are the names of states. Parts of named tuples and of dataclasses become variables.
+
+        256 of the calls are made twice, to notice a function that draws its outcomes. A function
+        that depends on more than state and action, in other calls only, is not noticed.
+
+        Args:
+            start: A state, or a dictionary from states to probabilities. States are hashable.
+            actions: Their number (actions are then 0, 1, ...), a sequence of hashable names (or an
+                enumeration), or a function from a state to the actions of this state. Where these
+                differ, numbers rise, and names come in order of appearance.
+            transitions: `transitions(state, action)` gives tuples `(probability, next state,
+                reward, terminated)`. Probabilities sum to 1. Outcomes that lead to the same state
+                are merged: probabilities add up, rewards are averaged by them. Those that are
+                terminated lead to one absorbing state that pays nothing, added if there are any.
+            max_states: Limit on the states, the absorbing one not counted.
+            callback: Called with a report of progress from time to time.
+            progress: Show a line of progress, on a terminal, in a notebook or in a log.
+            metadata: See the class.
+
+        Raises:
+            InvalidMDPError: If outcomes are no distribution, states cannot be hashed, or the
+                function fails; the message names state and action.
+            StateLimitError: If there are more than `max_states` states.
+
+        Example:
+            >>> def flip(coins, action):
+            ...     yield 0.5, coins + 1, 1.0, coins == 3
+            ...     yield 0.5, 0, 0.0, False
+            >>> TabularMDP.from_function(0, ["flip"], flip)
+            TabularMDP(5 states, 1 action, 9 transitions, terminal state 4)
+        """
+        from bisim_abstract._base.progress import shown
+        from bisim_abstract._model.search import rows_of_function
+
+        with shown(callback, progress, on_terminal=False) as report:
+            rows = rows_of_function(
+                start, actions, transitions, max_states=max_states, callback=report
+            )
+        return cls.from_rows(**rows, metadata=metadata or {})
 
     @classmethod
     def from_table(

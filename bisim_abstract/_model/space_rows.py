@@ -1,16 +1,17 @@
 """Observations of any common space as rows: numbers of states, or vectors.
 
 A space is a tree whose leaves are `Discrete`, `MultiDiscrete`, `MultiBinary` or `Box`. If no leaf
-is a `Box`, an observation is a list of digits, and its state is the number that they spell, the
-last digit counting fastest (as in `numpy.ravel_multi_index`). Otherwise it is a vector: reals as
-they are, and each digit as zeros with a single one, as `gymnasium.spaces.flatten` has it.
+is a `Box` of reals, and there are not too many values, an observation is a list of digits, and its
+state is the number that they spell, the last digit counting fastest (as in
+`numpy.ravel_multi_index`). Otherwise it is a vector: numbers of a `Box` as they are, and each other
+digit as zeros with a single one, as `gymnasium.spaces.flatten` has it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -36,12 +37,18 @@ class Leaf:
         sizes: (digits) how many values each digit can take; None for reals.
         starts: (digits) the smallest value of each.
         width: How many numbers it holds.
+        is_box: Whether it is a `Box`, whose numbers are digits only if all others are too.
     """
 
     path: Path
     sizes: IntArray | None
     starts: IntArray
     width: int
+    is_box: bool = False
+
+    def as_reals(self) -> Leaf:
+        """The same part with its numbers as they are."""
+        return replace(self, sizes=None, starts=np.empty(0, np.int64))
 
     def read(self, batch: Any, n: int) -> npt.NDArray[Any]:
         """(n, width) its numbers in a batch of observations; digits count from 0.
@@ -90,6 +97,7 @@ class SpaceRows:
                 self.n_states = count
         self.width = 1
         if self.n_states is None:
+            self._leaves = [leaf.as_reals() if leaf.is_box else leaf for leaf in self._leaves]
             self.width = sum(
                 leaf.width if leaf.sizes is None else int(leaf.sizes.sum()) for leaf in self._leaves
             )
@@ -146,7 +154,7 @@ def _built(space: Space, digits: list[int]) -> Any:
         return {key: _built(part, digits) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Discrete):
         return np.int64(digits.pop())
-    assert isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary)
+    assert isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box)
     found = [digits.pop() for _ in range(math.prod(space.shape))]
     return np.array(found, space.dtype).reshape(space.shape)
 
@@ -160,7 +168,9 @@ def _leaves(space: Space, path: Path) -> Iterator[Leaf]:
         for key, part in space.spaces.items():
             yield from _leaves(part, (*path, key))
     elif isinstance(space, spaces.Box):
-        yield Leaf(path, None, np.empty(0, np.int64), math.prod(space.shape))
+        width, sizes = math.prod(space.shape), _box_sizes(space)
+        starts = np.empty(0, np.int64) if sizes is None else space.low.ravel().astype(np.int64)
+        yield Leaf(path, sizes, starts, width, is_box=True)
     elif isinstance(space, spaces.Discrete):
         yield Leaf(path, np.array([int(space.n)]), np.array([int(space.start)]), 1)
     elif isinstance(space, spaces.MultiDiscrete):
@@ -176,6 +186,15 @@ def _leaves(space: Space, path: Path) -> Iterator[Leaf]:
             f"parts, got {type(space).__name__} at {_named(path)}; "
             f"{remedy if path else 'wrap it in '}gymnasium.wrappers.TransformObservation"
         )
+
+
+def _box_sizes(space: spaces.Box) -> IntArray | None:
+    """How many values each number of a `Box` of few integers can take; None of any other."""
+    if not np.issubdtype(space.dtype, np.integer):
+        return None
+    ends = zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True)
+    sizes = [high - low + 1 for low, high in ends]
+    return np.array(sizes, np.int64) if math.prod(sizes) <= MOST_STATES else None
 
 
 def _named(path: Path) -> str:

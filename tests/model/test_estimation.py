@@ -912,3 +912,25 @@ def test_estimates_are_not_restricted() -> None:
     chain = TabularMDP.from_dense(np.eye(3)[[1, 0, 2]][:, None, :], [0.0, 1.0, 2.0])
     part = chain.under_policy([0, 0, 0]).restrict([0, 1])  # rounding leads nowhere else
     assert part.n_states == 2
+
+
+def test_frames_are_steps() -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = {
+        "state": [0, 0, 1],
+        "action": [0, 1, 0],
+        "reward": [0.0, 1.0, 0.5],
+        "next_state": [1, 0, 1],
+        "terminated": [False, False, True],
+    }
+    numbers: Any = {"n_states": 2, "n_actions": 2, "reward_range": (0.0, 1.0)}
+    frame = pandas.DataFrame({"episode": [0, 0, 0], **columns})
+    mdp = estimate_mdp(frame, **numbers)
+    assert mdp == estimate_mdp(*columns.values(), **numbers)  # type: ignore[arg-type]
+    assert mdp.terminal_state == 2
+    with pytest.raises(InvalidArgumentError, match="it lacks reward, terminated and has"):
+        estimate_mdp(frame.drop(columns=["reward", "terminated"]), **numbers)
+    with pytest.raises(InvalidArgumentError, match="actions must be left out: a frame has"):
+        estimate_mdp(frame, [0, 0, 0], **numbers)
+    with pytest.raises(InvalidArgumentError, match="n_states must be given"):
+        estimate_mdp(frame, n_actions=2, reward_range=(0.0, 1.0))
