@@ -20,7 +20,7 @@ import numpy as np
 
 from bisim_abstract.errors import StochasticEnvError
 from bisim_abstract.wrappers._encoding import HANDLERS, Encoder, Handler, is_told
-from bisim_abstract.wrappers._snapshot import CHECK_SEED, NOT_STATE, AnyEnv
+from bisim_abstract.wrappers._snapshot import CHECK_SEED, NOT_STATE, AnyEnv, reseed
 from bisim_abstract.wrappers._source import reset_env, step_env
 
 __all__ = ["Witness", "find_witness", "refuse_generator"]
@@ -88,14 +88,20 @@ class _Player:
         self.env, self.home = env, env.unwrapped
         self.n_actions, self._has_masks = n_actions, has_masks
         self._handlers: dict[type, Handler] = dict(HANDLERS)
-        self.steps = self._strange = 0
+        self.steps = self._strange = self._time = 0
 
     def reset(self, seed: int) -> _Look:
+        self._time = 0
         observation, info = reset_env(self.env, seed)
         return self._look(observation, info, 0.0, is_over=False)
 
     def step(self, action: int) -> _Look:
         self.steps += 1
+        self._time += 1
+        for value in vars(self.home).values():
+            # What steps draw is gone through elsewhere: here all episodes draw the same.
+            if type(value) is np.random.Generator:
+                reseed(value, CHECK_SEED + self._time)
         observation, reward, terminated, truncated, info = step_env(
             self.env, action, "a state that a reset leads to"
         )

@@ -12,7 +12,7 @@ import hashlib
 import io
 import pickle
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn, TypeAlias
@@ -245,6 +245,25 @@ class Codec:
         """The attributes in which two snapshots differ."""
         left, right = self.encodings(one), self.encodings(other)
         return sorted(name for name in left | right if left.get(name) != right.get(name))
+
+    def stand_in(self, generator: np.random.Generator) -> dict[str, Any]:
+        """Put a generator in the place of the environment's NumPy generators; return these."""
+        attributes = vars(self.home)
+        own: dict[str, Any] = {
+            name: value for name, value in attributes.items() if type(value) is np.random.Generator
+        }
+        if attributes.get("_np_random") is None:  # else made at the first draw
+            own["_np_random"] = None
+        for name in own:
+            attributes[name] = generator
+        return own
+
+    def take_back(self, own: Mapping[str, Any], generator: np.random.Generator) -> None:
+        """Undo `stand_in`, also where a step has kept the generator elsewhere."""
+        attributes = vars(self.home)
+        for name, value in list(attributes.items()):
+            if value is generator:
+                attributes[name] = own.get(name, own.get("_np_random"))
 
     def streams(self) -> list[object]:
         """The generators that a step of the environment may draw from, `random` left out."""
