@@ -33,8 +33,8 @@ MOST_VALUES = 1_024  # outcomes of one draw
 NEAR_ONE = 2.0**-49  # sums of probabilities as near to 1 as this are 1 but for rounding
 PROBES = (1, 2, 10, 1_000)  # multiples of the last outcome at which what lies beyond is tried
 WAYS = (
-    "choice, integers, random where it is only compared, binomial, poisson, geometric, shuffle and "
-    "permutation are enumerated"
+    "choice, integers, binomial, poisson, geometric, shuffle, permutation, or random and compare "
+    "with a number"
 )
 
 
@@ -70,11 +70,10 @@ def ways_out(names: Sequence[str], values: Sequence[object], n_actions: int) -> 
         n_actions: Number of actions.
     """
     ways = (
-        "In order of worth: draw from self.np_random what is finite "
-        f"({WAYS}); describe the chances by a function, "
-        "TabularMDP.from_function(start, actions, transitions); give the environment a P table; "
-        "or use estimate_mdp on sampled transitions, which takes hundreds of thousands of steps "
-        "for 36 states"
+        f"In order of worth: draw from self.np_random by {WAYS}; describe the chances by a "
+        "function, TabularMDP.from_function(start, actions, transitions); give the environment a "
+        "P table; or use estimate_mdp on sampled transitions, which takes hundreds of thousands "
+        "of steps for 36 states"
     )
     one = len(names) == 1
     example = (

@@ -10,11 +10,10 @@ import hashlib
 import logging
 import math
 import random
-import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -45,8 +44,10 @@ from bisim_abstract.wrappers._snapshot import (
     borrowed,
     listed,
     mark_of,
+    packed,
     reseed,
     rewind,
+    unpacked,
 )
 from bisim_abstract.wrappers._source import (
     FREEZE,
@@ -325,8 +326,7 @@ class _First:
     mask: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Branch:
+class _Branch(NamedTuple):
     """What a step does if it draws this: `successor` is -1 where the episode ends."""
 
     script: Script
@@ -336,8 +336,7 @@ class _Branch:
     is_end: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     """What a step did; `snapshot` and `digest` are empty where the episode ends.
 
     `mask` tells the actions that there are then, one byte each; it is empty if nobody asked.
@@ -397,6 +396,7 @@ class _Search:
         self._changed: dict[str, int] = {}  # how many did, of `_taken`
         self._taken = 0  # steps; states that lack actions have more rows
         self._draws = 0
+        self._marked: list[tuple[int, object]] = []  # the state of generators
         self._held = self._looked = 0  # bytes of states, now and when memory was looked at
 
     @property
@@ -428,9 +428,7 @@ class _Search:
             codec.refreeze()
             snapshot = codec.snapshot()
             digest = codec.digest(snapshot)
-            first = _First(
-                zlib.compress(snapshot, 1), digest, self._mask(info, "the state after reset")
-            )
+            first = _First(packed(snapshot), digest, self._mask(info, "the state after reset"))
             if digest not in digests:
                 newest = turn
             digests.add(digest)
@@ -475,21 +473,30 @@ class _Search:
 
     def run(self, callback: ProgressCallback | None) -> None:
         """Find all states, those of one seed after those of another."""
-        state = 0
+        state = begin = 0
+        self._marked = self._marks()
         firsts, self._firsts = self._firsts, []
         for turn, first in enumerate(firsts):
             if turn and self._asked is None and len(self._snapshots) > ENOUGH:
                 self._others = firsts[turn:]
                 break
             self._firsts.append(first)
-            snapshot = zlib.decompress(first.packed)
+            snapshot = unpacked(first.packed)
             self._starts.append(self._number(snapshot, first.digest, first.mask, parent=0))
             while state < len(self._snapshots):
-                self._expand(state)
+                try:
+                    self._expand(state)
+                except ExtractionError:  # of which chance may be the reason
+                    self._look_for_draws(range(begin, state))
+                    raise
                 state += 1
-                if callback is not None and state % REPORT_EVERY == 0:
-                    waiting = len(self._snapshots) - state
-                    callback(Progress("enumerating", state, None, f"{waiting} waiting"))
+                if state % REPORT_EVERY == 0:
+                    self._look_for_draws(range(begin, state))
+                    begin = state
+                    if callback is not None:
+                        waiting = len(self._snapshots) - state
+                        callback(Progress("enumerating", state, None, f"{waiting} waiting"))
+        self._look_for_draws(range(begin, state))
         if callback is not None:
             callback(Progress("enumerating", state, state, "0 waiting"))
         if self._draws:
@@ -522,7 +529,7 @@ class _Search:
         for action in range(self._n_actions):
             is_own = self._played(start, action) == action
             if is_own and not self._ends[start * self._n_actions + action]:
-                snapshot = zlib.decompress(self._snapshots[start])
+                snapshot = unpacked(self._snapshots[start])
                 return find_time_limit(self._codec, snapshot, action)
         return None
 
@@ -665,7 +672,7 @@ class _Search:
         else:
             states = AttributeStates(NOT_STATE | self._codec.freeze)
         for snapshot in self._snapshots:
-            self._codec.restore(zlib.decompress(snapshot))
+            self._codec.restore(unpacked(snapshot))
             try:
                 states.add(self._codec.home)
             except (AttributeError, IndexError, TypeError, ValueError) as error:
@@ -719,10 +726,9 @@ class _Search:
         return self._masks[state].index(1)
 
     def _expand(self, state: int) -> None:
-        snapshot = zlib.decompress(self._snapshots[state])
+        snapshot = unpacked(self._snapshots[state])
         is_there = False
         found: dict[int, list[_Branch]] = {}
-        before = self._marks()
         for action in range(self._n_actions):
             if self._played(state, action) != action:
                 continue
@@ -739,12 +745,6 @@ class _Search:
                 following = chance.following()
                 self._note_changes(state * self._n_actions + action, script)
                 is_there = outcome.snapshot == snapshot
-                after = self._marks()
-                if after != before:
-                    self._draws += 1
-                    self._repeat(state, action, snapshot, outcome, script)
-                    is_there, after = False, self._marks()
-                before = after
                 successor = -1
                 if outcome.digest:
                     successor = self._number(
@@ -763,6 +763,27 @@ class _Search:
             self._successors.append(branches[0].successor)
             self._rewards.append(branches[0].reward)
             self._ends.append(branches[0].is_end)
+
+    def _look_for_draws(self, states: range) -> None:
+        """If generators that nobody stands in for were drawn from: find the steps, repeat them."""
+        if self._marks() == self._marked:
+            return
+        for row in range(states.start * self._n_actions, states.stop * self._n_actions):
+            state, action = divmod(row, self._n_actions)
+            if not self._is_own(row) or row >= len(self._successors):
+                continue
+            snapshot, before = unpacked(self._snapshots[state]), self._marks()
+            for branch in self._branches_of(state, action):
+                expected = self._expected(branch)
+                self._codec.restore(snapshot)
+                difference = self._difference(expected, self._step(state, action, branch.script))
+                if difference:
+                    raise self._stochastic(state, action, difference)
+                if self._marks() != before:
+                    self._draws += 1
+                    self._repeat(state, action, snapshot, expected, branch.script)
+                    before = self._marks()
+        self._marked = self._marks()
 
     def _note_changes(self, row: int, script: Script) -> None:
         """Remember a step that changed a frozen attribute."""
@@ -867,9 +888,9 @@ class _Search:
                     f"states {twin} and {number} share the id {_short_id(digest)} by "
                     "coincidence; add any constant attribute to the environment to get other ids"
                 )
-            packed = zlib.compress(snapshot, 1)
-            self._check_room(len(packed) + STATE_BYTES)
-            self._snapshots.append(packed)
+            stored = packed(snapshot)
+            self._check_room(len(stored) + STATE_BYTES)
+            self._snapshots.append(stored)
             self._hashes.append(hash(snapshot))
             self._digests.append(digest)
             self._parents.append(parent)
@@ -880,7 +901,7 @@ class _Search:
                 f"{list(mask)}; let the mask depend on the state alone"
             )
         elif number not in self._variants and hash(snapshot) != self._hashes[number]:
-            self._variants[number] = zlib.compress(snapshot, 1)
+            self._variants[number] = packed(snapshot)
         return number
 
     def _check_room(self, more: int) -> None:
@@ -927,9 +948,9 @@ class _Search:
             size -= pairs
 
     def _compare(
-        self, state: int, action: int, packed: bytes, error: type[ExtractionError]
+        self, state: int, action: int, stored: bytes, error: type[ExtractionError]
     ) -> None:
-        self._codec.restore(zlib.decompress(packed))
+        self._codec.restore(unpacked(stored))
         self._reseed()
         branches = self._branches_of(state, action)
         branch = branches[int(self._rng.integers(len(branches)))] if branches[1:] else branches[0]
@@ -997,17 +1018,17 @@ class _Search:
             key = state, codec.frozen_digest(names)
             if key not in seen:
                 seen.add(key)
-                waiting.append((state, zlib.compress(loose.snapshot(), 1)))
+                waiting.append((state, packed(loose.snapshot())))
 
         for row, script in sorted({step for name in names for step in self._changes[name]}):
             state, action = divmod(row, self._n_actions)
-            codec.restore(zlib.decompress(self._snapshots[state]))
+            codec.restore(unpacked(self._snapshots[state]))
             found = self._step(state, action, script)
             if found.digest:
                 meet(self._numbers[found.digest])
         while waiting and steps > 0:
-            state, packed = waiting.popleft()
-            snapshot = zlib.decompress(packed)
+            state, stored = waiting.popleft()
+            snapshot = unpacked(stored)
             for action in range(self._n_actions):
                 if self._played(state, action) != action:
                     continue
@@ -1060,7 +1081,7 @@ class _Search:
         codec.refreeze()
         snapshot = codec.snapshot()
         if codec.digest(snapshot) != self._digests[start]:
-            names = codec.differing(zlib.decompress(self._snapshots[start]), snapshot)
+            names = codec.differing(unpacked(self._snapshots[start]), snapshot)
             seed = None if self._seed is None else self._seed + turn
             raise StochasticEnvError(
                 f"reset(seed={seed}) led to another state the second time "
@@ -1080,7 +1101,7 @@ class _Search:
         """A branch as an outcome."""
         snapshot, digest, mask = b"", b"", b""
         if branch.successor >= 0:
-            snapshot = zlib.decompress(self._snapshots[branch.successor])
+            snapshot = unpacked(self._snapshots[branch.successor])
             digest, mask = self._digests[branch.successor], self._masks[branch.successor]
         return _Outcome(branch.reward, branch.is_end, snapshot, digest, mask)
 
@@ -1115,7 +1136,7 @@ class _Search:
 
     def _refuse_truncation(self, state: int, action: int) -> NoReturn:
         codec = self._codec
-        changed = codec.differing(zlib.decompress(self._snapshots[state]), codec.snapshot())
+        changed = codec.differing(unpacked(self._snapshots[state]), codec.snapshot())
         raise ExtractionError(
             f"step returned truncated=True at state {state}, action {action}: a time limit is "
             "not part of the MDP; name the attribute that counts the steps in freeze (held "
@@ -1130,7 +1151,7 @@ class _Search:
         values: dict[str, set[bytes]] = {}
         for state in range(1, n, max(1, n // COMPARED)):
             child, parent = (
-                codec.encodings(zlib.decompress(self._snapshots[which]))
+                codec.encodings(unpacked(self._snapshots[which]))
                 for which in (state, self._parents[state])
             )
             names = child.keys() | parent.keys()

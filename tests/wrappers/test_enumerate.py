@@ -304,8 +304,10 @@ def test_a_table_is_enumerated_to_itself(caplog: pytest.LogCaptureFixture) -> No
         inner.s = own  # the numbering differs, the rows do not
         place = int(np.flatnonzero(mdp.state_ids == reader.state_id())[0])
         np.testing.assert_array_equal(mdp.rewards[place], read.rewards[state])
-    # It draws a number for every step, of which nothing depends.
-    assert "drew random numbers in 148 of 148 steps" in caplog.text
+    # It draws a number for every step, of which nothing depends: it has one outcome.
+    assert "drew" not in caplog.text
+    assert mdp.is_deterministic
+    assert "draws" not in mdp.metadata
 
 
 # -- shared objects ------------------------------------------------------------------------
@@ -567,7 +569,7 @@ def test_progress_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("coin", "checks"),
-    [("np_random", 0), ("own", 0), ("random", 0), ("numpy", 0), ("random", 256), ("fresh", 256)],
+    [("own", 0), ("random", 0), ("numpy", 0), ("random", 256), ("fresh", 256)],
 )
 def test_stochastic_envs_are_refused(coin: str, checks: int) -> None:
     # A generator made within the step ("fresh") is only found by repeating steps.
@@ -575,25 +577,46 @@ def test_stochastic_envs_are_refused(coin: str, checks: int) -> None:
         enumerate_mdp(Slippery(coin), checks=checks)
 
 
+def test_a_coin_of_the_environment_is_enumerated() -> None:
+    mdp = enumerate_mdp(Slippery("np_random"))
+    assert mdp.n_states == 6
+    assert [mdp.successors(3, a)[1].tolist() for a in range(2)] == [[0.5, 0.5]] * 2
+
+
+def test_draws_without_effect_from_other_generators_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Idle(Line):
+        def step(self, action: Any) -> Step:
+            random.random()
+            return super().step(action)
+
+    with caplog.at_level(logging.WARNING):
+        assert enumerate_mdp(Idle()) == enumerate_mdp(Line())
+    assert "drew random numbers in 10 of 10 steps" in caplog.text
+
+
 def test_dynamic_obstacles_are_refused() -> None:
-    with pytest.raises(StochasticEnvError, match=r"state 0, action 0.*'grid', 'obstacles'"):
+    # They look for a free place by drawing until one is.
+    match = r"Env is random in a way .* state 0, action 0, .*choice\(those_that_fit\)|4,096"
+    with pytest.raises(StochasticEnvError, match=match):
         enumerate_mdp(make("MiniGrid-Dynamic-Obstacles-5x5-v0"))
 
 
-def test_random_rewards_and_ends_are_refused() -> None:
+def test_random_rewards_and_ends_of_other_generators_are_refused() -> None:
     class Noisy(Line):
         is_reward = True
 
         def step(self, action: Any) -> Step:
             observation, reward, terminated, truncated, info = super().step(action)
             if self.is_reward:
-                return observation, self.np_random.random(), terminated, truncated, info
-            return observation, reward, self.np_random.random() < 0.5, truncated, info
+                return observation, random.random(), terminated, truncated, info
+            return observation, reward, random.random() < 0.5, truncated, info
 
     with pytest.raises(StochasticEnvError, match=r"state 0, action 0, the reward was 0\.\d+ and"):
         enumerate_mdp(Noisy())
     Noisy.is_reward = False
-    with pytest.raises(StochasticEnvError, match=r"state 0, action 0, terminated was"):
+    with pytest.raises(StochasticEnvError, match=r"state \d, action \d, terminated was"):
         enumerate_mdp(Noisy())
 
 
