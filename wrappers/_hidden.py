@@ -266,7 +266,7 @@ def _comes_back(player: _Player, seed: int, draws: Sequence[int], looks: Sequenc
             raise StochasticEnvError(
                 f"{type(player.home).__name__} is random: after reset(seed={seed}) and the actions "
                 f"{actions[:k]} for a second time, {first.difference(second)}; let the seed decide "
-                "over everything random. Enumeration needs deterministic transitions, use "
+                "over everything random, and draw from self.np_random, which is enumerated; or use "
                 "estimate_mdp on sampled transitions instead"
             )
         if first != second:
@@ -313,9 +313,10 @@ def refuse_generator(env: AnyEnv, witness: Witness, n_actions: int, *, has_masks
             "whatever the action, and decides what happens. With seeds "
             f"{first} and {other} the same is seen until, after the actions "
             f"{list(witness.actions)}, {witness.difference}: a model with {name} in its states "
-            "would foresee what no agent can. Enumeration needs deterministic transitions: use "
-            "estimate_mdp on sampled transitions, or describe the chances in a P table or by "
-            f"to_mdp(); if agents do see {name}, put it into the observation"
+            "would foresee what no agent can. Draw from self.np_random instead, which is "
+            "enumerated; describe the chances by a function (TabularMDP.from_function), a P table "
+            "or to_mdp(); or use estimate_mdp on sampled transitions; if agents do see "
+            f"{name}, put it into the observation"
         )
 
 

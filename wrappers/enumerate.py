@@ -77,6 +77,7 @@ ENOUGH = 5_000  # states, beyond which no further seed is taken then: MiniGrid t
 PAYING = 8  # steps that pay something, and others, whose rewards are compared with later ones
 ROUNDED_UP = 1.0 + 1e-12  # covers the few roundings of radii
 _told: set[bytes] = set()  # starts that were warned of
+NAMED_AFTER = 1_024  # explored states, after which what counts the steps is named
 COMPARED = 500  # states looked at to explain a state limit; enough to clear innocent attributes
 
 
@@ -492,6 +493,8 @@ class _Search:
                 state += 1
                 if state % REPORT_EVERY == 0:
                     self._look_for_draws(range(begin, state))
+                    if begin < NAMED_AFTER <= state:
+                        self._warn_of_counters()
                     begin = state
                     if callback is not None:
                         waiting = len(self._snapshots) - state
@@ -544,7 +547,9 @@ class _Search:
             found.append("for an agent that sees the whole state")
         trend = self._reward_trend() if checks else ""
         for name, last in sorted(self._cut.items()):
-            found.append(f"{name} draws above {last} (below 1e-18 of the mass) as a few were tried")
+            found.append(
+                f"{name} draws above {last} (less than 1e-18 of the mass) checked at 4 values"
+            )
         if trend:
             found.append(f"rewards as at step 0 (the environment's {trend} with the steps taken)")
         return found
@@ -1073,6 +1078,34 @@ class _Search:
             unknown,
             f"seed {self._seed}" if count == 1 else f"these {count} seeds",
             advice,
+        )
+
+    def _warn_of_counters(self) -> None:
+        """Warn if an attribute changed in every step and none led back, as where steps count."""
+        codec, always = self._codec, set[str]()
+        depth = [0] * len(self._snapshots)  # steps from a start
+        for state, parent in enumerate(self._parents):
+            depth[state] = 0 if state in self._starts else depth[parent] + 1
+        rows = [row for row, successor in enumerate(self._successors) if successor >= 0]
+        rows = np.random.default_rng(CHECK_SEED).permutation(rows)[:COMPARED].astype(int).tolist()
+        for k, row in enumerate(rows):
+            state, successor = row // self._n_actions, self._successors[row]
+            if depth[successor] != depth[state] + 1:
+                return
+            before, after = unpacked(self._snapshots[state]), unpacked(self._snapshots[successor])
+            changed = set(codec.differing(before, after))
+            always = always & changed if k else changed
+            if not always:
+                return
+        logger.warning(
+            "%s: %s changed in each of %d steps that were compared, as a counter does, and %d "
+            "states were found so far; if it is not part of the state, name it in freeze "
+            "(extract_mdp(env, freeze=%r))",
+            type(codec.home).__name__,
+            listed(sorted(always)),
+            len(rows),
+            len(self._snapshots),
+            sorted(always),
         )
 
     def _return_to_start(self, turn: int) -> int:

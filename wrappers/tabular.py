@@ -88,8 +88,8 @@ def extract_mdp(
 
     An environment that describes itself by `to_mdp(terminal=...)` and `state_id()`, as
     `RoomsGrid`, `ModelEnv` and `Distractor` do, is asked; one with a `P` table is read; that of
-    Gymnasium's Blackjack is known in closed form; any other is enumerated, which needs
-    deterministic transitions. Time limits are not part of the model.
+    Gymnasium's Blackjack is known in closed form; any other is enumerated, with what its steps
+    draw from `self.np_random`. Time limits are not part of the model.
     The table is then compared with `checks` real steps of a copy of the environment, wrappers
     included, so that a wrapper which changes rewards or transitions is noticed.
 

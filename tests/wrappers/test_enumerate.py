@@ -636,6 +636,13 @@ def test_the_state_limit_names_the_counter() -> None:
     assert enumerate_mdp(Line(), max_states=5).n_states == 6
 
 
+def test_a_counter_is_named_long_before_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(StateLimitError), caplog.at_level(logging.WARNING):
+        enumerate_mdp(Counting(), max_states=1_200)
+    assert "Counting: 'ticks' changed in each of" in caplog.text
+    assert "freeze=['ticks']" in caplog.text
+
+
 def test_state_outside_the_attributes_is_refused() -> None:
     outside = [0]
 
