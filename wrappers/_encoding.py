@@ -63,6 +63,12 @@ def _encoded(text: str) -> bytes:
     return b"s%d:%b" % (len(raw), raw)
 
 
+@lru_cache(maxsize=4096)
+def _class_name(kind: type) -> bytes:
+    """As `Encoder.named` writes it, after the mark of an object."""
+    return b"<g" + _encoded(f"{kind.__module__ or ''}:{kind.__qualname__}")
+
+
 class Encoder:
     """Writes values as bytes that are equal exactly for equal states.
 
@@ -190,8 +196,7 @@ class Encoder:
         if value is self._home:
             self._parts.append(b"H")
         elif not self._is_met(value):
-            self._parts.append(b"<")
-            self.named(type(value))
+            self._parts.append(_class_name(type(value)))
             self._state(vars(value))
 
     def reduced(self, value: Any) -> None:

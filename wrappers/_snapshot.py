@@ -232,9 +232,8 @@ class Codec:
         """Put the environment into the state of a snapshot."""
         loaded = self._load(snapshot)
         attributes = vars(self.home)
-        for name in [name for name in attributes if name not in self._aside]:
-            if name not in loaded:
-                del attributes[name]
+        for name in attributes.keys() - loaded.keys() - self._aside:
+            del attributes[name]
         attributes.update(loaded)
         self.refreeze()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import logging
 import math
 import os
@@ -17,6 +18,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bisim_abstract import TabularMDP, value_iteration
 from bisim_abstract._base.types import Progress
@@ -28,6 +31,7 @@ from bisim_abstract.errors import (
 )
 from bisim_abstract.wrappers import enumerate as module
 from bisim_abstract.wrappers import extract_mdp
+from bisim_abstract.wrappers._snapshot import Codec
 from bisim_abstract.wrappers.enumerate import StateReader, enumerate_mdp
 from bisim_abstract.wrappers.tabular import extract_again
 
@@ -333,6 +337,58 @@ def test_objects_that_look_alike_are_told_apart_by_identity() -> None:
     assert mdp.n_states == 3  # nothing held, and one state per key
     np.testing.assert_array_equal(mdp.rewards, [[0, 1]] * 3)
     assert mdp.indices.tolist() == [1, 2] * 3
+
+
+def test_a_list_that_is_held_twice_stays_one() -> None:
+    class Shared(Line):
+        def __init__(self, *, is_one: bool) -> None:
+            super().__init__()
+            self.is_one = is_one
+
+        def reset(self, **options: Any) -> tuple[int, dict[str, Any]]:
+            self.written = [0, 1]
+            self.read = self.written if self.is_one else [0, 1]
+            return super().reset(**options)
+
+        def step(self, action: Any) -> Step:
+            self.written[0] = (self.written[0] + int(action)) % 3
+            return 0, float(self.read[0]), False, False, {}
+
+    assert sorted(enumerate_mdp(Shared(is_one=True)).rewards[:, 0].tolist()) == [0.0, 1.0, 2.0]
+    assert sorted(enumerate_mdp(Shared(is_one=False)).rewards[:, 0].tolist()) == [0.0] * 3
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.sampled_from([Level.LOW, np.int64(3), np.float64(0.5), np.True_]),
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple),
+    max_leaves=8,
+)
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=3))
+def test_restored_values_are_what_they_were(values: list[Any]) -> None:
+    env: Any = Line()
+    codec = Codec(env, frozenset())
+    for k, value in enumerate(values):
+        setattr(env, f"value{k}", value)
+    snapshot = codec.snapshot()
+    ident = codec.digest(snapshot)
+    for k in range(len(values)):
+        setattr(env, f"value{k}", "another")
+    codec.restore(snapshot)
+    found = [getattr(env, f"value{k}") for k in range(len(values))]
+    assert repr(found) == repr(values)  # NumPy's numbers show their type
+    assert Codec(env, frozenset()).digest(codec.snapshot()) == ident
 
 
 def test_a_position_may_be_a_tuple_or_an_array() -> None:
