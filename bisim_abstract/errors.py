@@ -6,7 +6,7 @@
     ├── InvalidArgumentError (ValueError)      an argument breaks a stated rule
     │   └── InvalidMDPError                    the numbers do not describe an MDP
     ├── ExtractionError (ValueError)           an environment cannot be tabulated faithfully
-    │   ├── StochasticEnvError                 enumeration met a random transition
+    │   ├── StochasticEnvError                 enumeration met chance it cannot go through
     │   └── StateLimitError                    enumeration met more states than allowed
     ├── FileFormatError (ValueError)           a file is not what it should be
     ├── VerificationError (ValueError)         a certificate claims what is not true
@@ -88,7 +88,7 @@ class ExtractionError(BisimError, ValueError):
 
 
 class StochasticEnvError(ExtractionError):
-    """Enumeration needs deterministic transitions and met a random one."""
+    """Enumeration met chance that it cannot go through, draw by draw."""
 
 
 class StateLimitError(ExtractionError):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bisim_abstract.wrappers._snapshot import Codec
+from bisim_abstract.wrappers._snapshot import Codec, unpacked
 from bisim_abstract.wrappers._source import step_env
 
 __all__ = ["find_time_limit", "reward_trend"]
@@ -91,8 +90,8 @@ def reward_trend(
         except Exception as error:  # of the attribute's own code: it stays as it is held
             logger.debug("%r cannot be copied: %s", name, error)
     moved: set[int] = set()
-    for packed, action, reward in steps:
-        codec.restore(zlib.decompress(packed))
+    for stored, action, reward in steps:
+        codec.restore(unpacked(stored))
         vars(codec.home).update(copy.deepcopy(later))
         found = step_env(codec.home, action, "a state", codec.pay)[1]
         moved.add((found > reward) - (found < reward))

@@ -12,10 +12,10 @@ import itertools
 import math
 import random
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import gymnasium as gym
 import numpy as np
@@ -61,6 +61,12 @@ def is_told(value: object) -> bool:
 def _encoded(text: str) -> bytes:
     raw = text.encode("utf-8", "surrogatepass")
     return b"s%d:%b" % (len(raw), raw)
+
+
+@lru_cache(maxsize=4096)
+def _class_name(kind: type) -> bytes:
+    """As `Encoder.named` writes it, after the mark of an object."""
+    return b"<g" + _encoded(f"{kind.__module__ or ''}:{kind.__qualname__}")
 
 
 class Encoder:
@@ -185,13 +191,12 @@ class Encoder:
         else:  # the method of some object, which is state
             self.reduced(value)
 
-    def instance(self, value: object) -> None:
+    def instance(self, value: Any) -> None:
         """An object that is its class and its attributes."""
         if value is self._home:
             self._parts.append(b"H")
         elif not self._is_met(value):
-            self._parts.append(b"<")
-            self.named(type(value))
+            self._parts.append(_class_name(cast(Hashable, type(value))))
             self._state(vars(value))
 
     def reduced(self, value: Any) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from bisim_abstract.errors import StochasticEnvError
 from bisim_abstract.wrappers._encoding import HANDLERS, Encoder, Handler, is_told
-from bisim_abstract.wrappers._snapshot import CHECK_SEED, NOT_STATE, AnyEnv
+from bisim_abstract.wrappers._snapshot import CHECK_SEED, NOT_STATE, AnyEnv, reseed
 from bisim_abstract.wrappers._source import reset_env, step_env
 
 __all__ = ["Witness", "find_witness", "refuse_generator"]
@@ -88,14 +88,20 @@ class _Player:
         self.env, self.home = env, env.unwrapped
         self.n_actions, self._has_masks = n_actions, has_masks
         self._handlers: dict[type, Handler] = dict(HANDLERS)
-        self.steps = self._strange = 0
+        self.steps = self._strange = self._time = 0
 
     def reset(self, seed: int) -> _Look:
+        self._time = 0
         observation, info = reset_env(self.env, seed)
         return self._look(observation, info, 0.0, is_over=False)
 
     def step(self, action: int) -> _Look:
         self.steps += 1
+        self._time += 1
+        for value in vars(self.home).values():
+            # What steps draw is gone through elsewhere: here all episodes draw the same.
+            if type(value) is np.random.Generator:
+                reseed(value, CHECK_SEED + self._time)
         observation, reward, terminated, truncated, info = step_env(
             self.env, action, "a state that a reset leads to"
         )
@@ -260,7 +266,7 @@ def _comes_back(player: _Player, seed: int, draws: Sequence[int], looks: Sequenc
             raise StochasticEnvError(
                 f"{type(player.home).__name__} is random: after reset(seed={seed}) and the actions "
                 f"{actions[:k]} for a second time, {first.difference(second)}; let the seed decide "
-                "over everything random. Enumeration needs deterministic transitions, use "
+                "over everything random, and draw from self.np_random, which is enumerated; or use "
                 "estimate_mdp on sampled transitions instead"
             )
         if first != second:
@@ -307,9 +313,10 @@ def refuse_generator(env: AnyEnv, witness: Witness, n_actions: int, *, has_masks
             "whatever the action, and decides what happens. With seeds "
             f"{first} and {other} the same is seen until, after the actions "
             f"{list(witness.actions)}, {witness.difference}: a model with {name} in its states "
-            "would foresee what no agent can. Enumeration needs deterministic transitions: use "
-            "estimate_mdp on sampled transitions, or describe the chances in a P table or by "
-            f"to_mdp(); if agents do see {name}, put it into the observation"
+            "would foresee what no agent can. Draw from self.np_random instead, which is "
+            "enumerated; describe the chances by a function (TabularMDP.from_function), a P table "
+            "or to_mdp(); or use estimate_mdp on sampled transitions; if agents do see "
+            f"{name}, put it into the observation"
         )
 
 

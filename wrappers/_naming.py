@@ -171,10 +171,7 @@ class AttributeStates:
 
     def add(self, inner: object) -> None:
         """Take down the state that the environment is in."""
-        found: dict[str, Any] = {}
-        for name, value in vars(inner).items():
-            if not name.startswith("_") and name not in self._aside:
-                found |= _simple(name, value)
+        found = simple_attributes(inner, self._aside)
         if self._count == 0:
             self._seen = {name: [] for name in found}
         for name in list(self._seen):
@@ -195,6 +192,13 @@ class AttributeStates:
                 variable = as_variable(name, told)
                 found.append(replace(variable, values=np.append(variable.values, more)))
         return tuple(found)
+
+
+def simple_attributes(inner: object, aside: Iterable[str]) -> dict[str, Any]:
+    """Attributes that are simple values, by name, those of `aside` left out."""
+    left = {name for name in vars(inner) if name.startswith("_")} | set(aside)
+    own = {name: value for name, value in vars(inner).items() if name not in left}
+    return {key: told for name, value in own.items() for key, told in _simple(name, value).items()}
 
 
 def _simple(name: str, value: object) -> dict[str, Any]:

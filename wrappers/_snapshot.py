@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import marshal
 import pickle
 import random
-from collections.abc import Callable, Iterable, Iterator
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn, TypeAlias
@@ -32,6 +35,9 @@ from bisim_abstract.wrappers._encoding import (
 
 AnyEnv: TypeAlias = gym.Env[Any, Any]
 
+SMALL = 512  # bytes of snapshots that are not compressed
+FEW = 16  # entries of sequences that plain snapshots may hold
+SCALARS = frozenset({bool, bytes, float, int, str, type(None)})
 CACHED = 2**18  # digests remembered per environment
 CHECK_SEED = 20_230_817  # any constant: the checks must be the same in every run
 
@@ -53,6 +59,39 @@ NOT_STATE = frozenset(
 )
 
 
+def packed(snapshot: bytes) -> bytes:
+    """A snapshot as it is stored."""
+    return snapshot if len(snapshot) < SMALL else zlib.compress(snapshot, 1)
+
+
+def unpacked(stored: bytes) -> bytes:
+    """The snapshot of what `packed` made."""
+    # Compressed data begin with an x; pickles and plain snapshots do not.
+    return zlib.decompress(stored) if stored[:1] == b"x" else stored
+
+
+def is_plain(value: object, met: set[int]) -> bool:
+    """Whether a value is made of plain numbers and texts, no part of which is shared.
+
+    Of exactly these types: `marshal` writes a NumPy number as bytes.
+
+    Args:
+        value: The value.
+        met: Addresses of lists that were met.
+    """
+    kind = type(value)
+    if kind in SCALARS:
+        return True
+    if kind is list:
+        if id(value) in met:
+            return False
+        met.add(id(value))
+    elif kind is not tuple:
+        return False
+    items: Any = value
+    return len(items) <= FEW and all(is_plain(item, met) for item in items)
+
+
 def listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
@@ -66,21 +105,21 @@ class _Kept:
     """Objects that snapshots refer to instead of copying them."""
 
     def __init__(self, home: object) -> None:
-        self._home = home
+        self.home = home
         self._objects: list[object] = []
         self._index: dict[int, int] = {}  # by address; the list keeps the objects alive
-        self._by_type: dict[type, bool] = {}
+        self.by_type: dict[type, bool] = {}
         self.streams: list[object] = []
 
     def index(self, thing: object) -> int | None:
         """The number of an object that is to be kept, None for one that is to be copied."""
         kind = type(thing)
-        keep = self._by_type.get(kind)
+        keep = self.by_type.get(kind)
         if keep is None:
-            keep = self._by_type[kind] = is_aside(kind) or issubclass(
+            keep = self.by_type[kind] = is_aside(kind) or issubclass(
                 kind, FunctionType | ModuleType | type
             )
-        if (not keep and thing is not self._home) or thing is _fetch:
+        if (not keep and thing is not self.home) or thing is _fetch:
             return None
         place = self._index.get(id(thing))
         if place is None:
@@ -97,9 +136,11 @@ class _Kept:
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, kept: _Kept) -> None:
         super().__init__(file, protocol=5)
-        self._kept = kept
+        self._kept, self._is_kept, self._home = kept, kept.by_type, kept.home
 
     def reducer_override(self, thing: Any) -> Any:
+        if self._is_kept.get(type(thing)) is False and thing is not self._home:
+            return NotImplemented  # as of almost all objects: this is called for every one
         index = self._kept.index(thing)
         return NotImplemented if index is None else (_fetch, (index,))
 
@@ -113,6 +154,24 @@ class _Unpickler(pickle.Unpickler):
         if name == "_fetch" and module == __name__:
             return self._kept.__getitem__
         return super().find_class(module, name)
+
+
+def _nothing() -> dict[str, Any]:
+    """Stands for an observation that nobody reads."""
+    return {}
+
+
+def _observes_as_minigrid(home: AnyEnv) -> bool:
+    """Whether observations are MiniGrid's own, which change nothing, and no step reads them."""
+    module = sys.modules.get("minigrid.minigrid_env")
+    kind: Any = type(home)
+    return (
+        module is not None
+        and isinstance(home, module.MiniGridEnv)
+        and kind.gen_obs is module.MiniGridEnv.gen_obs
+        and (kind.__module__.startswith("minigrid.") or kind.step is module.MiniGridEnv.step)
+        and "gen_obs" not in vars(home)
+    )
 
 
 def class_digest(home: AnyEnv) -> bytes | None:
@@ -147,10 +206,17 @@ class Codec:
         self._kept = _Kept(home)
         self._handlers: dict[type, Handler] = dict(HANDLERS)
         self._digests: dict[bytes, bytes] = {}
+        self._is_minigrid = _observes_as_minigrid(home)
 
     def snapshot(self) -> bytes:
-        """All attributes that are state, in one pickle."""
+        """All attributes that are state, in one pickle, or where all are plain in a marshal."""
         attributes = self._attributes()
+        met: set[int] = set()
+        for value in attributes.values():
+            if type(value) not in SCALARS and not is_plain(value, met):
+                break
+        else:
+            return b"M" + marshal.dumps(attributes, 2)  # no references: by value alone
         try:
             return self._dump(attributes)
         except Exception as error:  # pickling runs the environment's own code
@@ -166,9 +232,8 @@ class Codec:
         """Put the environment into the state of a snapshot."""
         loaded = self._load(snapshot)
         attributes = vars(self.home)
-        for name in [name for name in attributes if name not in self._aside]:
-            if name not in loaded:
-                del attributes[name]
+        for name in attributes.keys() - loaded.keys() - self._aside:
+            del attributes[name]
         attributes.update(loaded)
         self.refreeze()
 
@@ -219,7 +284,7 @@ class Codec:
         """The canonical digest of the present state, of which `snapshot` was taken."""
         # Pickles differ where states do not, but equal pickles are equal states, and hashing
         # one takes a hundredth of the time that walking through the objects does.
-        key = hashlib.sha256(snapshot).digest()
+        key = snapshot if len(snapshot) < SMALL else hashlib.sha256(snapshot).digest()
         found = self._digests.get(key)
         if found is None:
             encoder = Encoder(self.home, self._handlers)
@@ -245,6 +310,29 @@ class Codec:
         """The attributes in which two snapshots differ."""
         left, right = self.encodings(one), self.encodings(other)
         return sorted(name for name in left | right if left.get(name) != right.get(name))
+
+    def stand_in(self, generator: np.random.Generator) -> dict[str, Any]:
+        """Put a generator in the place of the environment's NumPy generators; return these."""
+        attributes = vars(self.home)
+        own: dict[str, Any] = {
+            name: value for name, value in attributes.items() if type(value) is np.random.Generator
+        }
+        if attributes.get("_np_random") is None:  # else made at the first draw
+            own["_np_random"] = None
+        if self._is_minigrid:
+            attributes["gen_obs"] = _nothing  # costs more than the rest of a step
+        for name in own:
+            attributes[name] = generator
+        return own
+
+    def take_back(self, own: Mapping[str, Any], generator: np.random.Generator) -> None:
+        """Undo `stand_in`, also where a step has kept the generator elsewhere."""
+        attributes = vars(self.home)
+        if self._is_minigrid:
+            attributes.pop("gen_obs", None)
+        for name, value in list(attributes.items()):
+            if value is generator:
+                attributes[name] = own.get(name, own.get("_np_random"))
 
     def streams(self) -> list[object]:
         """The generators that a step of the environment may draw from, `random` left out."""
@@ -275,6 +363,8 @@ class Codec:
         return file.getvalue()
 
     def _load(self, raw: bytes) -> Any:
+        if raw[:1] == b"M":
+            return marshal.loads(raw[1:])
         return _Unpickler(io.BytesIO(raw), self._kept).load()
 
     def _is_picklable(self, value: object) -> bool:

@@ -275,6 +275,15 @@ def conditions_in(mdp: TabularMDP) -> list[str]:
     return [plain_text(text) for text in told] if told and is_list else []
 
 
+def drawn_rewards_in(mdp: TabularMDP) -> tuple[float, float]:
+    """The least and the largest reward of steps that were gone through draw by draw."""
+    told = mdp.metadata.get("drawn_rewards")  # from a file, maybe
+    is_pair = isinstance(told, list | tuple) and len(told) == 2
+    if not told or not is_pair or not all(isinstance(x, int | float) for x in told):
+        return math.inf, -math.inf
+    return float(told[0]), float(told[1])
+
+
 def frozen_in(mdp: TabularMDP | None) -> tuple[str, ...]:
     """Attributes of the environment that are not part of the states of its enumerated model."""
     names = FREEZE if mdp is None else mdp.metadata.get("frozen", FREEZE)
@@ -370,10 +379,19 @@ class StartSeeds:
             is_count = type(count) is int and 1 <= count <= MOST_STARTS
             self.seeds = range(seed, seed + (count if is_count else 1))
         self._first, self._turn = seed, -1
+        self._generator: tuple[np.random.Generator, int] | None = None
 
     def nth(self, turn: int) -> int:
         """The seed of one of many resets."""
         return self._first + (turn if self.seeds is None else turn % len(self.seeds))
+
+    def reset_for_check(self, env: gym.Env[Any, Any], turn: int) -> tuple[Any, dict[str, Any]]:
+        """One of many resets; steps of an enumerated environment draw something else after each."""
+        found = env.reset(seed=self.nth(turn))
+        inner = env.unwrapped
+        if self.seeds is not None and isinstance(inner._np_random, np.random.Generator):
+            inner._np_random, _ = seeding.np_random(self._first + turn)
+        return found
 
     def draw(self, asked: int | None) -> int | None:
         """The seed to reset with, if somebody asks for this one, or for any."""
@@ -387,13 +405,15 @@ class StartSeeds:
     ) -> tuple[Any, dict[str, Any]]:
         """Reset an environment with one of its seeds, and its generator with the one asked for.
 
-        Steps of an enumerated environment do not depend on the generator, but whoever resets it
-        with a seed expects that of this seed.
+        The seed of an enumerated environment decides where an episode begins; what its steps draw
+        goes on from episode to episode, as after any reset without a seed.
         """
         found = env.reset(seed=self.draw(asked), options=options)
-        if self.seeds is not None and asked is not None:
+        if self.seeds is not None:
+            if asked is not None or self._generator is None:
+                self._generator = seeding.np_random(asked)
             inner = env.unwrapped
-            inner._np_random, inner._np_random_seed = seeding.np_random(asked)
+            inner._np_random, inner._np_random_seed = self._generator
         return found
 
 

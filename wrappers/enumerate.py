@@ -1,7 +1,7 @@
-"""Exact tables of deterministic environments that have none: breadth-first search.
+"""Exact tables of environments that have none: breadth-first search.
 
-`_snapshot` takes and restores states, `_encoding` tells which of them are the same; this module
-searches, checks, and makes the table.
+`_snapshot` takes and restores states, `_encoding` tells which of them are the same, `_draws` goes
+through what a step may draw; this module searches, checks, and makes the table.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import hashlib
 import logging
 import math
 import random
-import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -23,8 +22,9 @@ from bisim_abstract._base.memory import check_memory, human_bytes
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.reading import FREEZE, Reading, check_freeze
 from bisim_abstract._base.text import counted
-from bisim_abstract._base.types import Progress, ProgressCallback
-from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._base.types import FloatArray, IntArray, Progress, ProgressCallback
+from bisim_abstract._model.estimation import Estimate
+from bisim_abstract._model.mdp import TabularMDP, canonical_rows
 from bisim_abstract._model.names import Names, Variable
 from bisim_abstract.errors import (
     ExtractionError,
@@ -33,8 +33,9 @@ from bisim_abstract.errors import (
     StochasticEnvError,
 )
 from bisim_abstract.wrappers._counting import find_time_limit, reward_trend
+from bisim_abstract.wrappers._draws import Chance, Script, TailedDraw, merged, ways_out
 from bisim_abstract.wrappers._hidden import find_witness, refuse_generator
-from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates
+from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates, simple_attributes
 from bisim_abstract.wrappers._rewards import find_pay
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
@@ -44,7 +45,9 @@ from bisim_abstract.wrappers._snapshot import (
     borrowed,
     listed,
     mark_of,
+    packed,
     reseed,
+    unpacked,
 )
 from bisim_abstract.wrappers._source import (
     as_mask,
@@ -70,7 +73,9 @@ QUIET = 32  # seeds without a new first state, after which no more are taken, wh
 STARTS = 100  # seeds that are taken at most where nobody says how many
 ENOUGH = 5_000  # states, beyond which no further seed is taken then: MiniGrid takes 40 s for these
 PAYING = 8  # steps that pay something, and others, whose rewards are compared with later ones
+ROUNDED_UP = 1.0 + 1e-12  # covers the few roundings of radii
 _told: set[bytes] = set()  # starts that were warned of
+NAMED_AFTER = 1_024  # explored states, after which what counts the steps is named
 COMPARED = 500  # states looked at to explain a state limit; enough to clear innocent attributes
 
 
@@ -92,12 +97,21 @@ def enumerate_mdp(
     is because of an attribute that makes random numbers by itself, the environment is refused as
     random. Otherwise the model is "for an agent that sees the whole state".
 
-    For environments with deterministic transitions, a `Discrete` action space and no `P` table,
-    such as MiniGrid with a fixed layout. The table is that of `env.unwrapped`: `TimeLimit` is
-    not part of it, nor is any other wrapper but those that compute a reward from the reward.
-    States are numbered in breadth-first order with
-    actions ascending, the state after reset first, and `state_ids` holds what
+    For environments with a `Discrete` action space and no `P` table, such as MiniGrid with a fixed
+    layout. The table is that of `env.unwrapped`: `TimeLimit` is not part of it, nor is any other
+    wrapper but those that compute a reward from the reward. States are numbered in breadth-first
+    order with actions ascending, the state after reset first, and `state_ids` holds what
     `StateReader.state_id` returns in each.
+
+    Steps may draw from `self.np_random`, or from a NumPy `Generator` in another attribute: each
+    step is repeated for everything that it can draw, and has the exact probability of that.
+    `choice`, `integers`, `binomial`, `permutation` and `shuffle` have finitely many outcomes, and
+    `random` and `uniform` are split at what they are compared with. `poisson` and `geometric` are
+    cut where less than 1e-18 of the mass is left. What lies beyond is tried at four larger values:
+    if these do what the largest outcome does, that outcome stands for all, and else radii
+    (`mdp.estimate`, with `alpha` 0) hold what the tail may change, if rewards grow no faster than
+    the square of the draw. That is sampled, and `conditions` says so. Any other draw is refused by
+    its name. The metadata entry `draws` lists the methods that were gone through.
 
     The search runs inside the given environment, on copies of its attributes. Afterwards, also
     after an error, it holds the very objects it held before, and its random generators and the
@@ -107,12 +121,13 @@ def enumerate_mdp(
     every step is the first of an episode, so the table pays `1 - 0.9 / max_steps` whenever the
     goal is reached. The metadata entry `frozen` names what was held still.
 
-    Whether an environment is deterministic can be refuted by trying, not proven. Each step that
-    draws from a generator held by the environment or from the global ones is repeated under
+    Whether anything else is left to chance can be refuted by trying, not proven. Each step that
+    draws from another generator held by the environment or from the global ones is repeated under
     other seeds. At the end a sample of steps is repeated, from states as first met and from
     states that were reached in another form (an array in place of a tuple), and one random walk
-    is made without restoring anything. Where steps change a frozen attribute, and not all of them
-    do as for a counter, steps from there must lead where the table says.
+    is made without restoring anything and with the true generators. Where steps change a frozen
+    attribute, and not all of them do as for a counter, steps from there must lead where the table
+    says.
 
     Args:
         env: The environment; it need not have been reset.
@@ -162,6 +177,7 @@ def enumerate_mdp(
             {
                 "env": type(codec.home).__name__ if spec is None else spec.id,
                 "method": "enumeration",
+                **search.drawn(),
                 "seed": reading.seed,
                 "starts": search.n_seeds,
                 "frozen": search.frozen(),
@@ -275,8 +291,17 @@ class _First:
     mask: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Branch(NamedTuple):
+    """What a step does if it draws this: `successor` is -1 where the episode ends."""
+
+    script: Script
+    prob: float
+    successor: int
+    reward: float
+    is_end: bool
+
+
+class _Outcome(NamedTuple):
     """What a step did; `snapshot` and `digest` are empty where the episode ends.
 
     `mask` tells the actions that there are then, one byte each; it is empty if nobody asked.
@@ -297,6 +322,12 @@ class _Search:
         self._has_masks = reading.action_masks
         self._n_actions = n_actions
         self._seed = reading.seed
+        self._chance = Chance(type(codec.home).__name__, self._ways)
+        self._branches: dict[int, list[_Branch]] = {}  # of rows that are left to chance
+        self._tails: dict[int, tuple[float, float]] = {}  # of rows: radii of row and reward
+        self._beyond: list[tuple[int, int, TailedDraw, bytes]] = []  # what tails lead to
+        self._first_values: dict[str, Any] = {}  # attributes that are simple, after a reset
+        self._cut: dict[str, int] = {}  # draws whose tail is cut, and the largest last outcome
         self._asked = reading.starts
         self._firsts: list[_First] = []  # seed by seed; equal ones are one object
         self._others: list[_First] = []  # those of seeds that are inspected and not taken
@@ -316,10 +347,11 @@ class _Search:
         self._successors: list[int] = []  # -1 for the end of the episode
         self._rewards: list[float] = []
         self._ends: list[bool] = []
-        self._changes: dict[str, list[int]] = {}  # rows whose steps changed a frozen attribute
+        self._changes: dict[str, list[tuple[int, Script]]] = {}  # steps that changed a frozen one
         self._changed: dict[str, int] = {}  # how many did, of `_taken`
         self._taken = 0  # steps; states that lack actions have more rows
         self._draws = 0
+        self._marked: list[tuple[int, object]] = []  # the state of generators
         self._held = self._looked = 0  # bytes of states, now and when memory was looked at
 
     @property
@@ -331,6 +363,7 @@ class _Search:
         """Reset with as many seeds as are taken, and with some more to see whether these differ."""
         codec = self._codec
         self._reset()
+        self._first_values = simple_attributes(codec.home, NOT_STATE | codec.freeze)
         codec.hold()
         missing = codec.freeze - set(codec.held) - {"step_count"}
         if missing:
@@ -350,9 +383,7 @@ class _Search:
             codec.refreeze()
             snapshot = codec.snapshot()
             digest = codec.digest(snapshot)
-            first = _First(
-                zlib.compress(snapshot, 1), digest, self._mask(info, "the state after reset")
-            )
+            first = _First(packed(snapshot), digest, self._mask(info, "the state after reset"))
             if digest not in digests:
                 newest = turn
             digests.add(digest)
@@ -397,21 +428,32 @@ class _Search:
 
     def run(self, callback: ProgressCallback | None) -> None:
         """Find all states, those of one seed after those of another."""
-        state = 0
+        state = begin = 0
+        self._marked = self._marks()
         firsts, self._firsts = self._firsts, []
         for turn, first in enumerate(firsts):
             if turn and self._asked is None and len(self._snapshots) > ENOUGH:
                 self._others = firsts[turn:]
                 break
             self._firsts.append(first)
-            snapshot = zlib.decompress(first.packed)
+            snapshot = unpacked(first.packed)
             self._starts.append(self._number(snapshot, first.digest, first.mask, parent=0))
             while state < len(self._snapshots):
-                self._expand(state)
+                try:
+                    self._expand(state)
+                except ExtractionError:  # of which chance may be the reason
+                    self._look_for_draws(range(begin, state))
+                    raise
                 state += 1
-                if callback is not None and state % REPORT_EVERY == 0:
-                    waiting = len(self._snapshots) - state
-                    callback(Progress("enumerating", state, None, f"{waiting} waiting"))
+                if state % REPORT_EVERY == 0:
+                    self._look_for_draws(range(begin, state))
+                    if begin < NAMED_AFTER <= state:
+                        self._warn_of_counters()
+                    begin = state
+                    if callback is not None:
+                        waiting = len(self._snapshots) - state
+                        callback(Progress("enumerating", state, None, f"{waiting} waiting"))
+        self._look_for_draws(range(begin, state))
         if callback is not None:
             callback(Progress("enumerating", state, state, "0 waiting"))
         if self._draws:
@@ -444,7 +486,7 @@ class _Search:
         for action in range(self._n_actions):
             is_own = self._played(start, action) == action
             if is_own and not self._ends[start * self._n_actions + action]:
-                snapshot = zlib.decompress(self._snapshots[start])
+                snapshot = unpacked(self._snapshots[start])
                 return find_time_limit(self._codec, snapshot, action)
         return None
 
@@ -458,6 +500,10 @@ class _Search:
         if is_hidden and self.n_seeds > 1:
             found.append("for an agent that sees the whole state")
         trend = self._reward_trend() if checks else ""
+        for name, last in sorted(self._cut.items()):
+            found.append(
+                f"{name} draws above {last} (less than 1e-18 of the mass) checked at 4 values"
+            )
         if trend:
             found.append(f"rewards as at step 0 (the environment's {trend} with the steps taken)")
         return found
@@ -468,6 +514,7 @@ class _Search:
         if not codec.held and not self._changed:
             return ""
         rows = [row for row in range(len(self._rewards)) if self._is_own(row)]
+        rows = [row for row in rows if row not in self._branches]  # whose rewards may be chance
         paying = [row for row in rows if self._rewards[row] != 0.0]
         others = [row for row in rows if self._rewards[row] == 0.0]
         steps = [
@@ -495,27 +542,86 @@ class _Search:
         n, n_actions = len(self._snapshots), self._n_actions
         successors, rewards = np.array(self._successors), np.array(self._rewards)
         ids = [_short_id(digest) for digest in self._digests]
-        terminal = n if (successors < 0).any() else None
+        has_end = bool((successors < 0).any()) or any(
+            branch.successor < 0 for row in self._branches.values() for branch in row
+        )
+        terminal = n if has_end else None
         if terminal is not None:
             successors = np.append(np.where(successors < 0, n, successors), [n] * n_actions)
             rewards = np.append(rewards, np.zeros(n_actions))
             ids.append(-1)
+        self._check_beyond(has_end=has_end)
+        indptr, indices, probs = np.arange(successors.size + 1), successors, np.ones(rewards.size)
+        if self._branches:
+            indptr, indices, probs = self._chance_rows(successors, n)
+            for row, branches in self._branches.items():
+                rewards[row] = math.fsum(branch.prob * branch.reward for branch in branches)
         start = np.bincount(self._starts, minlength=len(ids)) / len(self._starts)
         available = np.ones((len(ids), n_actions), bool)
         if self._has_masks:
             told = np.frombuffer(b"".join(self._masks), np.uint8)
             available[:n] = told.reshape(n, n_actions) != 0
         return TabularMDP(
-            indptr=np.arange(successors.size + 1),
-            indices=successors,
-            probs=np.ones(successors.size),
+            indptr=indptr,
+            indices=indices,
+            probs=probs,
             rewards=rewards.reshape(-1, n_actions),
             available=available,
             start=start,
             state_ids=np.array(ids),
             terminal_state=terminal,
+            estimate=self._radii(rewards.reshape(-1, n_actions)),
             metadata=metadata,
         )
+
+    def _chance_rows(self, successors: IntArray, end: int) -> tuple[IntArray, IntArray, FloatArray]:
+        """Rows as they are stored, where some are left to chance."""
+        rows = [[(int(successor), 1.0)] for successor in successors]
+        for row, branches in self._branches.items():
+            pairs = [(end if b.successor < 0 else b.successor, b.prob) for b in branches]
+            rows[row] = sorted(merged(pairs).items())
+        indptr = np.cumsum([0, *(len(row) for row in rows)])
+        indices, probs = zip(*(entry for row in rows for entry in row), strict=True)
+        return canonical_rows(indptr, np.array(indices), np.array(probs))
+
+    def _radii(self, rewards: FloatArray) -> Estimate | None:
+        """How far tails of draws may move rows and rewards; None if they do not."""
+        if not self._tails:
+            return None
+        rows, radii = np.zeros(rewards.shape), np.zeros(rewards.shape)
+        for row in range(len(self._successors)):
+            state, action = divmod(row, self._n_actions)
+            own = state * self._n_actions + self._played(state, action)
+            rows[state, action], radii[state, action] = self._tails.get(own, (0.0, 0.0))
+        rows, radii = rows * ROUNDED_UP, radii * ROUNDED_UP
+        return Estimate(
+            counts=np.zeros(rewards.shape, np.int64),
+            reward_radius=radii,
+            row_radius=np.minimum(rows, 1.0),
+            alpha=0.0,
+            reward_range=(
+                float(np.nextafter(rewards - radii, -np.inf).min()),
+                float(np.nextafter(rewards + radii, np.inf).max()),
+            ),
+            support_bound=len(rewards),
+        )
+
+    def _check_beyond(self, *, has_end: bool) -> None:
+        """Refuse draws whose tail leads to what the model does not have."""
+        for state, action, tail, digest in self._beyond:
+            if digest not in self._numbers if digest else not has_end:
+                raise ExtractionError(
+                    f"at state {state}, action {action}, {tail.name} draws far above {tail.last} "
+                    "lead to states that no others lead to, so that there may be states without "
+                    "end; cap the draw, as by min(draw, most)"
+                )
+
+    def drawn(self) -> dict[str, Any]:
+        """What was gone through instead of being drawn, for the metadata; empty if nothing was."""
+        if not self._chance.names:
+            return {}
+        paid = [b.reward for row in self._branches.values() for b in row] or [0.0]
+        return {"draws": sorted(self._chance.names), "drawn_rewards": [min(paid), max(paid)]}
 
     def variables(self, n_states: int) -> tuple[Variable, ...]:
         """What states are called: as MiniGrid's are, or by attributes that are simple values."""
@@ -525,7 +631,7 @@ class _Search:
         else:
             states = AttributeStates(NOT_STATE | self._codec.freeze)
         for snapshot in self._snapshots:
-            self._codec.restore(zlib.decompress(snapshot))
+            self._codec.restore(unpacked(snapshot))
             try:
                 states.add(self._codec.home)
             except (AttributeError, IndexError, TypeError, ValueError) as error:
@@ -575,50 +681,143 @@ class _Search:
         return self._masks[state].index(1)
 
     def _expand(self, state: int) -> None:
-        codec = self._codec
-        snapshot = zlib.decompress(self._snapshots[state])
+        snapshot = unpacked(self._snapshots[state])
         is_there = False
-        found: dict[int, tuple[int, float, bool]] = {}
-        before = self._marks()
+        found: dict[int, list[_Branch]] = {}
         for action in range(self._n_actions):
             if self._played(state, action) != action:
                 continue
-            if is_there:  # many actions change nothing, and loading is half of the work
-                codec.refreeze()
-            else:
-                codec.restore(snapshot)
-            outcome = self._step(state, action)
-            self._taken += 1
-            for name in codec.changed():
-                self._changed[name] = self._changed.get(name, 0) + 1
-                rows = self._changes.setdefault(name, [])
-                if len(rows) < CHANGES:
-                    rows.append(state * self._n_actions + action)
-            is_there = outcome.snapshot == snapshot
-            after = self._marks()
-            if after != before:
-                self._draws += 1
-                self._repeat(state, action, snapshot, outcome)
-                is_there, after = False, self._marks()
-            before = after
-            successor = -1
-            if outcome.digest:
-                successor = self._number(
-                    outcome.snapshot, outcome.digest, outcome.mask, parent=state
-                )
-            found[action] = successor, outcome.reward, outcome.is_end
+            script: Script | None = ()
+            branches = found[action] = []
+            while script is not None:
+                if is_there:  # many actions change nothing, and loading is half of the work
+                    self._codec.refreeze()
+                else:
+                    self._codec.restore(snapshot)
+                outcome = self._step(state, action, script)
+                chance = self._chance
+                script, prob, tails = chance.taken, chance.probability, chance.tails
+                following = chance.following()
+                self._note_changes(state * self._n_actions + action, script)
+                is_there = outcome.snapshot == snapshot
+                successor = -1
+                if outcome.digest:
+                    successor = self._number(
+                        outcome.snapshot, outcome.digest, outcome.mask, parent=state
+                    )
+                branches.append(_Branch(script, prob, successor, outcome.reward, outcome.is_end))
+                for tail in tails:
+                    self._try_tail(state, action, snapshot, branches[-1], outcome, tail)
+                    is_there = False
+                script = following
         for action in range(self._n_actions):
             # What a state lacks does what its first action does.
-            successor, reward, is_end = found[self._played(state, action)]
-            self._successors.append(successor)
-            self._rewards.append(reward)
-            self._ends.append(is_end)
+            branches = found[self._played(state, action)]
+            if len(branches) > 1:
+                self._branches[len(self._successors)] = branches
+            self._successors.append(branches[0].successor)
+            self._rewards.append(branches[0].reward)
+            self._ends.append(branches[0].is_end)
 
-    def _step(self, state: int, action: int) -> _Outcome:
+    def _look_for_draws(self, states: range) -> None:
+        """If generators that nobody stands in for were drawn from: find the steps, repeat them."""
+        if self._marks() == self._marked:
+            return
+        for row in range(states.start * self._n_actions, states.stop * self._n_actions):
+            state, action = divmod(row, self._n_actions)
+            if not self._is_own(row) or row >= len(self._successors):
+                continue
+            snapshot, before = unpacked(self._snapshots[state]), self._marks()
+            for branch in self._branches_of(state, action):
+                expected = self._expected(branch)
+                self._codec.restore(snapshot)
+                difference = self._difference(expected, self._step(state, action, branch.script))
+                if difference:
+                    raise self._stochastic(state, action, difference)
+                if self._marks() != before:
+                    self._draws += 1
+                    self._repeat(state, action, snapshot, expected, branch.script)
+                    before = self._marks()
+        self._marked = self._marks()
+
+    def _note_changes(self, row: int, script: Script) -> None:
+        """Remember a step that changed a frozen attribute."""
+        self._taken += 1
+        for name in self._codec.changed():
+            self._changed[name] = self._changed.get(name, 0) + 1
+            steps = self._changes.setdefault(name, [])
+            if len(steps) < CHANGES:
+                steps.append((row, script))
+
+    def _try_tail(
+        self,
+        state: int,
+        action: int,
+        snapshot: bytes,
+        branch: _Branch,
+        outcome: _Outcome,
+        tail: TailedDraw,
+    ) -> None:
+        """Radii for what lies beyond the last outcome of a draw, which larger ones are tried for.
+
+        If W is the probability of the branch and what lies beyond has the share s of it, rows are
+        off by at most W·s in total variation, as this mass goes to the branch's own successor. If
+        rewards differ from the branch's by at most g·(k / last)² for an outcome k, expected ones
+        are off by at most W·g·q, where q is the mean of (k / last)² over what lies beyond. Twice
+        the g that was seen is taken, which covers what grows linearly from `last` on.
+        """
+        is_moved, growth = False, 0.0
+        for value in tail.probes():
+            self._codec.restore(snapshot)
+            other = self._step(state, action, branch.script, probe=(tail.place, value))
+            if self._chance.taken != branch.script:
+                self._chance.refuse(
+                    tail.name,
+                    f"decides what is drawn next also where it is above {tail.last}",
+                    "cap it before anything else depends on it",
+                )
+            if (other.digest, other.is_end) != (outcome.digest, outcome.is_end):
+                is_moved = True
+                self._beyond.append((state, action, tail, other.digest))
+            times = value / max(tail.last, 1)
+            growth = max(growth, abs(other.reward - outcome.reward) / times**2)
+        self._cut[tail.name] = max(tail.last, self._cut.get(tail.name, 0))
+        if is_moved or growth:
+            row = state * self._n_actions + action
+            rows, rewards = self._tails.get(row, (0.0, 0.0))
+            rows += branch.prob * tail.share if is_moved else 0.0
+            self._tails[row] = rows, rewards + 2.0 * branch.prob * growth * tail.square
+
+    def _step(
+        self,
+        state: int,
+        action: int,
+        script: Script = (),
+        *,
+        probe: tuple[int, int] | None = None,
+    ) -> _Outcome:
+        """A step with the given draws, and the first of those that follow."""
+        codec, chance = self._codec, self._chance
+        chance.begin(script, (state, action), probe)
+        try:
+            own = codec.stand_in(chance.stands_in)
+            try:
+                found = step_env(codec.home, action, f"state {state}", codec.pay)
+            finally:
+                codec.take_back(own, chance.stands_in)
+            outcome = self._outcome(state, action, found)
+        except Exception:
+            chance.end()  # a refused draw is what is wrong, whatever became of it
+            raise
+        chance.end()
+        return outcome
+
+    def _outcome(
+        self, state: int, action: int, found: tuple[Any, float, bool, bool, Mapping[str, Any]]
+    ) -> _Outcome:
+        """What a step has come to, its results given."""
         codec = self._codec
-        _, reward, terminated, truncated, info = step_env(
-            codec.home, action, f"state {state}", codec.pay
-        )
+        _, reward, terminated, truncated, info = found
         if truncated:
             self._refuse_truncation(state, action)
         if not math.isfinite(reward):
@@ -644,9 +843,9 @@ class _Search:
                     f"states {twin} and {number} share the id {_short_id(digest)} by "
                     "coincidence; add any constant attribute to the environment to get other ids"
                 )
-            packed = zlib.compress(snapshot, 1)
-            self._check_room(len(packed) + STATE_BYTES)
-            self._snapshots.append(packed)
+            stored = packed(snapshot)
+            self._check_room(len(stored) + STATE_BYTES)
+            self._snapshots.append(stored)
             self._hashes.append(hash(snapshot))
             self._digests.append(digest)
             self._parents.append(parent)
@@ -657,7 +856,7 @@ class _Search:
                 f"{list(mask)}; let the mask depend on the state alone"
             )
         elif number not in self._variants and hash(snapshot) != self._hashes[number]:
-            self._variants[number] = zlib.compress(snapshot, 1)
+            self._variants[number] = packed(snapshot)
         return number
 
     def _check_room(self, more: int) -> None:
@@ -684,13 +883,15 @@ class _Search:
 
     # -- checking --------------------------------------------------------------------------
 
-    def _repeat(self, state: int, action: int, snapshot: bytes, outcome: _Outcome) -> None:
+    def _repeat(
+        self, state: int, action: int, snapshot: bytes, outcome: _Outcome, script: Script
+    ) -> None:
         for _ in range(RESEEDS):
             self._codec.restore(snapshot)
             self._reseed()
-            difference = self._difference(outcome, self._step(state, action))
+            difference = self._difference(outcome, self._step(state, action, script))
             if difference:
-                raise StochasticEnvError(self._stochastic(state, action, difference))
+                raise self._stochastic(state, action, difference)
 
     def _sample(self, states: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
         """`size` pairs, all of them equally often up to one."""
@@ -702,15 +903,18 @@ class _Search:
             size -= pairs
 
     def _compare(
-        self, state: int, action: int, packed: bytes, error: type[ExtractionError]
+        self, state: int, action: int, stored: bytes, error: type[ExtractionError]
     ) -> None:
-        self._codec.restore(zlib.decompress(packed))
+        self._codec.restore(unpacked(stored))
         self._reseed()
-        difference = self._difference(self._entry(state, action), self._step(state, action))
+        branches = self._branches_of(state, action)
+        branch = branches[int(self._rng.integers(len(branches)))] if branches[1:] else branches[0]
+        found = self._step(state, action, branch.script)
+        difference = self._difference(self._expected(branch), found)
         if not difference:
             return
         if error is StochasticEnvError:
-            raise StochasticEnvError(self._stochastic(state, action, difference))
+            raise self._stochastic(state, action, difference)
         raise ExtractionError(
             f"state {state} was reached in two forms with equal values that behave differently: "
             f"under action {action} {difference}; let the environment keep one type for each "
@@ -724,10 +928,26 @@ class _Search:
         for k in range(steps):
             if state < 0:
                 state = self._return_to_start(k % len(self._starts))
+                if self._branches:
+                    self._reseed()  # else every episode would draw the same
             codec.refreeze()
             action = self._played(state, int(self._rng.integers(self._n_actions)))
-            expected, found = self._entry(state, action), self._step(state, action)
-            difference = self._difference(expected, found)
+            branches = self._branches_of(state, action)
+            found = self._outcome(
+                state, action, step_env(codec.home, action, f"state {state}", codec.pay)
+            )
+            difference = ""
+            for branch in branches:
+                difference = self._difference(self._expected(branch), found)
+                if not difference:
+                    break
+            if difference and branches[1:]:
+                raise ExtractionError(
+                    f"at state {state}, action {action}, a step with the true generator did what "
+                    f"none of {len(branches):,} enumerated draws does (in the last of them "
+                    f"{difference}); keep the whole state in attributes of the environment, and "
+                    "draw from self.np_random alone"
+                )
             if difference:
                 raise ExtractionError(
                     f"restoring a state does not restore all of it: at state {state}, action "
@@ -755,32 +975,34 @@ class _Search:
             key = state, codec.frozen_digest(names)
             if key not in seen:
                 seen.add(key)
-                waiting.append((state, zlib.compress(loose.snapshot(), 1)))
+                waiting.append((state, packed(loose.snapshot())))
 
-        for row in sorted({row for name in names for row in self._changes[name]}):
+        for row, script in sorted({step for name in names for step in self._changes[name]}):
             state, action = divmod(row, self._n_actions)
-            codec.restore(zlib.decompress(self._snapshots[state]))
-            self._step(state, action)
-            if self._successors[row] >= 0:
-                meet(self._successors[row])
+            codec.restore(unpacked(self._snapshots[state]))
+            found = self._step(state, action, script)
+            if found.digest:
+                meet(self._numbers[found.digest])
         while waiting and steps > 0:
-            state, packed = waiting.popleft()
-            snapshot = zlib.decompress(packed)
+            state, stored = waiting.popleft()
+            snapshot = unpacked(stored)
             for action in range(self._n_actions):
                 if self._played(state, action) != action:
                     continue
-                loose.restore(snapshot)
-                steps -= 1
-                expected, found = self._entry(state, action), self._step(state, action)
-                difference = self._difference(expected, found)
-                if difference:
-                    raise ExtractionError(
-                        f"freeze names {listed(sorted(names))}, which is part of the state: at "
-                        f"state {state}, action {action}, {difference} once earlier steps had "
-                        "changed it; leave it out of freeze"
-                    )
-                if found.digest:
-                    meet(self._numbers[found.digest])
+                for branch in self._branches_of(state, action):
+                    loose.restore(snapshot)
+                    steps -= 1
+                    expected = self._expected(branch)
+                    found = self._step(state, action, branch.script)
+                    difference = self._difference(expected, found)
+                    if difference:
+                        raise ExtractionError(
+                            f"freeze names {listed(sorted(names))}, which is part of the state: at "
+                            f"state {state}, action {action}, {difference} once earlier steps had "
+                            "changed it; leave it out of freeze"
+                        )
+                    if found.digest:
+                        meet(self._numbers[found.digest])
 
     def warn_of_starts(self, advice: str) -> None:
         """Warn, once, if episodes of other seeds begin in states that this model does not have.
@@ -810,13 +1032,41 @@ class _Search:
             advice,
         )
 
+    def _warn_of_counters(self) -> None:
+        """Warn if an attribute changed in every step and none led back, as where steps count."""
+        codec, always = self._codec, set[str]()
+        depth = [0] * len(self._snapshots)  # steps from a start
+        for state, parent in enumerate(self._parents):
+            depth[state] = 0 if state in self._starts else depth[parent] + 1
+        rows = [row for row, successor in enumerate(self._successors) if successor >= 0]
+        rows = np.random.default_rng(CHECK_SEED).permutation(rows)[:COMPARED].astype(int).tolist()
+        for k, row in enumerate(rows):
+            state, successor = row // self._n_actions, self._successors[row]
+            if depth[successor] != depth[state] + 1:
+                return
+            before, after = unpacked(self._snapshots[state]), unpacked(self._snapshots[successor])
+            changed = set(codec.differing(before, after))
+            always = always & changed if k else changed
+            if not always:
+                return
+        logger.warning(
+            "%s: %s changed in each of %d steps that were compared, as a counter does, and %d "
+            "states were found so far; if it is not part of the state, name it in freeze "
+            "(extract_mdp(env, freeze=%r))",
+            type(codec.home).__name__,
+            listed(sorted(always)),
+            len(rows),
+            len(self._snapshots),
+            sorted(always),
+        )
+
     def _return_to_start(self, turn: int) -> int:
         codec, start = self._codec, self._starts[turn]
         self._reset(turn)
         codec.refreeze()
         snapshot = codec.snapshot()
         if codec.digest(snapshot) != self._digests[start]:
-            names = codec.differing(zlib.decompress(self._snapshots[start]), snapshot)
+            names = codec.differing(unpacked(self._snapshots[start]), snapshot)
             raise StochasticEnvError(
                 f"reset(seed={self._seed + turn}) led to another state the second time "
                 f"({_in_attributes(names)}); let the seed decide over everything random, and "
@@ -824,14 +1074,20 @@ class _Search:
             )
         return start
 
-    def _entry(self, state: int, action: int) -> _Outcome:
+    def _branches_of(self, state: int, action: int) -> list[_Branch]:
+        """What a state and action may do."""
         row = state * self._n_actions + action
-        successor = self._successors[row]
+        if row in self._branches:
+            return self._branches[row]
+        return [_Branch((), 1.0, self._successors[row], self._rewards[row], self._ends[row])]
+
+    def _expected(self, branch: _Branch) -> _Outcome:
+        """A branch as an outcome."""
         snapshot, digest, mask = b"", b"", b""
-        if successor >= 0:
-            snapshot = zlib.decompress(self._snapshots[successor])
-            digest, mask = self._digests[successor], self._masks[successor]
-        return _Outcome(self._rewards[row], self._ends[row], snapshot, digest, mask)
+        if branch.successor >= 0:
+            snapshot = unpacked(self._snapshots[branch.successor])
+            digest, mask = self._digests[branch.successor], self._masks[branch.successor]
+        return _Outcome(branch.reward, branch.is_end, snapshot, digest, mask)
 
     def _difference(self, one: _Outcome, other: _Outcome) -> str:
         """What differs between two outcomes, in words; empty if nothing does."""
@@ -848,17 +1104,23 @@ class _Search:
 
     # -- refusing --------------------------------------------------------------------------
 
-    def _stochastic(self, state: int, action: int, difference: str) -> str:
+    def _ways(self) -> tuple[str, str]:
+        first = self._first_values
+        return ways_out(list(first), list(first.values()), self._n_actions)
+
+    def _stochastic(self, state: int, action: int, difference: str) -> StochasticEnvError:
         name = type(self._codec.home).__name__
-        return (
-            f"{name} is stochastic: repeating state {state}, action {action}, {difference}; "
-            "enumeration needs deterministic transitions, use estimate_mdp on sampled "
-            "transitions instead"
+        ways, example = self._ways()
+        error = StochasticEnvError(
+            f"{name} is random, and not by draws from self.np_random: repeating state {state}, "
+            f"action {action}, {difference}. {ways}"
         )
+        error.add_note(example)
+        return error
 
     def _refuse_truncation(self, state: int, action: int) -> NoReturn:
         codec = self._codec
-        changed = codec.differing(zlib.decompress(self._snapshots[state]), codec.snapshot())
+        changed = codec.differing(unpacked(self._snapshots[state]), codec.snapshot())
         raise ExtractionError(
             f"step returned truncated=True at state {state}, action {action}: a time limit is "
             "not part of the MDP; name the attribute that counts the steps in freeze (held "
@@ -873,7 +1135,7 @@ class _Search:
         values: dict[str, set[bytes]] = {}
         for state in range(1, n, max(1, n // COMPARED)):
             child, parent = (
-                codec.encodings(zlib.decompress(self._snapshots[which]))
+                codec.encodings(unpacked(self._snapshots[which]))
                 for which in (state, self._parents[state])
             )
             names = child.keys() | parent.keys()

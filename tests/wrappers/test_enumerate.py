@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import logging
 import math
 import os
@@ -17,6 +18,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bisim_abstract import Reading, TabularMDP, value_iteration
 from bisim_abstract._base.types import Progress
@@ -28,6 +31,7 @@ from bisim_abstract.errors import (
 )
 from bisim_abstract.wrappers import enumerate as module
 from bisim_abstract.wrappers import extract_mdp
+from bisim_abstract.wrappers._snapshot import Codec
 from bisim_abstract.wrappers.enumerate import StateReader, enumerate_mdp
 from bisim_abstract.wrappers.tabular import extract_again
 
@@ -294,8 +298,10 @@ def test_a_table_is_enumerated_to_itself(caplog: pytest.LogCaptureFixture) -> No
         inner.s = own  # the numbering differs, the rows do not
         place = int(np.flatnonzero(mdp.state_ids == reader.state_id())[0])
         np.testing.assert_array_equal(mdp.rewards[place], read.rewards[state])
-    # It draws a number for every step, of which nothing depends.
-    assert "drew random numbers in 148 of 148 steps" in caplog.text
+    # It draws a number for every step, of which nothing depends: it has one outcome.
+    assert "drew" not in caplog.text
+    assert mdp.is_deterministic
+    assert "draws" not in mdp.metadata
 
 
 # -- shared objects ------------------------------------------------------------------------
@@ -321,6 +327,58 @@ def test_objects_that_look_alike_are_told_apart_by_identity() -> None:
     assert mdp.n_states == 3  # nothing held, and one state per key
     np.testing.assert_array_equal(mdp.rewards, [[0, 1]] * 3)
     assert mdp.indices.tolist() == [1, 2] * 3
+
+
+def test_a_list_that_is_held_twice_stays_one() -> None:
+    class Shared(Line):
+        def __init__(self, *, is_one: bool) -> None:
+            super().__init__()
+            self.is_one = is_one
+
+        def reset(self, **options: Any) -> tuple[int, dict[str, Any]]:
+            self.written = [0, 1]
+            self.read = self.written if self.is_one else [0, 1]
+            return super().reset(**options)
+
+        def step(self, action: Any) -> Step:
+            self.written[0] = (self.written[0] + int(action)) % 3
+            return 0, float(self.read[0]), False, False, {}
+
+    assert sorted(enumerate_mdp(Shared(is_one=True)).rewards[:, 0].tolist()) == [0.0, 1.0, 2.0]
+    assert sorted(enumerate_mdp(Shared(is_one=False)).rewards[:, 0].tolist()) == [0.0] * 3
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.sampled_from([Level.LOW, np.int64(3), np.float64(0.5), np.True_]),
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple),
+    max_leaves=8,
+)
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=3))
+def test_restored_values_are_what_they_were(values: list[Any]) -> None:
+    env: Any = Line()
+    codec = Codec(env, frozenset())
+    for k, value in enumerate(values):
+        setattr(env, f"value{k}", value)
+    snapshot = codec.snapshot()
+    ident = codec.digest(snapshot)
+    for k in range(len(values)):
+        setattr(env, f"value{k}", "another")
+    codec.restore(snapshot)
+    found = [getattr(env, f"value{k}") for k in range(len(values))]
+    assert repr(found) == repr(values)  # NumPy's numbers show their type
+    assert Codec(env, frozenset()).digest(codec.snapshot()) == ident
 
 
 def test_a_position_may_be_a_tuple_or_an_array() -> None:
@@ -557,7 +615,7 @@ def test_progress_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("coin", "checks"),
-    [("np_random", 0), ("own", 0), ("random", 0), ("numpy", 0), ("random", 256), ("fresh", 256)],
+    [("own", 0), ("random", 0), ("numpy", 0), ("random", 256), ("fresh", 256)],
 )
 def test_stochastic_envs_are_refused(coin: str, checks: int) -> None:
     # A generator made within the step ("fresh") is only found by repeating steps.
@@ -565,25 +623,46 @@ def test_stochastic_envs_are_refused(coin: str, checks: int) -> None:
         enumerate_mdp(Slippery(coin), reading=Reading(checks=checks))
 
 
+def test_a_coin_of_the_environment_is_enumerated() -> None:
+    mdp = enumerate_mdp(Slippery("np_random"))
+    assert mdp.n_states == 6
+    assert [mdp.successors(3, a)[1].tolist() for a in range(2)] == [[0.5, 0.5]] * 2
+
+
+def test_draws_without_effect_from_other_generators_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Idle(Line):
+        def step(self, action: Any) -> Step:
+            random.random()
+            return super().step(action)
+
+    with caplog.at_level(logging.WARNING):
+        assert enumerate_mdp(Idle()) == enumerate_mdp(Line())
+    assert "drew random numbers in 10 of 10 steps" in caplog.text
+
+
 def test_dynamic_obstacles_are_refused() -> None:
-    with pytest.raises(StochasticEnvError, match=r"state 0, action 0.*'grid', 'obstacles'"):
+    # They look for a free place by drawing until one is.
+    match = r"Env is random in a way .* state 0, action 0, .*choice\(those_that_fit\)|4,096"
+    with pytest.raises(StochasticEnvError, match=match):
         enumerate_mdp(make("MiniGrid-Dynamic-Obstacles-5x5-v0"))
 
 
-def test_random_rewards_and_ends_are_refused() -> None:
+def test_random_rewards_and_ends_of_other_generators_are_refused() -> None:
     class Noisy(Line):
         is_reward = True
 
         def step(self, action: Any) -> Step:
             observation, reward, terminated, truncated, info = super().step(action)
             if self.is_reward:
-                return observation, self.np_random.random(), terminated, truncated, info
-            return observation, reward, self.np_random.random() < 0.5, truncated, info
+                return observation, random.random(), terminated, truncated, info
+            return observation, reward, random.random() < 0.5, truncated, info
 
     with pytest.raises(StochasticEnvError, match=r"state 0, action 0, the reward was 0\.\d+ and"):
         enumerate_mdp(Noisy())
     Noisy.is_reward = False
-    with pytest.raises(StochasticEnvError, match=r"state 0, action 0, terminated was"):
+    with pytest.raises(StochasticEnvError, match=r"state \d, action \d, terminated was"):
         enumerate_mdp(Noisy())
 
 
@@ -601,6 +680,13 @@ def test_the_state_limit_names_the_counter() -> None:
         enumerate_mdp(make(UNLOCK), reading=Reading(max_states=300))
     assert "changed in every step" not in str(caught.value)
     assert enumerate_mdp(Line(), reading=Reading(max_states=5)).n_states == 6
+
+
+def test_a_counter_is_named_long_before_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(StateLimitError), caplog.at_level(logging.WARNING):
+        enumerate_mdp(Counting(), reading=Reading(max_states=1_200))
+    assert "Counting: 'ticks' changed in each of" in caplog.text
+    assert "freeze=['ticks']" in caplog.text
 
 
 def test_state_outside_the_attributes_is_refused() -> None:
