@@ -15,7 +15,9 @@ of their own ids, as Gymnasium's Taxi does.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
@@ -35,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
 MOST_STARTS = 1_000_000  # seeds of a model
+MOST_EPISODES = 1_000  # after which the reader of an environment's states is made anew
 FREEZE = ("step_count",)  # what enumerated states do not contain, if nothing else is said
 BLACKJACK = "gymnasium.envs.toy_text.blackjack.BlackjackEnv"
 
@@ -372,10 +375,70 @@ def state_reader(env: gym.Env[Any, Any], mdp: TabularMDP | None = None) -> Calla
     if source is not None:
         return source.state_id
     if has_table(env):
-        return lambda: _table_state(env)
+        return functools.partial(_table_state, env.unwrapped)
     from bisim_abstract.wrappers.enumerate import StateReader
 
     return StateReader(env, freeze=frozen_in(mdp)).state_id
+
+
+class StateLookup:
+    """Tells the state an environment is in; who knows that is searched for once.
+
+    It is searched for again when a layer of the environment has been replaced. Copies and
+    unpickled ones search for themselves.
+
+    Args:
+        mdp: The environment's model, if there is one.
+    """
+
+    def __init__(self, mdp: TabularMDP | None = None) -> None:
+        self._mdp = mdp
+        self._forget()
+
+    def _forget(self) -> None:
+        self._outer: gym.Env[Any, Any] | None = None
+        self._wraps: list[tuple[Any, gym.Env[Any, Any]]] = []  # layers, and what each wraps
+        self._source: TableSource | None = None
+        self._read: Callable[[], int] | None = None
+        self._episodes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_mdp": self._mdp}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._mdp = state["_mdp"]
+        self._forget()
+
+    def begin(self) -> None:
+        """An episode begins; what a reader of snapshots remembers of old ones is bounded."""
+        self._episodes += 1
+        if self._episodes > MOST_EPISODES:
+            self._forget()
+
+    def ident(self, env: gym.Env[Any, Any]) -> int:
+        """The id of the state that an environment is in, as its model has it."""
+        if env is self._outer and self._read is not None:
+            for layer, inner in self._wraps:
+                if layer.env is not inner:
+                    break
+            else:
+                return self._read()
+        self._search(env)
+        assert self._read is not None
+        return self._read()
+
+    def source(self, env: gym.Env[Any, Any]) -> TableSource | None:
+        """Who describes the environment, if anybody does."""
+        if env is not self._outer or any(layer.env is not inner for layer, inner in self._wraps):
+            self._search(env)
+        return self._source
+
+    def _search(self, env: gym.Env[Any, Any]) -> None:
+        self._forget()
+        stack = list(layers(env))
+        self._outer, self._wraps = env, list(itertools.pairwise(stack))
+        self._source = find_source(env)
+        self._read = state_reader(env, self._mdp)
 
 
 def plain_action(action: Any) -> Any:
@@ -383,11 +446,11 @@ def plain_action(action: Any) -> Any:
     return action.item() if isinstance(action, np.ndarray) and action.ndim == 0 else action
 
 
-def _table_state(env: gym.Env[Any, Any]) -> int:
-    inner: Any = env.unwrapped
-    if not hasattr(inner, "s"):
+def _table_state(inner: Any) -> int:
+    try:
+        return int(inner.s)
+    except AttributeError:
         raise ExtractionError(
             f"{type(inner).__name__} has a P table but no attribute s that tells its present "
             "state; give it one, or the methods to_mdp() and state_id()"
-        )
-    return int(inner.s)
+        ) from None
