@@ -77,17 +77,7 @@ class ModelEnv(gym.Env[np.int64, np.int64 | int]):
         path: str | Path | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if (mdp is None) == (path is None):
-            raise InvalidArgumentError(
-                "give either a model or the path of one: mdp=... or path=..."
-            )
-        if path is not None:
-            mdp = read_model(path)
-        check_mdp(mdp)
-        assert mdp is not None
-        problem = refusal(mdp)
-        if problem:
-            raise InvalidArgumentError(problem)
+        mdp = checked_model(mdp, path)
         if render_mode is not None:
             check_choice("render_mode", render_mode, tuple(self.metadata["render_modes"]))
         self.mdp = mdp
@@ -208,6 +198,20 @@ class ModelEnv(gym.Env[np.int64, np.int64 | int]):
             lines.append(f"{name} paid {self._rows.rewards[self._last]:g}")
         lines.append(self.mdp.state_name(self._present("render()")))
         return "\n".join(lines) + "\n"
+
+
+def checked_model(mdp: TabularMDP | None, path: str | Path | None) -> TabularMDP:
+    """The model that is given, or that of a file, if it can be an environment."""
+    if (mdp is None) == (path is None):
+        raise InvalidArgumentError("give either a model or the path of one: mdp=... or path=...")
+    if path is not None:
+        mdp = read_model(path)
+    check_mdp(mdp)
+    assert mdp is not None
+    problem = refusal(mdp)
+    if problem:
+        raise InvalidArgumentError(problem)
+    return mdp
 
 
 def refusal(mdp: TabularMDP) -> str:
