@@ -20,6 +20,7 @@ import inspect
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CellType, FunctionType
 from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
@@ -31,6 +32,7 @@ from bisim_abstract._base.text import plain_text
 from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError
+from bisim_abstract.wrappers._encoding import is_drawing
 from bisim_abstract.wrappers._snapshot import Codec, listed
 
 logger = logging.getLogger(__name__)
@@ -229,12 +231,54 @@ def check_starts(starts: int | None) -> int | None:
 
 
 def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
-    """A copy that can be stepped without touching the original, or None."""
+    """A copy that can be stepped without touching the original, or None.
+
+    Surfaces and the like cannot be copied, and are shared. What is drawn for people to watch is
+    not drawn by the copy. Functions of wrappers that speak of the wrapper itself, as that of
+    `AddRenderObservation` does, speak of its copy.
+    """
+    memo: dict[int, Any] = {}
+    for layer in layers(env):
+        _share_drawing(list(vars(layer).values()), memo)
     try:
-        return copy.deepcopy(env)
+        twin = copy.deepcopy(env, memo)
     except Exception as error:  # of the code of what it holds
         logger.debug("%s cannot be copied: %s", type(env.unwrapped).__name__, error)
         return None
+    for layer in layers(twin):
+        for name, value in list(vars(layer).items()):
+            if isinstance(value, FunctionType) and value.__closure__:
+                setattr(layer, name, _rebound(value, memo))
+    if vars(twin.unwrapped).get("render_mode") == "human":
+        twin.unwrapped.render_mode = None
+    return twin
+
+
+def _share_drawing(values: Iterable[Any], memo: dict[int, Any], *, depth: int = 3) -> None:
+    """Note what serves drawing as its own copy."""
+    for value in values:
+        if is_drawing(type(value)):
+            memo[id(value)] = value
+        elif depth and isinstance(value, list | tuple):
+            _share_drawing(value, memo, depth=depth - 1)
+        elif depth and isinstance(value, dict):
+            _share_drawing(value.values(), memo, depth=depth - 1)
+
+
+def _rebound(function: FunctionType, memo: Mapping[int, Any]) -> FunctionType:
+    """A function over the copies of the environments that it is over."""
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # nothing yet
+            content = None
+        is_env = isinstance(content, gym.Env) and id(content) in memo
+        cells.append(CellType(memo[id(content)]) if is_env else cell)
+    name, defaults = function.__name__, function.__defaults__
+    made = FunctionType(function.__code__, function.__globals__, name, defaults, tuple(cells))
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def outer_time_limit(env: gym.Env[Any, Any]) -> int | None:
