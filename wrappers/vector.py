@@ -63,8 +63,8 @@ class VectorModelEnv(VectorEnv[IntArray, IntArray, npt.NDArray[Any]]):
     Example:
         >>> chain = np.array([[[0.0, 1.0]], [[0.0, 1.0]]])
         >>> envs = VectorModelEnv(TabularMDP.from_dense(chain, [[1.0], [0.0]]), num_envs=3)
-        >>> observations, infos = envs.reset(seed=0)
-        >>> observations, rewards, terminated, truncated, infos = envs.step(np.zeros(3, int))
+        >>> observations, infos = envs.reset(seed=0, options={"state": 0})
+        >>> observations, rewards, terminated, truncated, infos = envs.step([0, 0, 0])
         >>> observations, rewards, terminated
         (array([1, 1, 1]), array([1., 1., 1.]), array([ True,  True,  True]))
     """
