@@ -243,7 +243,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             self.action_space = spaces.Discrete(small.n_actions)
 
         self._own_actions = _own_actions(self.aggregation)
-        self._rows = ModelRows(small)
+        self._rows, self._has_masks = ModelRows(small), small.has_action_sets
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
         self._seeds = StartSeeds(self.mdp, seed)
         limits = [outer_time_limit(made), time_limit_in(self.mdp)]
@@ -253,7 +253,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if ends_in_states(self._source):
             self._is_end |= small.absorbing
         self._ends = self._is_end.tolist()
-        self._constants = {"scope": certificate.scope}
+        self._constants: dict[str, Any] = {"scope": certificate.scope}
         if certificate.holds_for:
             self._constants["holds"] = certificate.holds_for
         self._cluster: int | None = None
@@ -572,7 +572,10 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         if seed is not None:
             self._rng, self._rng_seed = seeding.np_random(seed)
         self._cluster = cluster = self._rows.start(self.np_random.random())
-        return np.int64(cluster), self._with_mask({"cluster": cluster, **self._constants}, cluster)
+        info = {"cluster": cluster, **self._constants}
+        if self._has_masks:
+            info["action_mask"] = self._mask(cluster)
+        return np.int64(cluster), info
 
     def step(self, action: Any) -> tuple[np.int64, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take an action; a step that terminates returns the number of the end."""
@@ -594,7 +597,9 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._cluster = cluster = rows.follow(row, rng.random())
         self._steps += 1
         truncated = self._limit is not None and self._steps >= self._limit
-        info = self._with_mask({"cluster": cluster, **self._constants}, cluster)
+        info = {"cluster": cluster, **self._constants}
+        if self._has_masks:
+            info["action_mask"] = self._mask(cluster)
         return np.int64(cluster), rows.rewards[row], self._ends[cluster], truncated, info
 
     def _translated(self, action: Any, own_actions: IntArray) -> int:
@@ -625,12 +630,12 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._state = state
         self._cluster = cluster = self.aggregation.labels.item(state)
         info = {**info, "state": state, "env_state": ident, "cluster": cluster, **self._constants}
-        return np.int64(cluster), self._with_mask(info, cluster)
+        if self._has_masks:
+            info["action_mask"] = self._mask(cluster)
+        return np.int64(cluster), info
 
-    def _with_mask(self, info: dict[str, Any], cluster: int) -> dict[str, Any]:
-        if self._rows.mdp.has_action_sets:
-            info["action_mask"] = self._rows.mdp.available[cluster].astype(np.int8)
-        return info
+    def _mask(self, cluster: int) -> npt.NDArray[np.int8]:
+        return np.asarray(self._rows.mdp.available[cluster], np.int8)
 
     @property
     def _source(self) -> TableSource | None:
