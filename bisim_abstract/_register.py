@@ -20,5 +20,6 @@ def register_envs() -> None:
         register(
             id=MODEL,
             entry_point="bisim_abstract.wrappers.model_env:ModelEnv",
+            vector_entry_point="bisim_abstract.wrappers.vector:VectorModelEnv",
             max_episode_steps=1_000,  # `MAX_STEPS` there; nothing is imported here
         )

@@ -57,7 +57,16 @@ from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._exact.pair_solvers import Matching, StochasticPairs
 from bisim_abstract.errors import MissingDependency
 from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, sparse_mdp
-from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
+from bisim_abstract.wrappers import (
+    AbstractedEnv,
+    AbstractedVectorEnv,
+    Distractor,
+    ModelEnv,
+    RoomsGridEnv,
+    TabularEnv,
+    extract_mdp,
+    make_env,
+)
 
 os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")  # POT then imports in a moment
 console = Console(width=120, highlight=False)
@@ -409,6 +418,62 @@ def bench_optimal(options: Options) -> list[Figure]:
     return figures
 
 
+def step_times(env: Any, options: Options, *, count: int) -> Times:
+    """Processor time of a step, in µs; of a vector environment, of the step of one copy."""
+    rng = np.random.default_rng(0)
+    copies = getattr(env, "num_envs", None)
+    space = env.action_space if copies is None else env.single_action_space
+    actions = rng.integers(int(space.n), size=count if copies is None else (count, copies))
+    chosen = actions.tolist() if copies is None else list(actions)
+    env.reset(seed=0)
+
+    def walk() -> None:
+        for action in chosen:
+            _, _, terminated, truncated, _ = env.step(action)
+            if copies is None and (terminated or truncated):
+                env.reset()
+
+    return timed_cpu(walk, options.repeats, scale=1e6 / (count * (copies or 1)))
+
+
+def bench_steps(options: Options) -> list[Figure]:
+    """Steps of wrapped environments, of abstractions, and of many copies of one at once."""
+    count = 500 if options.quick else 10_000
+    taxi = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
+    made: dict[str, Any] = {
+        taxi: partial(gym.make, taxi),
+        "FrozenLake-v1, 8x8": partial(gym.make, "FrozenLake-v1", map_name="8x8"),
+        "CliffWalking-v1": partial(gym.make, "CliffWalking-v1"),
+        "RoomsGrid, 20 x 20": partial(
+            gym.make, "bisim_abstract/RoomsGrid-v0", side=20, room_size=10
+        ),
+        f"ModelEnv of {taxi}": lambda: gym.wrappers.TimeLimit(ModelEnv(extract_mdp(taxi)), 1_000),
+    }
+    if peer("minigrid") is not None:
+        made["MiniGrid-Empty-5x5-v0, enumerated"] = partial(make_env, "MiniGrid-Empty-5x5-v0")
+    title, title_of_many = "One step, one core", "1,024 copies at once, a step of each, one core"
+    figures, many = [], []
+    for name, make in made.items():
+        raw = step_times(make(), options, count=count)
+        itself = (Peer("the environment itself", raw),)
+        certificate = certify(extract_mdp(make()), 0.9, tau=1e-9)
+        small = AbstractedEnv(make(), certificate)
+        ground = AbstractedEnv(make(), certificate, dynamics="ground")
+        for kind, env in (("TabularEnv", TabularEnv(make())), ("ground", ground), ("", small)):
+            row = f"{name}, {kind or 'aggregated'}"
+            ours = step_times(env, options, count=count)
+            figures.append(Figure("steps", title, row, "µs", ours, itself))
+        envs = AbstractedVectorEnv(small, 1_024)
+        ours = step_times(envs, options, count=count // 10)
+        sync = gym.vector.SyncVectorEnv([lambda: AbstractedEnv(make(), certificate)] * 16)  # noqa: B023
+        others = (
+            Peer("SyncVectorEnv of 16", step_times(sync, options, count=count // 50)),
+            Peer("the environment itself", raw),
+        )
+        many.append(Figure("steps", title_of_many, name, "µs", ours, others))
+    return [*figures, *many]
+
+
 def peers_storm(options: Options) -> list[Figure]:
     """Storm's quotient with a tolerance, where states are nearly alike."""
     env = RoomsGridEnv(side=20, room_size=5) if options.quick else RoomsGridEnv()
@@ -570,6 +635,7 @@ BENCHMARKS = {
     "metric": bench_metric,
     "classes": bench_classes,
     "optimal": bench_optimal,
+    "steps": bench_steps,
     "peers": bench_peers,
 }
 

@@ -5,6 +5,8 @@
 - `enumerate_mdp` does the work where there is no `P` table.
 - `RoomsGridEnv`, registered as `bisim_abstract/RoomsGrid-v0`, is a grid of planted rooms.
 - `ModelEnv`, registered as `bisim_abstract/Model-v0`, is an environment of any model.
+- `VectorModelEnv` steps many copies of a model at once, `AbstractedVectorEnv` those of an
+  abstraction.
 - `AbstractedEnv` shows an environment through certified clusters of its states, and deploys what
   was learned on them to the environment itself.
 - `make_env` is `gymnasium.make` with retired ids resolved.
@@ -32,13 +34,16 @@ from bisim_abstract.wrappers.enumerate import enumerate_mdp
 from bisim_abstract.wrappers.model_env import ModelEnv
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import TabularEnv, extract_mdp
+from bisim_abstract.wrappers.vector import AbstractedVectorEnv, VectorModelEnv
 
 __all__ = [
     "AbstractedEnv",
+    "AbstractedVectorEnv",
     "Distractor",
     "ModelEnv",
     "RoomsGridEnv",
     "TabularEnv",
+    "VectorModelEnv",
     "enumerate_mdp",
     "extract_mdp",
     "make_env",

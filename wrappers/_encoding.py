@@ -43,7 +43,12 @@ DRAWING = (
 
 def is_aside(kind: type) -> bool:
     """Whether objects of this type are neither state nor to be copied."""
-    return issubclass(kind, SET_ASIDE) or f"{kind.__module__}.".startswith(DRAWING)
+    return issubclass(kind, SET_ASIDE) or is_drawing(kind)
+
+
+def is_drawing(kind: type) -> bool:
+    """Whether objects of this type serve drawing alone."""
+    return f"{kind.__module__}.".startswith(DRAWING)
 
 
 Handler: TypeAlias = "Callable[[Encoder, Any], None]"

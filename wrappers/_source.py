@@ -15,10 +15,13 @@ of their own ids, as Gymnasium's Taxi does.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CellType, FunctionType
 from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
@@ -31,12 +34,14 @@ from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract.errors import ExtractionError
 from bisim_abstract.wrappers._adapters import find_adapter
+from bisim_abstract.wrappers._encoding import is_drawing
 from bisim_abstract.wrappers._snapshot import Codec, listed
 
 logger = logging.getLogger(__name__)
 
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
 MOST_ACTIONS = 10_000  # that the advice on numbering them speaks of
+MOST_EPISODES = 1_000  # after which the reader of an environment's states is made anew
 
 
 @runtime_checkable
@@ -244,12 +249,54 @@ def numbering_advice(space: gym.Space[Any]) -> str:
 
 
 def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
-    """A copy that can be stepped without touching the original, or None."""
+    """A copy that can be stepped without touching the original, or None.
+
+    Surfaces and the like cannot be copied, and are shared. What is drawn for people to watch is
+    not drawn by the copy. Functions of wrappers that speak of the wrapper itself, as that of
+    `AddRenderObservation` does, speak of its copy.
+    """
+    memo: dict[int, Any] = {}
+    for layer in layers(env):
+        _share_drawing(list(vars(layer).values()), memo)
     try:
-        return copy.deepcopy(env)
+        twin = copy.deepcopy(env, memo)
     except Exception as error:  # of the code of what it holds
         logger.debug("%s cannot be copied: %s", type(env.unwrapped).__name__, error)
         return None
+    for layer in layers(twin):
+        for name, value in list(vars(layer).items()):
+            if isinstance(value, FunctionType) and value.__closure__:
+                setattr(layer, name, _rebound(value, memo))
+    if vars(twin.unwrapped).get("render_mode") == "human":
+        twin.unwrapped.render_mode = None
+    return twin
+
+
+def _share_drawing(values: Iterable[Any], memo: dict[int, Any], *, depth: int = 3) -> None:
+    """Note what serves drawing as its own copy."""
+    for value in values:
+        if is_drawing(type(value)):
+            memo[id(value)] = value
+        elif depth and isinstance(value, list | tuple):
+            _share_drawing(value, memo, depth=depth - 1)
+        elif depth and isinstance(value, dict):
+            _share_drawing(value.values(), memo, depth=depth - 1)
+
+
+def _rebound(function: FunctionType, memo: Mapping[int, Any]) -> FunctionType:
+    """A function over the copies of the environments that it is over."""
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # nothing yet
+            content = None
+        is_env = isinstance(content, gym.Env) and id(content) in memo
+        cells.append(CellType(memo[id(content)]) if is_env else cell)
+    name, defaults = function.__name__, function.__defaults__
+    made = FunctionType(function.__code__, function.__globals__, name, defaults, tuple(cells))
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def outer_time_limit(env: gym.Env[Any, Any]) -> int | None:
@@ -423,10 +470,70 @@ def state_reader(env: gym.Env[Any, Any], mdp: TabularMDP | None = None) -> Calla
     if source is not None:
         return source.state_id
     if has_table(env):
-        return lambda: _table_state(env)
+        return functools.partial(_table_state, env.unwrapped)
     from bisim_abstract.wrappers.enumerate import StateReader
 
     return StateReader(env, freeze=frozen_in(mdp)).state_id
+
+
+class StateLookup:
+    """Tells the state an environment is in; who knows that is searched for once.
+
+    It is searched for again when a layer of the environment has been replaced. Copies and
+    unpickled ones search for themselves.
+
+    Args:
+        mdp: The environment's model, if there is one.
+    """
+
+    def __init__(self, mdp: TabularMDP | None = None) -> None:
+        self._mdp = mdp
+        self._forget()
+
+    def _forget(self) -> None:
+        self._outer: gym.Env[Any, Any] | None = None
+        self._wraps: list[tuple[Any, gym.Env[Any, Any]]] = []  # layers, and what each wraps
+        self._source: TableSource | None = None
+        self._read: Callable[[], int] | None = None
+        self._episodes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_mdp": self._mdp}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._mdp = state["_mdp"]
+        self._forget()
+
+    def begin(self) -> None:
+        """An episode begins; what a reader of snapshots remembers of old ones is bounded."""
+        self._episodes += 1
+        if self._episodes > MOST_EPISODES:
+            self._forget()
+
+    def ident(self, env: gym.Env[Any, Any]) -> int:
+        """The id of the state that an environment is in, as its model has it."""
+        if env is self._outer and self._read is not None:
+            for layer, inner in self._wraps:
+                if layer.env is not inner:
+                    break
+            else:
+                return self._read()
+        self._search(env)
+        assert self._read is not None
+        return self._read()
+
+    def source(self, env: gym.Env[Any, Any]) -> TableSource | None:
+        """Who describes the environment, if anybody does."""
+        if env is not self._outer or any(layer.env is not inner for layer, inner in self._wraps):
+            self._search(env)
+        return self._source
+
+    def _search(self, env: gym.Env[Any, Any]) -> None:
+        self._forget()
+        stack = list(layers(env))
+        self._outer, self._wraps = env, list(itertools.pairwise(stack))
+        self._source = find_source(env)
+        self._read = state_reader(env, self._mdp)
 
 
 def plain_action(action: Any) -> Any:
@@ -434,11 +541,11 @@ def plain_action(action: Any) -> Any:
     return action.item() if isinstance(action, np.ndarray) and action.ndim == 0 else action
 
 
-def _table_state(env: gym.Env[Any, Any]) -> int:
-    inner: Any = env.unwrapped
-    if not hasattr(inner, "s"):
+def _table_state(inner: Any) -> int:
+    try:
+        return int(inner.s)
+    except AttributeError:
         raise ExtractionError(
             f"{type(inner).__name__} has a P table but no attribute s that tells its present "
             "state; give it one, or the methods to_mdp() and state_id()"
-        )
-    return int(inner.s)
+        ) from None

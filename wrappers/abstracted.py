@@ -38,8 +38,11 @@ from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCert
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._observing import Views, observe_numbered, observe_states
+from bisim_abstract.wrappers._rows import ModelRows
 from bisim_abstract.wrappers._source import (
     StartSeeds,
+    StateLookup,
+    TableSource,
     conditions_in,
     ends_in_states,
     find_source,
@@ -49,11 +52,9 @@ from bisim_abstract.wrappers._source import (
     outer_time_limit,
     plain_action,
     state_met,
-    state_reader,
     time_limit_in,
     unknown_state,
 )
-from bisim_abstract.wrappers.model_env import draw
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import (
     TabularEnv,
@@ -236,16 +237,19 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             self.action_space = spaces.Discrete(small.n_actions)
 
         self._own_actions = _own_actions(self.aggregation)
-        self._sums, self._start_sums = _row_sums(small), np.cumsum(small.start)
+        self._rows, self._has_masks = ModelRows(small), small.has_action_sets
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
         self._seeds = StartSeeds(self.mdp, reading.seed)
         limits = [outer_time_limit(made), time_limit_in(self.mdp)]
         self._limit = min(filter(None, limits), default=None)
-        # Looking for it takes longer than a step. Who reads observations needs none.
-        self._source = None if self.mdp.is_sampled else find_source(made)
+        self._lookup = StateLookup(self.mdp)
         self._is_end = np.arange(small.n_states) == small.terminal_state
         if ends_in_states(self._source):
             self._is_end |= small.absorbing
+        self._ends = self._is_end.tolist()
+        self._constants: dict[str, Any] = {"scope": certificate.scope}
+        if certificate.holds_for:
+            self._constants["holds"] = certificate.holds_for
         self._cluster: int | None = None
         self._state: int | None = None  # of the environment, with ground steps
         self._steps = 0
@@ -569,35 +573,40 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         seen, info = self._seeds.reset(self.env, seed, options)
         self._steps = 0
         if self.dynamics == "ground":
+            self._lookup.begin()
             return self._seen(info, seen, terminated=False)
         if seed is not None:
             self._rng, self._rng_seed = seeding.np_random(seed)
-        self._cluster = draw(self._start_sums, float(self.np_random.random()))
-        return self._seen({}, None, terminated=False)
+        self._cluster = cluster = self._rows.start(self.np_random.random())
+        info = {"cluster": cluster, **self._constants}
+        if self._has_masks:
+            info["action_mask"] = self._mask(cluster)
+        return np.int64(cluster), info
 
     def step(self, action: Any) -> tuple[np.int64, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take an action; a step that terminates returns the number of the end."""
-        action = plain_action(action)
         if self.dynamics == "ground":
+            action = plain_action(action)
             if self._own_actions is not None:
                 action = self._translated(action, self._own_actions)
             seen, reward, terminated, truncated, info = self.env.step(action)
-            observation, info = self._seen(info, seen, terminated=bool(terminated))
-            return observation, reward, bool(terminated), bool(truncated), info
-        small = self.abstract_mdp
-        act = check_int("action", action, low=0, high=small.n_actions - 1)
+            terminated = bool(terminated)
+            observation, info = self._seen(info, seen, terminated=terminated)
+            return observation, reward, terminated, bool(truncated), info
+        rows = self._rows
+        if type(action) is not int or not 0 <= action < rows.n_actions:
+            action = check_int("action", plain_action(action), low=0, high=rows.n_actions - 1)
         if self._cluster is None:
             raise ResetNeeded("call reset() before step()")
-        at = self._cluster * small.n_actions + act
-        begin, end = int(small.indptr[at]), int(small.indptr[at + 1])
-        paid = float(small.rewards[self._cluster, act])
-        drawn = draw(self._sums[begin:end], float(self.np_random.random()))
-        self._cluster = int(small.indices[begin + drawn])
+        row = self._cluster * rows.n_actions + action
+        rng = self._rng or self.np_random
+        self._cluster = cluster = rows.follow(row, rng.random())
         self._steps += 1
-        terminated = bool(self._is_end[self._cluster])
         truncated = self._limit is not None and self._steps >= self._limit
-        observation, info = self._seen({}, None, terminated=terminated)
-        return observation, paid, terminated, truncated, info
+        info = {"cluster": cluster, **self._constants}
+        if self._has_masks:
+            info["action_mask"] = self._mask(cluster)
+        return np.int64(cluster), rows.rewards[row], self._ends[cluster], truncated, info
 
     def _translated(self, action: Any, own_actions: IntArray) -> int:
         """What the present state calls an action of its cluster."""
@@ -607,34 +616,37 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         return int(own_actions[self._state, name])
 
     def _seen(
-        self, info: Mapping[str, Any], seen: Any, *, terminated: bool
+        self, info: dict[str, Any], seen: Any, *, terminated: bool
     ) -> tuple[np.int64, dict[str, Any]]:
         """The present cluster, and `info` with what it gains; `seen` is the real observation."""
-        gained: dict[str, Any] = {}
         if self._own_actions is not None:  # the environment's own mask is of its own actions
             info = {key: entry for key, entry in info.items() if key != "action_mask"}
-        if self.dynamics == "ground":
-            source = self._source
-            if self._read_state is not None:
-                # What an observation is called at the end does not matter: ends are one state.
-                ident = -1 if terminated else self._read_state(seen)
-            else:
-                read = state_reader(self.env, self.mdp) if source is None else source.state_id
-                ident = read()
-            state = state_met(self.mdp, self._place, ident, source, is_end=terminated)
-            if state is None and self._read_state is not None:
-                raise _not_estimated(ident, seen, terminated)
-            if state is None:
-                raise unknown_state(self.mdp, ident)
-            self._cluster, self._state = int(self.labels[state]), state
-            gained = {"state": state, "env_state": ident}
-        assert self._cluster is not None
-        if self.abstract_mdp.has_action_sets:
-            gained["action_mask"] = self.abstract_mdp.available[self._cluster].astype(np.int8)
-        gained |= {"cluster": self._cluster, "scope": self.certificate.scope}
-        if self.certificate.holds_for:
-            gained["holds"] = self.certificate.holds_for
-        return np.int64(self._cluster), {**info, **gained}
+        if self._read_state is None:
+            ident = self._lookup.ident(self.env)
+        else:
+            # What an observation is called at the end does not matter: ends are one state.
+            ident = -1 if terminated else self._read_state(seen)
+        state = self._place.get(ident)
+        if terminated:
+            state = state_met(self.mdp, self._place, ident, self._source, is_end=True)
+        if state is None and self._read_state is not None:
+            raise _not_estimated(ident, seen, terminated)
+        if state is None:
+            raise unknown_state(self.mdp, ident)
+        self._state = state
+        self._cluster = cluster = self.aggregation.labels.item(state)
+        info = {**info, "state": state, "env_state": ident, "cluster": cluster, **self._constants}
+        if self._has_masks:
+            info["action_mask"] = self._mask(cluster)
+        return np.int64(cluster), info
+
+    def _mask(self, cluster: int) -> npt.NDArray[np.int8]:
+        return np.asarray(self._rows.mdp.available[cluster], np.int8)
+
+    @property
+    def _source(self) -> TableSource | None:
+        """Who describes the environment; who reads observations needs none."""
+        return None if self.mdp.is_sampled else self._lookup.source(self.env)
 
     # -- showing ---------------------------------------------------------------------------
 
@@ -921,11 +933,3 @@ def _own_actions(aggregation: Aggregation) -> IntArray | None:
         played = small.played(np.full(small.n_states, name))
         own[:, name] = actions_called(renaming, played[aggregation.labels])
     return own
-
-
-def _row_sums(mdp: TabularMDP) -> npt.NDArray[np.float64]:
-    """(nnz) running sums of probabilities within each row."""
-    sums = np.empty(mdp.nnz)
-    for begin, end in zip(mdp.indptr[:-1].tolist(), mdp.indptr[1:].tolist(), strict=True):
-        sums[begin:end] = np.cumsum(mdp.normalised_probs[begin:end])
-    return sums

@@ -18,7 +18,7 @@ from bisim_abstract._model.checks import ROW_SUM_TOL
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._model.names import UNKNOWN, Variable
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.wrappers._source import ends_in_states, find_source, plain_action, state_reader
+from bisim_abstract.wrappers._source import StateLookup, ends_in_states, find_source, plain_action
 from bisim_abstract.wrappers.tabular import extract_mdp
 
 # What making the product takes at its peak, in bytes per transition and per state of it.
@@ -97,6 +97,7 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                 (env.observation_space, spaces.Discrete(self.n_background))
             )
         self.background = 0
+        self._lookup = StateLookup()
         self._rng = np.random.default_rng()
 
     def reset(
@@ -125,7 +126,7 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def state_id(self) -> int:
         """The id of the present pair of environment state and background."""
-        return _pair_id(state_reader(self.env)(), self.background, self.n_background)
+        return _pair_id(self._lookup.ident(self.env), self.background, self.n_background)
 
     def to_mdp(self, *, terminal: str = "absorb", action_masks: bool = False) -> TabularMDP:
         """The product model; the absorbing state, if there is one, is shared.

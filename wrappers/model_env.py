@@ -17,6 +17,7 @@ from bisim_abstract._base.types import BoolArray, FloatArray
 from bisim_abstract._model.files import read_model
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract.errors import InvalidArgumentError
+from bisim_abstract.wrappers._rows import ModelRows
 from bisim_abstract.wrappers._source import plain_action
 
 # Episodes of models that come by a path or an id are cut here, as models need not end: far enough
@@ -24,7 +25,7 @@ from bisim_abstract.wrappers._source import plain_action
 MAX_STEPS = 1_000
 
 
-class ModelEnv(gym.Env[np.int64, np.int64]):
+class ModelEnv(gym.Env[np.int64, np.int64 | int]):
     """A `TabularMDP` as an environment: what was read from a file can be stepped and learned on.
 
     A step draws the next state from the row of the present state and action, and pays the expected
@@ -76,27 +77,18 @@ class ModelEnv(gym.Env[np.int64, np.int64]):
         path: str | Path | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if (mdp is None) == (path is None):
-            raise InvalidArgumentError(
-                "give either a model or the path of one: mdp=... or path=..."
-            )
-        if path is not None:
-            mdp = read_model(path)
-        check_mdp(mdp)
-        assert mdp is not None
-        problem = refusal(mdp)
-        if problem:
-            raise InvalidArgumentError(problem)
+        mdp = checked_model(mdp, path)
         if render_mode is not None:
             check_choice("render_mode", render_mode, tuple(self.metadata["render_modes"]))
         self.mdp = mdp
         self.render_mode = render_mode
         self.observation_space = spaces.Discrete(mdp.n_states)
         self.action_space = spaces.Discrete(mdp.n_actions)
-        self._start_sums: FloatArray = np.cumsum(mdp.start)
+        self._rows = ModelRows(mdp)
+        self._ends = mdp.absorbing
         self._places: dict[int, int] | None = None
         self.s: int | None = None
-        self._last = ""  # the last action and what it paid, for people
+        self._last: int | None = None  # the row of the last step
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelEnv:
         twin = object.__new__(type(self))
@@ -120,27 +112,25 @@ class ModelEnv(gym.Env[np.int64, np.int64]):
         super().reset(seed=seed)
         wanted = (options or {}).get("state")
         if wanted is None:
-            self.s = draw(self._start_sums, float(self.np_random.random()))
+            self.s = self._rows.start(self.np_random.random())
         else:
             self.s = check_int(
                 'options["state"]', plain_action(wanted), low=0, high=self.mdp.n_states - 1
             )
-        self._last = ""
+        self._last = None
         return np.int64(self.s), self._info(self.s)
 
-    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64 | int) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Draw the next state."""
-        mdp = self.mdp
-        act = check_int("action", plain_action(action), low=0, high=mdp.n_actions - 1)
-        state = self._present("step()")
-        row = state * mdp.n_actions + act
-        begin, end = int(mdp.indptr[row]), int(mdp.indptr[row + 1])
-        drawn = draw(np.cumsum(mdp.probs[begin:end]), float(self.np_random.random()))
-        reward = float(mdp.rewards[state, act])
-        self.s = int(mdp.indices[begin + drawn])
-        self._last = f"{mdp.action_name(act)} paid {reward:g}"
-        terminated = bool(mdp.absorbing[self.s])
-        return np.int64(self.s), reward, terminated, False, self._info(self.s)
+        rows = self._rows
+        act = action
+        if type(act) is not int or not 0 <= act < rows.n_actions:
+            act = check_int("action", plain_action(act), low=0, high=rows.n_actions - 1)
+        row = self._present("step()") * rows.n_actions + act
+        self.s = state = rows.follow(row, self.np_random.random())
+        self._last = row
+        is_end = self._ends.item(state)
+        return np.int64(state), rows.rewards[row], is_end, False, self._info(state)
 
     def action_masks(self) -> BoolArray:
         """(n_actions) which actions the present state has, as MaskablePPO asks for them."""
@@ -173,7 +163,7 @@ class ModelEnv(gym.Env[np.int64, np.int64]):
 
     def state_id(self) -> int:
         """The id of the present state, one of the model's `state_ids`."""
-        return int(self.mdp.state_ids[self._present("state_id()")])
+        return self.mdp.state_ids.item(self._present("state_id()"))
 
     def action_mask(self, state: int) -> BoolArray:
         """(n_actions) which actions a state has, given by its id."""
@@ -202,14 +192,26 @@ class ModelEnv(gym.Env[np.int64, np.int64]):
         if self.render_mode is None:
             gym.logger.warn("render() needs a render mode: ModelEnv(mdp, render_mode='ansi')")
             return None
-        lines = [self._last] if self._last else []
+        lines = []
+        if self._last is not None:
+            name = self.mdp.action_name(self._last % self.mdp.n_actions)
+            lines.append(f"{name} paid {self._rows.rewards[self._last]:g}")
         lines.append(self.mdp.state_name(self._present("render()")))
         return "\n".join(lines) + "\n"
 
 
-def draw(sums: FloatArray, uniform: float) -> int:
-    """The index at which running sums pass a uniform number; never one without mass."""
-    return int(np.searchsorted(sums, uniform * sums[-1], side="right"))
+def checked_model(mdp: TabularMDP | None, path: str | Path | None) -> TabularMDP:
+    """The model that is given, or that of a file, if it can be an environment."""
+    if (mdp is None) == (path is None):
+        raise InvalidArgumentError("give either a model or the path of one: mdp=... or path=...")
+    if path is not None:
+        mdp = read_model(path)
+    check_mdp(mdp)
+    assert mdp is not None
+    problem = refusal(mdp)
+    if problem:
+        raise InvalidArgumentError(problem)
+    return mdp
 
 
 def refusal(mdp: TabularMDP) -> str:

@@ -36,6 +36,7 @@ from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     Holding,
     StartSeeds,
+    StateLookup,
     TableSource,
     as_mask,
     copied_env,
@@ -277,6 +278,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._state: int | None = None
         self._absorbs = reading.terminal == "absorb"
         self._seeds = StartSeeds(self.mdp, reading.seed)
+        self._lookup = StateLookup(self.mdp)
         ids = self.mdp.state_ids.tolist()
         self._place = {ident: index for index, ident in enumerate(ids) if ident >= 0}
 
@@ -285,6 +287,7 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; see the class for what `info` gains."""
         observation, info = self._seeds.reset(self.env, seed, options)
+        self._lookup.begin()
         return observation, self._with_state(info, terminated=False)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -299,16 +302,18 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return np.array(self.mdp.available[self._state])
 
     def _with_state(self, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
-        ident = state_reader(self.env, self.mdp)()
-        is_end = terminated and self._absorbs
-        state = state_met(self.mdp, self._place, ident, find_source(self.env), is_end=is_end)
+        ident = self._lookup.ident(self.env)
+        state = self._place.get(ident)
+        if terminated and self._absorbs:
+            source = self._lookup.source(self.env)
+            state = state_met(self.mdp, self._place, ident, source, is_end=True)
         if state is None:
             raise unknown_state(self.mdp, ident)
         self._state = state
-        gained = {"state": state, "env_state": ident}
+        info = {**info, "state": state, "env_state": ident}
         if self.mdp.has_action_sets:
-            gained["action_mask"] = self.mdp.available[state].astype(np.int8)
-        return {**info, **gained}
+            info["action_mask"] = self.mdp.available[state].astype(np.int8)
+        return info
 
 
 def env_name(env: gym.Env[Any, Any]) -> str:

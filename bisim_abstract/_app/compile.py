@@ -47,6 +47,7 @@ from bisim_abstract._relations.table import BISIMULATIONS, find_relation
 from bisim_abstract._verify.points import linked_points
 from bisim_abstract._verify.verify import verify
 from bisim_abstract.errors import BisimError
+from bisim_abstract.wrappers.vector import VectorModelEnv
 
 GAMMA = 0.9
 BEGUN = "compiling"  # what a process says when it has something to compile
@@ -65,6 +66,7 @@ KERNELS = (
             "hausdorff",
             "matching",
             "points",
+            "steps",
         )
     ),
     "_verify.kernels",
@@ -262,6 +264,9 @@ def _compile_partitions() -> None:
     value_iteration(mdp, GAMMA)
     build_blocks(mdp, labels, renaming=match_actions(mdp, labels))
     repair_labels(mdp, labels, GAMMA)
+    envs = VectorModelEnv(mdp)
+    envs.reset(seed=0)
+    envs.step([0])
 
 
 def _compile_metric() -> None:
