@@ -191,7 +191,7 @@ class Encoder:
         else:  # the method of some object, which is state
             self.reduced(value)
 
-    def instance(self, value: object) -> None:
+    def instance(self, value: Any) -> None:
         """An object that is its class and its attributes."""
         if value is self._home:
             self._parts.append(b"H")
