@@ -64,9 +64,9 @@ def _encoded(text: str) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _class_name(kind: type) -> bytes:
-    """As `Encoder.named` writes it, after the mark of an object."""
-    return b"<g" + _encoded(f"{kind.__module__ or ''}:{kind.__qualname__}")
+def _object_of(module: str | None, name: str) -> bytes:
+    """The mark of an object, and its class as `Encoder.named` writes it."""
+    return b"<g" + _encoded(f"{module or ''}:{name}")
 
 
 class Encoder:
@@ -191,12 +191,13 @@ class Encoder:
         else:  # the method of some object, which is state
             self.reduced(value)
 
-    def instance(self, value: Any) -> None:
+    def instance(self, value: object) -> None:
         """An object that is its class and its attributes."""
         if value is self._home:
             self._parts.append(b"H")
         elif not self._is_met(value):
-            self._parts.append(_class_name(type(value)))
+            kind = type(value)
+            self._parts.append(_object_of(kind.__module__, kind.__qualname__))
             self._state(vars(value))
 
     def reduced(self, value: Any) -> None:
