@@ -535,6 +535,9 @@ class Recorder(np.random.Generator):
             found[at] = self._chance.uniform(low, high, name)
         return found
 
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        self._chance.refuse("copy", "of a generator draws by itself", "draw from self.np_random")
+
     @property
     def bit_generator(self) -> Any:
         """Refused: what is made of bits has no outcomes to go through."""

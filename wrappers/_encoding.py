@@ -12,10 +12,10 @@ import itertools
 import math
 import random
 import struct
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -69,9 +69,9 @@ def _encoded(text: str) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _class_name(kind: type) -> bytes:
-    """As `Encoder.named` writes it, after the mark of an object."""
-    return b"<g" + _encoded(f"{kind.__module__ or ''}:{kind.__qualname__}")
+def _object_of(module: str | None, name: str) -> bytes:
+    """The mark of an object, and its class as `Encoder.named` writes it."""
+    return b"<g" + _encoded(f"{module or ''}:{name}")
 
 
 class Encoder:
@@ -201,7 +201,8 @@ class Encoder:
         if value is self._home:
             self._parts.append(b"H")
         elif not self._is_met(value):
-            self._parts.append(_class_name(cast(Hashable, type(value))))
+            kind = type(value)
+            self._parts.append(_object_of(kind.__module__, kind.__qualname__))
             self._state(vars(value))
 
     def reduced(self, value: Any) -> None:

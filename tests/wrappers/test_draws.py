@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import Counter
@@ -403,6 +404,8 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: g.normal(), r"normal\(\) has no outcomes"),
     (lambda g: g.standard_normal() > 0, r"standard_normal\(\) has no outcomes"),
     (lambda g: g.bytes(2), r"bytes\(\) has no outcomes"),
+    (lambda g: copy.deepcopy(g).integers(2), r"copy\(\) of a generator draws by itself"),
+    (lambda g: copy.copy(g).integers(2), r"copy\(\) of a generator draws by itself"),
     (lambda g: g.bit_generator, r"bit_generator\(\) is asked for"),
     (lambda g: int(g.random() * 4), r"random\(\) gives a real number .* but calculated with"),
     (lambda g: float(g.uniform(0, 2)), r"uniform\(\) gives .* converted to a plain number"),
