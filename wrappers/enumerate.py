@@ -32,8 +32,14 @@ from bisim_abstract.errors import (
     StateLimitError,
     StochasticEnvError,
 )
-from bisim_abstract.wrappers._counting import find_time_limit, reward_trend
-from bisim_abstract.wrappers._hidden import find_witness, refuse_generator
+from bisim_abstract.wrappers._counting import find_time_limit, played_time_limit, reward_trend
+from bisim_abstract.wrappers._hidden import (
+    Player,
+    find_pair,
+    find_witness,
+    refuse_generator,
+    replay,
+)
 from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
@@ -96,9 +102,11 @@ def enumerate_mdp(
     model, such as "from 100 sampled starts"; `time_limit` is the number of steps after which the
     environment truncates episodes, if it does.
 
-    Episodes of several seeds are compared. If two that look the same go on differently, and that
-    is because of an attribute that makes random numbers by itself, the environment is refused as
-    random. Otherwise the model is "for an agent that sees the whole state".
+    Episodes of several seeds are compared, some that are played and then all that the model has. If
+    two that look the same go on differently, and that is because of an attribute that makes random
+    numbers by itself, the environment is refused as random. Otherwise the model is "for an agent
+    that sees the whole state", or if it has one start alone, "for an agent that knows which start
+    it is". That an attribute is no such generator is not proven.
 
     For environments with deterministic transitions, a `Discrete` action space and no `P` table,
     such as MiniGrid with a fixed layout. The table is that of `env.unwrapped`: `TimeLimit` is
@@ -191,6 +199,7 @@ def enumerate_mdp(
             search.sample()
             search.run(report)
         search.check(checks)
+        is_hidden = is_hidden or search.look_for_pairs(env)
         search.warn_of_starts(advice or _advice(starts, search.n_seeds))
         spec = codec.home.spec
         limits = [outer_time_limit(env), search.time_limit()]
@@ -441,6 +450,79 @@ class _Search:
             refuse_generator(trial, witness, self._n_actions, has_masks=has_masks)
         return witness is not None
 
+    def look_for_pairs(self, env: AnyEnv) -> bool:
+        """The same, decided on the model: whether any two of its starts look the same and differ.
+
+        Observations are those that `env` shows with its wrappers, each taken when a pair needs it
+        and once at most, so that this takes no longer than the enumeration did. None is taken
+        where no starts look the same. What is found is confirmed by real steps. Nothing is said
+        where observations cannot be compared, and wrappers that remember earlier ones show in a
+        state whatever came before.
+
+        Of a single start that is one of several, this says whether another one looks like it.
+
+        Raises:
+            StochasticEnvError: If that is because of a generator of chance.
+        """
+        if not self._differs or self._seed is None:
+            return False
+        codec, n_actions, has_masks = self._codec, self._n_actions, self._has_masks
+        player = Player(
+            copied_env(env, only_wrappers=True) or codec.home, n_actions, has_masks=has_masks
+        )
+        seeds: dict[bytes, int] = {}  # of first states
+        groups: dict[tuple[bytes, bytes], list[bytes]] = {}
+        firsts = self._firsts if self.n_seeds > 1 else [*self._firsts, *self._others]
+        for turn, first in enumerate(firsts):
+            if first.digest not in seeds:
+                seeds[first.digest] = self._seed + turn
+                look = player.reset(self._seed + turn)
+                groups.setdefault((look.seen, look.mask), []).append(first.digest)
+        if self.n_seeds == 1:
+            return any(
+                self._firsts[0].digest in group[1:] + group[:-1] for group in groups.values()
+            )
+        looks: dict[int, tuple[bytes, bytes]] = {}
+
+        def look_after(state: int, action: int) -> tuple[bytes, bytes]:
+            row = state * n_actions + action
+            if row not in looks and not player.strange:
+                codec.restore(zlib.decompress(self._snapshots[state]))
+                look = player.step(action)
+                looks[row] = look.seen, look.mask
+            return looks.get(row, (b"", b""))
+
+        def differ(one: int, other: int, action: int) -> bool:
+            left, right = one * n_actions + action, other * n_actions + action
+            if (self._rewards[left], self._ends[left]) != (self._rewards[right], self._ends[right]):
+                return True
+            if self._ends[left] or self._successors[left] == self._successors[right]:
+                return False
+            return look_after(one, action) != look_after(other, action) and not player.strange
+
+        pair = find_pair(
+            [[self._numbers[digest] for digest in group] for group in groups.values()],
+            lambda state: [a for a in range(n_actions) if self._played(state, a) == a],
+            lambda state, action: (
+                -1 if self._ends[row := state * n_actions + action] else self._successors[row]
+            ),
+            differ,
+        )
+        if pair is None or player.strange:
+            return False
+        one, other, actions = pair
+        digests = self._digests[one], self._digests[other]
+        trial = copied_env(env) or env.unwrapped
+        witness = replay(
+            Player(trial, n_actions, has_masks=has_masks),
+            (seeds[digests[0]], seeds[digests[1]]),
+            actions,
+        )
+        logger.debug("hidden in the model: %s, by real steps: %s", pair, witness)
+        if witness is not None:
+            refuse_generator(trial, witness, n_actions, has_masks=has_masks)
+        return witness is not None
+
     def run(self, callback: ProgressCallback | None) -> None:
         """Find all states, those of one seed after those of another."""
         state = 0
@@ -491,18 +573,42 @@ class _Search:
             is_own = self._played(start, action) == action
             if is_own and not self._ends[start * self._n_actions + action]:
                 snapshot = zlib.decompress(self._snapshots[start])
-                return find_time_limit(self._codec, snapshot, action)
+                limit = find_time_limit(self._codec, snapshot, action)
+                if limit is None and self._changed:  # nothing else can count
+                    limit = played_time_limit(self._episode)
+                    self._codec.restore(snapshot)
+                return limit
         return None
+
+    def _episode(self, turn: int) -> Iterator[bool]:
+        """Steps of an episode, nothing held, that do not end it: whether each is truncated."""
+        rng = np.random.default_rng(CHECK_SEED + turn)
+        turn %= len(self._starts)
+        self._reset(turn)
+        state = self._starts[turn]
+        while state >= 0:
+            first = state * self._n_actions
+            rows = range(first, first + self._n_actions)
+            going = [row for row in rows if self._is_own(row) and not self._ends[row]]
+            if not going:
+                return
+            row = going[int(rng.integers(len(going)))]
+            _, action = divmod(row, self._n_actions)
+            _, _, terminated, truncated, _ = step_env(self._codec.home, action, f"state {state}")
+            yield truncated
+            state = -1 if terminated else self._successors[row]
 
     def conditions(self, *, is_hidden: bool, checks: int) -> list[str]:
         """What qualifies every claim about the model, in short phrases."""
         found = []
         several = len({first.digest for first in [*self._firsts, *self._others]}) > 1
-        if several:
-            count = self.n_seeds
+        count = self.n_seeds
+        if several or is_hidden:
             found.append(f"from {counted(count, 'sampled start')}{' of several' * (count == 1)}")
-        if is_hidden and self.n_seeds > 1:
+        if is_hidden and count > 1:
             found.append("for an agent that sees the whole state")
+        elif is_hidden:  # what is hidden is the same in all episodes of the model
+            found.append("for an agent that knows which start it is")
         trend = self._reward_trend() if checks else ""
         if trend:
             found.append(f"rewards as at step 0 (the environment's {trend} with the steps taken)")
