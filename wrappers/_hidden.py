@@ -2,9 +2,9 @@
 
 Two episodes that have looked the same so far, after the same actions, and then differ are a proof
 that the state holds more than the agent was shown. They are searched twice. Before the enumeration
-some episodes are played: whatever a model would leave out (frozen attributes, wrappers that
-remember) takes part, and what cannot be enumerated at all is met. After it, pairs of states are
-followed through the model (`find_pair`), late and rare differences included.
+some episodes are played: frozen attributes, which the model leaves out, take part, and generators
+are met that have too many states to be enumerated. After it, pairs of states are followed through
+the model (`find_pair`), late and rare differences included.
 
 If what the episodes differ in makes new numbers by itself, whatever the agent does, the environment
 is random: a model of its states would foresee chance.
@@ -92,7 +92,7 @@ class Player:
         self.env, self.home = env, env.unwrapped
         self.n_actions, self._has_masks = n_actions, has_masks
         self._handlers: dict[type, Handler] = dict(HANDLERS)
-        self.steps = self.strange = 0  # strange are observations that cannot be compared
+        self.steps = self._strange = 0
 
     def reset(self, seed: int) -> _Look:
         observation, info = reset_env(self.env, seed)
@@ -176,8 +176,8 @@ class Player:
             seen = self.encoded(observation)
         except Exception as error:  # of the observation's own code
             logger.debug("an observation cannot be compared: %s", error)
-            self.strange += 1
-            seen = b"strange %d" % self.strange  # looks like no other
+            self._strange += 1
+            seen = b"strange %d" % self._strange  # looks like no other
         return _Look(seen, mask, reward, is_over)
 
 
@@ -281,18 +281,18 @@ def find_pair(
     follow: Callable[[int, int], int],
     differ: Callable[[int, int, int], bool],
 ) -> tuple[int, int, tuple[int, ...]] | None:
-    """Two starts that look the same, and actions after which the agent is shown a difference.
+    """Two starts that look the same, and actions after which they differ.
 
     Breadth-first over pairs of states, both of which take the same action. States that were met as
     a pair are joined, and a pair whose states are joined already, by others, is not followed: being
     told apart by no actions is transitive (Hopcroft and Karp). So there are fewer pairs than
-    states, and None means that no two starts of a group can ever be told apart, however late.
+    states, no limit is needed, and None means that no two starts of a group can ever be told apart.
 
     Args:
         groups: Starts that look the same, by their states.
         actions: The actions of a state; those of states that look the same are the same.
         follow: The state after a state and an action; negative where the episode has ended.
-        differ: Of two states and an action, whether what the agent is shown then differs.
+        differ: Of two states and an action, whether what the agent is told then differs.
 
     Returns:
         The starts and the actions, or None.

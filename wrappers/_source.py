@@ -225,16 +225,10 @@ def check_starts(starts: int | None) -> int | None:
     return None if starts is None else check_int("starts", starts, low=1, high=MOST_STARTS)
 
 
-def copied_env(env: gym.Env[Any, Any], *, only_wrappers: bool = False) -> gym.Env[Any, Any] | None:
-    """A copy that can be stepped without touching the original, or None.
-
-    Args:
-        env: The environment, with its wrappers.
-        only_wrappers: Copy these alone: what they wrap is the very same environment.
-    """
-    inner = env.unwrapped
+def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:
+    """A copy that can be stepped without touching the original, or None."""
     try:
-        return copy.deepcopy(env, {id(inner): inner} if only_wrappers else None)
+        return copy.deepcopy(env)
     except Exception as error:  # of the code of what it holds
         logger.debug("%s cannot be copied: %s", type(env.unwrapped).__name__, error)
         return None

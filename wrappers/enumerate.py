@@ -451,13 +451,12 @@ class _Search:
         return witness is not None
 
     def look_for_pairs(self, env: AnyEnv) -> bool:
-        """The same, decided on the model: whether any two of its starts look the same and differ.
+        """The same, decided on the model: whether two of its starts look alike and pay differently.
 
-        Observations are those that `env` shows with its wrappers, each taken when a pair needs it
-        and once at most, so that this takes no longer than the enumeration did. None is taken
-        where no starts look the same. What is found is confirmed by real steps. Nothing is said
-        where observations cannot be compared, and wrappers that remember earlier ones show in a
-        state whatever came before.
+        If not, whoever remembers the first observation and its own actions knows all that decides
+        over rewards and ends, however late these come: starts that look the same are bisimilar.
+        If so, a difference may still be shown before it is paid for; the condition is the careful
+        answer then. It is about the starts of the model alone.
 
         Of a single start that is one of several, this says whether another one looks like it.
 
@@ -466,10 +465,9 @@ class _Search:
         """
         if not self._differs or self._seed is None:
             return False
-        codec, n_actions, has_masks = self._codec, self._n_actions, self._has_masks
-        player = Player(
-            copied_env(env, only_wrappers=True) or codec.home, n_actions, has_masks=has_masks
-        )
+        trial = copied_env(env) or env.unwrapped
+        n_actions, has_masks = self._n_actions, self._has_masks
+        player = Player(trial, n_actions, has_masks=has_masks)
         seeds: dict[bytes, int] = {}  # of first states
         groups: dict[tuple[bytes, bytes], list[bytes]] = {}
         firsts = self._firsts if self.n_seeds > 1 else [*self._firsts, *self._others]
@@ -479,49 +477,32 @@ class _Search:
                 look = player.reset(self._seed + turn)
                 groups.setdefault((look.seen, look.mask), []).append(first.digest)
         if self.n_seeds == 1:
-            return any(
-                self._firsts[0].digest in group[1:] + group[:-1] for group in groups.values()
-            )
-        looks: dict[int, tuple[bytes, bytes]] = {}
+            taken = self._firsts[0].digest
+            return any(taken in group and len(group) > 1 for group in groups.values())
 
-        def look_after(state: int, action: int) -> tuple[bytes, bytes]:
+        def follow(state: int, action: int) -> int:
             row = state * n_actions + action
-            if row not in looks and not player.strange:
-                codec.restore(zlib.decompress(self._snapshots[state]))
-                look = player.step(action)
-                looks[row] = look.seen, look.mask
-            return looks.get(row, (b"", b""))
+            return -1 if self._ends[row] else self._successors[row]
 
-        def differ(one: int, other: int, action: int) -> bool:
-            left, right = one * n_actions + action, other * n_actions + action
-            if (self._rewards[left], self._ends[left]) != (self._rewards[right], self._ends[right]):
-                return True
-            if self._ends[left] or self._successors[left] == self._successors[right]:
-                return False
-            return look_after(one, action) != look_after(other, action) and not player.strange
+        def told(state: int, action: int) -> tuple[float, bool, bytes]:
+            row, after = state * n_actions + action, follow(state, action)
+            return self._rewards[row], self._ends[row], b"" if after < 0 else self._masks[after]
 
         pair = find_pair(
             [[self._numbers[digest] for digest in group] for group in groups.values()],
             lambda state: [a for a in range(n_actions) if self._played(state, a) == a],
-            lambda state, action: (
-                -1 if self._ends[row := state * n_actions + action] else self._successors[row]
-            ),
-            differ,
+            follow,
+            lambda one, other, action: told(one, action) != told(other, action),
         )
-        if pair is None or player.strange:
+        if pair is None:
             return False
         one, other, actions = pair
-        digests = self._digests[one], self._digests[other]
-        trial = copied_env(env) or env.unwrapped
-        witness = replay(
-            Player(trial, n_actions, has_masks=has_masks),
-            (seeds[digests[0]], seeds[digests[1]]),
-            actions,
-        )
+        both = seeds[self._digests[one]], seeds[self._digests[other]]
+        witness = replay(player, both, actions)
         logger.debug("hidden in the model: %s, by real steps: %s", pair, witness)
         if witness is not None:
             refuse_generator(trial, witness, n_actions, has_masks=has_masks)
-        return witness is not None
+        return True
 
     def run(self, callback: ProgressCallback | None) -> None:
         """Find all states, those of one seed after those of another."""
