@@ -217,7 +217,6 @@ def test_four_rooms_has_four_states_per_free_cell() -> None:
         "time_limit": 100,
         "conditions": [
             "from 1 sampled start of several",
-            "for an agent that knows which start it is",
             "rewards as at step 0 (the environment's fall with the steps taken)",
         ],
     }
