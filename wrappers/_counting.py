@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from bisim_abstract.wrappers._snapshot import Codec, unpacked
 from bisim_abstract.wrappers._source import step_env
 
-__all__ = ["find_time_limit", "reward_trend"]
+__all__ = ["find_time_limit", "played_time_limit", "reward_trend"]
 
 logger = logging.getLogger(__name__)
 
 LONGEST = 2**20  # steps: what allows more has no limit that anybody meets
+MOST_PLAYED = 10_000  # steps of an episode that is played until it is truncated
+EPISODES = 6  # that are played at most, where some of them terminate
 LATER = 16  # steps after which rewards are compared with those of first steps
 
 
@@ -23,7 +26,8 @@ def find_time_limit(codec: Codec, snapshot: bytes, action: int) -> int | None:
 
     That is read from what it does, not from a name: a frozen number is set ahead as if so many
     steps had been taken, and one step is taken. What truncates now and not one step earlier is the
-    limit. Counts that only the dynamics of another state would end are not found.
+    limit. Only whole numbers that count up, and limits that go on to hold beyond themselves, are
+    found in this way; `played_time_limit` finds others.
 
     Args:
         codec: Of the environment, with what is frozen held.
@@ -66,6 +70,36 @@ def _limit_of(codec: Codec, snapshot: bytes, action: int, name: str, begin: int)
         logger.debug("no time limit from %r: %s: %s", name, type(error).__name__, error)
         return None
     return high + 1
+
+
+def played_time_limit(episode: Callable[[int], Iterator[bool]]) -> int | None:
+    """The number of steps after which two episodes with different actions are truncated.
+
+    However the environment counts. It is assumed, and not proven, that the limit depends on the
+    number of steps alone: two episodes were truncated after the same number. Limits above
+    `MOST_PLAYED` steps are not found, nor are those that episodes terminate before.
+
+    Args:
+        episode: Plays one of several episodes, step by step, for as long as it does not terminate,
+            and says of each step whether it was truncated. Nothing is held.
+    """
+    limits: list[int] = []
+    for turn in range(EPISODES):
+        taken = 0
+        try:
+            for is_cut in islice(episode(turn), MOST_PLAYED):
+                taken += 1
+                if is_cut:
+                    limits.append(taken)
+                    break
+        except Exception as error:  # of the environment's own code, beyond the enumerated steps
+            logger.debug("no time limit by playing: %s: %s", type(error).__name__, error)
+            return None
+        if len(limits) == 2:
+            return limits[0] if limits[0] == limits[1] else None
+        if taken == MOST_PLAYED and not limits:
+            return None
+    return None
 
 
 def reward_trend(

@@ -1,9 +1,13 @@
 """What a model of an environment knows and no agent sees: hidden layouts, and hidden generators.
 
-Episodes of several seeds are played with the same actions. Two of them that have looked the same so
-far and then differ are a proof that the state holds more than the agent was shown. If what they
-differ in makes new numbers by itself, whatever the agent does, the environment is random: a model
-of its states would foresee chance.
+Two episodes that have looked the same so far, after the same actions, and then differ are a proof
+that the state holds more than the agent was shown. They are searched twice. Before the enumeration
+some episodes are played: frozen attributes, which the model leaves out, take part, and generators
+are met that have too many states to be enumerated. After it, pairs of states are followed through
+the model (`find_pair`), late and rare differences included.
+
+If what the episodes differ in makes new numbers by itself, whatever the agent does, the environment
+is random: a model of its states would foresee chance.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -23,7 +27,7 @@ from bisim_abstract.wrappers._encoding import HANDLERS, Encoder, Handler, is_tol
 from bisim_abstract.wrappers._snapshot import CHECK_SEED, NOT_STATE, AnyEnv, reseed
 from bisim_abstract.wrappers._source import reset_env, step_env
 
-__all__ = ["Witness", "find_witness", "refuse_generator"]
+__all__ = ["Player", "Witness", "find_pair", "find_witness", "refuse_generator", "replay"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +79,7 @@ class Witness:
     difference: str
 
 
-class _Player:
+class Player:
     """Plays episodes of an environment, always from a reset.
 
     Args:
@@ -214,7 +218,7 @@ def find_witness(
     Raises:
         StochasticEnvError: If an episode does not come back with its seed.
     """
-    player = _Player(env, n_actions, has_masks=has_masks)
+    player = Player(env, n_actions, has_masks=has_masks)
     rng = np.random.default_rng(CHECK_SEED)
     groups: dict[tuple[bytes, bytes], dict[bytes, int]] = {}
     for seed in seeds:
@@ -234,7 +238,7 @@ def find_witness(
     return None
 
 
-def _split(player: _Player, group: Sequence[int], draws: Sequence[int]) -> Witness | None:
+def _split(player: Player, group: Sequence[int], draws: Sequence[int]) -> Witness | None:
     """Play a group with the same actions, and return the two that part first."""
     episodes: list[tuple[int, list[_Look], list[int]]] = []
     for seed in group:
@@ -258,7 +262,7 @@ def _first_difference(one: Sequence[_Look], other: Sequence[_Look]) -> int | Non
     return next((k for k, (left, right) in enumerate(pairs) if left != right), None)
 
 
-def _comes_back(player: _Player, seed: int, draws: Sequence[int], looks: Sequence[_Look]) -> bool:
+def _comes_back(player: Player, seed: int, draws: Sequence[int], looks: Sequence[_Look]) -> bool:
     """Whether an episode looks as before; one that pays or ends otherwise is chance."""
     again, actions = player.play(seed, draws[: len(looks) - 1])
     for k, (first, second) in enumerate(zip(looks, again, strict=False)):
@@ -274,19 +278,98 @@ def _comes_back(player: _Player, seed: int, draws: Sequence[int], looks: Sequenc
     return True
 
 
+# -- pairs of states -------------------------------------------------------------------------------
+
+
+def find_pair(
+    groups: Iterable[Sequence[int]],
+    actions: Callable[[int], Iterable[int]],
+    follow: Callable[[int, int], int],
+    differ: Callable[[int, int, int], bool],
+) -> tuple[int, int, tuple[int, ...]] | None:
+    """Two starts that look the same, and actions after which they differ.
+
+    Breadth-first over pairs of states, both of which take the same action. States that were met as
+    a pair are joined, and a pair whose states are joined already, by others, is not followed: being
+    told apart by no actions is transitive (Hopcroft and Karp). So there are fewer pairs than
+    states, no limit is needed, and None means that no two starts of a group can ever be told apart.
+
+    Args:
+        groups: Starts that look the same, by their states.
+        actions: The actions of a state; those of states that look the same are the same.
+        follow: The state after a state and an action; negative where the episode has ended.
+        differ: Of two states and an action, whether what the agent is told then differs.
+
+    Returns:
+        The starts and the actions, or None.
+    """
+    above: dict[int, int] = {}
+
+    def root(state: int) -> int:
+        while (up := above.get(state, state)) != state:
+            above[state] = state = above.get(up, up)
+        return state
+
+    met: list[tuple[int, int, int, int]] = []  # a pair, the pair before it, and the action there
+
+    def join(one: int, other: int, before: int, action: int) -> None:
+        left, right = root(one), root(other)
+        if left != right:
+            above[right] = left
+            met.append((one, other, before, action))
+
+    for first, *others in groups:
+        for start in others:
+            join(first, start, -1, -1)
+    place = 0
+    while place < len(met):
+        one, other, *_ = met[place]
+        for action in actions(one):
+            if differ(one, other, action):
+                path, k = [action], place
+                while met[k][2] >= 0:
+                    path.append(met[k][3])
+                    k = met[k][2]
+                return met[k][0], met[k][1], tuple(reversed(path))
+            after = follow(one, action), follow(other, action)
+            if min(after) >= 0:
+                join(*after, place, action)
+        place += 1
+    return None
+
+
+def replay(player: Player, seeds: tuple[int, int], actions: Sequence[int]) -> Witness | None:
+    """Take the same steps in two episodes; None if these look the same all the way.
+
+    Args:
+        player: Of the environment. Where it is truncated, it is stepped on: models do not end
+            there either.
+        seeds: Of the episodes.
+        actions: The steps.
+    """
+    one, other = ([player.reset(seed), *map(player.step, actions)] for seed in seeds)
+    k = _first_difference(one, other)
+    if k is None or k == 0:
+        return None
+    return Witness(seeds, tuple(actions[:k]), one[k].difference(other[k]))
+
+
 # -- generators ------------------------------------------------------------------------------------
 
 
 def refuse_generator(env: AnyEnv, witness: Witness, n_actions: int, *, has_masks: bool) -> None:
     """Raise if an attribute in which two episodes differ is a generator of chance.
 
-    That is an attribute with all of these:
+    That is an attribute, or several of which the last two are true together, with all of these:
 
     - steps change it, at least two actions do (or the only one), and all that do change it alike;
     - put into another episode it goes on as in its own: it depends on nothing but itself;
     - what it becomes is new each time, unlike a deck that shrinks or a guard on a round, and does
       not move by one or two constants, unlike what counts;
     - put into another episode it decides what happens there.
+
+    A generator that comes round within a dozen steps, moves by constants or keeps bits in a list is
+    not told from a guard on a round: its environment is for an agent that sees the whole state.
 
     Args:
         env: As for `find_witness`.
@@ -297,30 +380,33 @@ def refuse_generator(env: AnyEnv, witness: Witness, n_actions: int, *, has_masks
     Raises:
         StochasticEnvError: If there is such an attribute; its name and a remedy are in the message.
     """
-    player = _Player(env, n_actions, has_masks=has_masks)
+    player = Player(env, n_actions, has_masks=has_masks)
     first, other = witness.seeds
     player.reset(first)
     here = player.attributes(depth=DEPTH)
     player.reset(other)
     there = player.attributes(depth=DEPTH)
     paths = [path for path in here if path in there and here[path] != there[path]]
-    for path in sorted(_scrambled(player, paths, witness)):
-        if not _decides(player, path, witness):
+    found = sorted(_scrambled(player, paths, witness))
+    # One alone, or all together: a generator may keep its numbers in several attributes.
+    for some in [*([path] for path in found), *([found] if len(found) > 1 else [])]:
+        if not _decides(player, some, witness):
             continue
-        name = _called(path)
+        name = " and ".join(_called(path) for path in some)
+        deeds = ("makes", "decides") if len(some) == 1 else ("make", "decide")
         raise StochasticEnvError(
-            f"{type(player.home).__name__} is random: {name} makes a new number in every step, "
-            "whatever the action, and decides what happens. With seeds "
+            f"{type(player.home).__name__} is random: {name} {deeds[0]} a new number in every "
+            f"step, whatever the action, and {deeds[1]} what happens. With seeds "
             f"{first} and {other} the same is seen until, after the actions "
             f"{list(witness.actions)}, {witness.difference}: a model with {name} in its states "
             "would foresee what no agent can. Draw from self.np_random instead, which is "
             "enumerated; describe the chances by a function (TabularMDP.from_function), a P table "
             "or to_mdp(); or use estimate_mdp on sampled transitions; if agents do see "
-            f"{name}, put it into the observation"
+            f"{name}, put that into the observation"
         )
 
 
-def _scrambled(player: _Player, paths: Sequence[Path], witness: Witness) -> set[Path]:
+def _scrambled(player: Player, paths: Sequence[Path], witness: Witness) -> set[Path]:
     """Those that steps change alike, whatever the action, to what never was there before."""
     left, rng = set(paths), np.random.default_rng(CHECK_SEED)
     jumps: dict[Path, list[tuple[Leaf, ...]]] = {path: [] for path in paths}
@@ -353,8 +439,8 @@ def _scrambled(player: _Player, paths: Sequence[Path], witness: Witness) -> set[
     return {path for path in left if len(jumps[path]) >= CHANGES and len(set(jumps[path])) > 2}
 
 
-def _decides(player: _Player, path: Path, witness: Witness) -> bool:
-    """Whether an attribute goes on by itself in another episode, and changes what happens there."""
+def _decides(player: Player, paths: Sequence[Path], witness: Witness) -> bool:
+    """Whether attributes go on by themselves in another episode, and change what happens there."""
     first, other = witness.seeds
     rng = np.random.default_rng(CHECK_SEED)
     found = False
@@ -364,21 +450,22 @@ def _decides(player: _Player, path: Path, witness: Witness) -> bool:
         else:
             draws = rng.integers(2**31, size=HORIZON).tolist()
         own_looks, _ = player.play(first, draws)
-        own_orbit = _orbit(player, path, other, draws)
+        own_orbit = _orbit(player, paths, other, draws)
         player.reset(other)
         try:
-            value = copy.deepcopy(player.value(path))
-        except Exception as error:  # of the attribute's own code
-            logger.debug("%s cannot be copied: %s", _called(path), error)
+            values = [copy.deepcopy(player.value(path)) for path in paths]
+        except Exception as error:  # of an attribute's own code
+            logger.debug("%s cannot be copied: %s", " or ".join(map(_called, paths)), error)
             return False
-        looks, orbit = [player.reset(first)], list[list[Leaf]]()
-        player.put(path, value)
+        looks, orbit = [player.reset(first)], list[list[list[Leaf]]]()
+        for path, value in zip(paths, values, strict=True):
+            player.put(path, value)
         for draw in draws:
             if looks[-1].is_over:
                 break
             own = player.own(looks[-1])
             looks.append(player.step(own[draw % len(own)]))
-            orbit.append(_leaves(player, player.value(path)))
+            orbit.append([_leaves(player, player.value(path)) for path in paths])
         shared = min(len(orbit), len(own_orbit))
         if orbit[:shared] != own_orbit[:shared]:
             return False
@@ -386,7 +473,7 @@ def _decides(player: _Player, path: Path, witness: Witness) -> bool:
     return found
 
 
-def _as_draws(player: _Player, seed: int, actions: Sequence[int]) -> list[int]:
+def _as_draws(player: Player, seed: int, actions: Sequence[int]) -> list[int]:
     """Numbers that pick just these actions."""
     draws, look = list[int](), player.reset(seed)
     for action in actions:
@@ -395,15 +482,17 @@ def _as_draws(player: _Player, seed: int, actions: Sequence[int]) -> list[int]:
     return draws
 
 
-def _orbit(player: _Player, path: Path, seed: int, draws: Sequence[int]) -> list[list[Leaf]]:
-    """What becomes of an attribute in its own episode."""
-    look, orbit = player.reset(seed), list[list[Leaf]]()
+def _orbit(
+    player: Player, paths: Sequence[Path], seed: int, draws: Sequence[int]
+) -> list[list[list[Leaf]]]:
+    """What becomes of attributes in their own episode."""
+    look, orbit = player.reset(seed), list[list[list[Leaf]]]()
     for draw in draws:
         if look.is_over:
             break
         own = player.own(look)
         look = player.step(own[draw % len(own)])
-        orbit.append(_leaves(player, player.value(path)))
+        orbit.append([_leaves(player, player.value(path)) for path in paths])
     return orbit
 
 
@@ -417,7 +506,7 @@ def _jump(old: Sequence[Leaf], new: Sequence[Leaf]) -> tuple[Leaf, ...]:
     return tuple(new)
 
 
-def _leaves(player: _Player, value: Any) -> list[Leaf]:
+def _leaves(player: Player, value: Any) -> list[Leaf]:
     """The numbers and texts that a value consists of."""
     found: list[Leaf] = []
     waiting, met = [value], set[int]()

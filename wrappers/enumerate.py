@@ -32,9 +32,15 @@ from bisim_abstract.errors import (
     StateLimitError,
     StochasticEnvError,
 )
-from bisim_abstract.wrappers._counting import find_time_limit, reward_trend
+from bisim_abstract.wrappers._counting import find_time_limit, played_time_limit, reward_trend
 from bisim_abstract.wrappers._draws import Chance, Script, TailedDraw, merged, ways_out
-from bisim_abstract.wrappers._hidden import find_witness, refuse_generator
+from bisim_abstract.wrappers._hidden import (
+    Player,
+    find_pair,
+    find_witness,
+    refuse_generator,
+    replay,
+)
 from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates, simple_attributes
 from bisim_abstract.wrappers._rewards import find_pay
 from bisim_abstract.wrappers._snapshot import (
@@ -93,9 +99,11 @@ def enumerate_mdp(
     model, such as "from 100 sampled starts"; `time_limit` is the number of steps after which the
     environment truncates episodes, if it does.
 
-    Episodes of several seeds are compared. If two that look the same go on differently, and that
-    is because of an attribute that makes random numbers by itself, the environment is refused as
-    random. Otherwise the model is "for an agent that sees the whole state".
+    Episodes of several seeds are compared, some that are played and then all that the model has. If
+    two that look the same go on differently, and that is because of an attribute that makes random
+    numbers by itself, the environment is refused as random. Otherwise the model is "for an agent
+    that sees the whole state", or if it has one start alone, "for an agent that knows which start
+    it is". That an attribute is no such generator is not proven.
 
     For environments with a `Discrete` action space and no `P` table, such as MiniGrid with a fixed
     layout. The table is that of `env.unwrapped`: `TimeLimit` is not part of it, nor is any other
@@ -170,6 +178,7 @@ def enumerate_mdp(
             search.sample()
             search.run(report)
         search.check(reading.checks)
+        is_hidden = is_hidden or search.look_for_pairs(env)
         search.warn_of_starts(advice or _advice(reading.starts, search.n_seeds))
         spec = codec.home.spec
         limits = [outer_time_limit(env), search.time_limit()]
@@ -426,6 +435,74 @@ class _Search:
             refuse_generator(trial, witness, self._n_actions, has_masks=has_masks)
         return witness is not None
 
+    def look_for_pairs(self, env: AnyEnv) -> bool:
+        """The same, decided on the model: whether two of its starts look alike and pay differently.
+
+        If not, whoever remembers the first observation and its own actions knows all that decides
+        over rewards and ends, however late these come: starts that look the same are bisimilar.
+        If so, a difference may still be shown before it is paid for; the condition is the careful
+        answer then. It is about the starts of the model alone.
+
+        Of a single start that is one of several, this says whether another one looks like it.
+
+        Raises:
+            StochasticEnvError: If that is because of a generator of chance.
+        """
+        if not self._differs:
+            return False
+        trial = copied_env(env) or env.unwrapped
+        n_actions, has_masks = self._n_actions, self._has_masks
+        player = Player(trial, n_actions, has_masks=has_masks)
+        seeds: dict[bytes, int] = {}  # of first states
+        groups: dict[tuple[bytes, bytes], list[bytes]] = {}
+        firsts = self._firsts if self.n_seeds > 1 else [*self._firsts, *self._others]
+        for turn, first in enumerate(firsts):
+            if first.digest not in seeds:
+                seeds[first.digest] = self._seed + turn
+                look = player.reset(self._seed + turn)
+                groups.setdefault((look.seen, look.mask), []).append(first.digest)
+        if self.n_seeds == 1:
+            taken = self._firsts[0].digest
+            return any(taken in group and len(group) > 1 for group in groups.values())
+
+        # What a step may draw belongs to the action: equal draws may lead elsewhere, too.
+        most = max(map(len, self._branches.values()), default=1)
+
+        def branch(state: int, deed: int) -> _Branch | None:
+            found = self._branches_of(state, deed // most)
+            return found[deed % most] if deed % most < len(found) else None
+
+        def follow(state: int, deed: int) -> int:
+            led = branch(state, deed)
+            return -1 if led is None or led.is_end else led.successor
+
+        def told(state: int, deed: int) -> object:
+            led, after = branch(state, deed), follow(state, deed)
+            mask = b"" if after < 0 else self._masks[after]
+            return None if led is None else (led.script, led.prob, led.reward, led.is_end, mask)
+
+        def deeds(state: int) -> list[int]:
+            own = [a for a in range(n_actions) if self._played(state, a) == a]
+            return [most * a + k for a in own for k in range(len(self._branches_of(state, a)))]
+
+        pair = find_pair(
+            [[self._numbers[digest] for digest in group] for group in groups.values()],
+            deeds,
+            follow,
+            lambda one, other, deed: told(one, deed) != told(other, deed),
+        )
+        if pair is None:
+            return False
+        if self._branches:
+            return True  # real steps draw what they like, and show no generator
+        one, other, actions = pair
+        both = seeds[self._digests[one]], seeds[self._digests[other]]
+        witness = replay(player, both, actions)
+        logger.debug("hidden in the model: %s, by real steps: %s", pair, witness)
+        if witness is not None:
+            refuse_generator(trial, witness, n_actions, has_masks=has_masks)
+        return True
+
     def run(self, callback: ProgressCallback | None) -> None:
         """Find all states, those of one seed after those of another."""
         state = begin = 0
@@ -487,18 +564,51 @@ class _Search:
             is_own = self._played(start, action) == action
             if is_own and not self._ends[start * self._n_actions + action]:
                 snapshot = unpacked(self._snapshots[start])
-                return find_time_limit(self._codec, snapshot, action)
+                limit = find_time_limit(self._codec, snapshot, action)
+                if limit is None and self._changed:  # nothing else can count
+                    limit = played_time_limit(self._episode)
+                    self._codec.restore(snapshot)
+                return limit
         return None
+
+    def _episode(self, turn: int) -> Iterator[bool]:
+        """Steps of an episode, nothing held, that do not end it: whether each is truncated.
+
+        None where steps are left to chance: nobody knows where they led.
+        """
+        if self._branches:
+            return
+        rng = np.random.default_rng(CHECK_SEED + turn)
+        turn %= len(self._starts)
+        self._reset(turn)
+        state = self._starts[turn]
+        while state >= 0:
+            first = state * self._n_actions
+            rows = range(first, first + self._n_actions)
+            going = [row for row in rows if self._is_own(row) and not self._ends[row]]
+            if not going:
+                return
+            row = going[int(rng.integers(len(going)))]
+            _, action = divmod(row, self._n_actions)
+            _, _, terminated, truncated, _ = step_env(
+                self._codec.home, action, f"state {state}", self._codec.pay
+            )
+            yield truncated
+            state = -1 if terminated else self._successors[row]
 
     def conditions(self, *, is_hidden: bool, checks: int) -> list[str]:
         """What qualifies every claim about the model, in short phrases."""
         found = []
         several = len({first.digest for first in [*self._firsts, *self._others]}) > 1
-        if several:
-            count = self.n_seeds
+        count = self.n_seeds
+        if several or is_hidden:
             found.append(f"from {counted(count, 'sampled start')}{' of several' * (count == 1)}")
-        if is_hidden and self.n_seeds > 1:
+        if is_hidden and (
+            count > 1 or self._branches
+        ):  # with chance, actions do not tell the state
             found.append("for an agent that sees the whole state")
+        elif is_hidden:  # what is hidden is the same in all episodes of the model
+            found.append("for an agent that knows which start it is")
         trend = self._reward_trend() if checks else ""
         for name, last in sorted(self._cut.items()):
             found.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -46,18 +47,80 @@ class Told(Limited):
         self.most, self.version, self.size = limit, limit - 1, 10**9
 
 
-class Down(Door):
-    """Counts down."""
+class Own(Door):
+    """Counts as it likes to.
+
+    Args:
+        begin: Where the count begins.
+        by: What each step adds to it.
+        is_cut: Of the count and the place, whether the episode is truncated.
+    """
+
+    def __init__(self, begin: Any, by: Any, is_cut: Callable[[Any, int], bool]) -> None:
+        self.begin, self.by = begin, by
+        self.rule: Callable[[Any, int], Any] = is_cut
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         found = super().reset(seed=seed)
-        self.left = 9
+        self.count = copy.deepcopy(self.begin)
         return found
 
     def step(self, action: Any) -> Any:
-        self.left -= 1
+        self.count = self.count + self.by
         seen, reward, is_over, _, info = super().step(action)
-        return seen, reward, is_over, self.left == 0, info
+        return seen, reward, is_over, bool(self.rule(self.count, self.place)), info
+
+
+OWN: dict[str, Callable[[], Own]] = {
+    "numpy": lambda: Own(np.int64(0), 1, lambda count, _: count >= 50),
+    "float": lambda: Own(0.0, 1.0, lambda count, _: count >= 50.0),
+    "tenths": lambda: Own(0.0, 0.1, lambda count, _: count > 4.95),
+    "down": lambda: Own(50, -1, lambda count, _: count <= 0),
+    "equal": lambda: Own(0, 1, lambda count, _: count == 50),
+    "array": lambda: Own(np.zeros(2), 0.5, lambda count, _: count.sum() >= 50.0),
+    "list": lambda: Own([], [0], lambda count, _: len(count) >= 50),
+}
+COUNTS = ("steps", "count", "rule")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_limits_are_found_however_steps_are_counted(name: str) -> None:
+    mdp = extract_mdp(OWN[name](), reading=Reading(freeze=COUNTS))
+    assert mdp.metadata["time_limit"] == 50
+    assert mdp.n_states == extract_mdp(Door(), reading=Reading(freeze=FROZEN)).n_states
+    env: Any = gym.wrappers.TimeLimit(OWN[name](), 20)
+    assert extract_mdp(env, reading=Reading(freeze=COUNTS)).metadata["time_limit"] == 20
+
+
+@pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
+def test_episodes_that_are_counted_down_end_in_time(dynamics: str) -> None:
+    assert (
+        episode(
+            abstract_env(
+                OWN["down"](), gamma=0.9, reading=Reading(freeze=COUNTS), dynamics=dynamics
+            )
+        )
+        == 50
+    )
+
+
+class Fair(Own):
+    """Ends after another number of steps in every episode."""
+
+    start = 13
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        self.start += 7
+        self.count = -float(self.start)
+        return found
+
+
+def test_what_does_not_depend_on_steps_alone_is_no_limit() -> None:
+    by_place = Own(0.0, 1.0, lambda count, place: count >= 50.0 and place == 1)
+    env = Fair(0.0, 1.0, lambda count, _: count == 0.0)
+    assert "time_limit" not in extract_mdp(env, reading=Reading(freeze=(*COUNTS, "start"))).metadata
+    assert "time_limit" not in extract_mdp(by_place, reading=Reading(freeze=COUNTS)).metadata
 
 
 @pytest.mark.parametrize("kind", [Limited, Told])
@@ -78,10 +141,6 @@ def test_the_least_limit_holds() -> None:
         "time_limit"
     ] == 7  # fmt: skip
     assert "time_limit" not in extract_mdp(Door(), reading=Reading(freeze=FROZEN)).metadata
-    # A count that runs down is none that steps add to: nothing is claimed.
-    assert (
-        "time_limit" not in extract_mdp(Down(), reading=Reading(freeze=("steps", "left"))).metadata
-    )
 
 
 def test_limits_are_no_part_of_the_model() -> None:
@@ -103,7 +162,7 @@ class Frail(Limited):
 
 def test_counts_that_an_environment_never_has() -> None:
     mdp = extract_mdp(Frail(), reading=Reading(freeze=("steps", "make_limit")))
-    assert "time_limit" not in mdp.metadata
+    assert mdp.metadata["time_limit"] == 37  # by playing
 
 
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
