@@ -338,6 +338,22 @@ class Rare(Blind):
         return (2.0 * self.bit - 1.0) * (self.row == 12)
 
 
+class Lucky(Rare):
+    """The row goes on by luck alone; random play hardly ever sees the bit pay."""
+
+    def outcome(self, action: int) -> float:
+        self.row = self.row + 1 if self.np_random.random() < 0.125 else 0
+        return (2.0 * self.bit - 1.0) * (self.row == 12)
+
+
+def test_what_is_hidden_behind_chance_is_found_on_the_model() -> None:
+    mdp = extract_mdp(Lucky())
+    assert mdp.metadata["draws"] == ["random"]
+    assert WHOLE in mdp.metadata["conditions"]
+    told = extract_mdp(ShownBit(Lucky()))
+    assert WHOLE not in told.metadata["conditions"]
+
+
 class Round(Blind):
     """A generator that comes round after eight steps: after these, an agent knows it by heart."""
 
