@@ -411,6 +411,8 @@ def _steps(
     never_ends: bool,
 ) -> _Steps:
     """Both ways to give steps as one: an object that has all, or arrays and numbers."""
+    if hasattr(states, "collect"):  # a lazy frame of Polars, which has no columns yet
+        states = states.collect()
     arrays = {"actions": actions, "rewards": rewards, "next_states": next_states}
     numbers = {"n_states": n_states, "n_actions": n_actions}
     if hasattr(states, "columns") and not isinstance(states, TransitionsLike):
@@ -476,8 +478,6 @@ def _steps(
 
 def _columns(frame: Any) -> tuple[npt.ArrayLike, ...]:
     """The columns of a frame of pandas or Polars that holds a step in each row."""
-    if hasattr(frame, "collect"):  # a lazy frame of Polars, which holds no steps yet
-        frame = frame.collect()
     has = list(frame.columns)
     missing = [name for name in COLUMNS if name not in has]
     if missing:
