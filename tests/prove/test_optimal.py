@@ -12,6 +12,7 @@ import pytest
 
 from bisim_abstract import Certificate, Resources, TabularMDP, certify, evaluate_policy, verify
 from bisim_abstract._base.types import Progress
+from bisim_abstract._prove.auto import prove_fewest
 from bisim_abstract._prove.options import Options
 from bisim_abstract._relations.table import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
@@ -386,13 +387,38 @@ def test_auto_says_what_was_not_finished() -> None:
 
     found = certify(mdp, 0.9, relation="auto", callback=stop_at_the_next)
     assert found.stop.startswith("interrupted at the relation plain; ")
-    assert "by relation: plain not finished, optimal 14" in found.stop
+    assert "by relation: plain not finished, lax not begun, optimal 14" in found.stop
     short = certify(mdp, 0.9, relation="auto", max_seconds=1e-9)
-    assert "plain not finished" in short.stop
+    assert short.stop.startswith("budget: max_seconds = 1e-09 is used up; ")
+    assert short.stop.endswith(
+        "by relation: plain not begun, lax not begun, optimal not finished; a max_seconds above "
+        "1e-09 may find fewer clusters"
+    )
     whole = certify(mdp, 0.9, relation="auto")
     alone = certify(mdp, 0.9, relation=whole.relation)
     assert whole.times["seconds"] > 0.0
     assert whole.labels.tolist() == alone.labels.tolist()
+
+
+def test_auto_gives_every_relation_the_time_that_is_left() -> None:
+    """No halves, and no budget that nobody gave."""
+    mdp = sparse_mdp(12, 2, seed=0)
+    given: list[tuple[str, float | None]] = []
+
+    def prove_one(options: Options) -> Certificate:
+        given.append((options.relation, options.max_seconds))
+        return certify(mdp, 0.5, relation=options.relation, resources=ONE)
+
+    free = prove_fewest(mdp, Options(relation="auto"), prove_one)
+    assert given == [("optimal", None), ("plain", None), ("lax", None)]
+    assert "max_seconds" not in free.stop
+    given.clear()
+    prove_fewest(mdp, Options(relation="auto", max_seconds=1e6), prove_one)
+    assert [name for name, _ in given] == ["optimal", "plain", "lax"]
+    times = [seconds for _, seconds in given if seconds is not None]
+    assert times[0] == 1e6
+    assert sorted(times, reverse=True) == times
+    assert times[-1] > 0.9e6
 
 
 def test_thresholds_stay_below_the_distance_of_action_sets() -> None:
