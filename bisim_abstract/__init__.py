@@ -4,8 +4,8 @@ In the order in which one meets them:
 
 - `abstract_env`, all of what follows in one call.
 - `TabularMDP`, the immutable model that everything reads; `bisim_abstract.wrappers.extract_mdp`
-  makes one of an environment, `read_model` of a file, `estimate_mdp` of experience;
-  `bisim_abstract.wrappers.ModelEnv` is an environment of one.
+  makes one of an environment as a `Reading` says, `read_model` of a file, `estimate_mdp` of
+  experience; `bisim_abstract.wrappers.ModelEnv` is an environment of one.
 - `certify`, bounds on the bisimulation metric of all pairs of states and the clusters that follow,
   as a `Certificate` (with its `Verdict`, `Frontier` and `ProvenValue`), by the method `Blocks` or
   `Covering`, with the `Resources` it may use; `verify` checks one by code that did not make it.
@@ -61,7 +61,6 @@ __all__ = [
     "Certificate",
     "Covering",
     "Curve",
-    "EmbeddingQuality",
     "Frontier",
     "GroundAgent",
     "InvalidArgumentError",
@@ -71,6 +70,7 @@ __all__ = [
     "ProvenValue",
     "QLearning",
     "RayBackend",
+    "Reading",
     "Resources",
     "StateMap",
     "TabularMDP",
@@ -117,12 +117,13 @@ if TYPE_CHECKING:
     from bisim_abstract._app.report import write_report
     from bisim_abstract._app.state_map import StateMap, state_map
     from bisim_abstract._base.ray import RayBackend
+    from bisim_abstract._base.reading import Reading
     from bisim_abstract._base.resources import Resources
     from bisim_abstract._certificate.certificate import Certificate
     from bisim_abstract._certificate.cluster_files import write_clusters
     from bisim_abstract._certificate.frontier import Frontier
     from bisim_abstract._certificate.verdict import Verdict
-    from bisim_abstract._compare.embeddings import EmbeddingQuality, evaluate_embedding
+    from bisim_abstract._compare.embeddings import evaluate_embedding
     from bisim_abstract._compare.learning import Curve, QLearning, learning_curve
     from bisim_abstract._compare.losses import AbstractionLoss, compare_abstractions
     from bisim_abstract._compare.models import ModelComparison, compare_models
@@ -153,11 +154,12 @@ else:
         "_app.report": ("write_report",),
         "_app.state_map": ("StateMap", "state_map"),
         "_base.ray": ("RayBackend",),
+        "_base.reading": ("Reading",),
         "_certificate.certificate": ("Certificate",),
         "_certificate.cluster_files": ("write_clusters",),
         "_certificate.frontier": ("Frontier",),
         "_certificate.verdict": ("Verdict",),
-        "_compare.embeddings": ("EmbeddingQuality", "evaluate_embedding"),
+        "_compare.embeddings": ("evaluate_embedding",),
         "_compare.learning": ("Curve", "QLearning", "learning_curve"),
         "_compare.losses": ("AbstractionLoss", "compare_abstractions"),
         "_compare.models": ("ModelComparison", "compare_models"),

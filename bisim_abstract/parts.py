@@ -20,7 +20,7 @@
 - **Two models**: `disjoint_union`, both side by side in one, a `ModelUnion`.
 - What methods of results hand out: `CertifiedInterval`, `Profile`, `Undecided`, `NearPair`,
   `Correspondence`, `FrontierPoint`, `Estimate`, `Names` and `Variable`, `EmbeddingFit`,
-  `MicoBounds`, `ModelDifference`.
+  `EmbeddingQuality`, `MicoBounds`, `ModelDifference`.
 
 Example:
     >>> from bisim_abstract.parts import build_blocks, grouped_mdp, propose_classes
@@ -55,7 +55,7 @@ from bisim_abstract._compare.clusterings import (
     cluster_by_rewards,
 )
 from bisim_abstract._compare.difference import ModelDifference
-from bisim_abstract._compare.embeddings import EmbeddingFit
+from bisim_abstract._compare.embeddings import EmbeddingFit, EmbeddingQuality
 from bisim_abstract._compare.learning import score_above_baseline
 from bisim_abstract._compare.losses import compare_clusterings
 from bisim_abstract._compare.union import ModelUnion, disjoint_union
@@ -85,6 +85,7 @@ __all__ = [
     "ConvergedShare",
     "Correspondence",
     "EmbeddingFit",
+    "EmbeddingQuality",
     "EpisodeBounds",
     "Episodes",
     "Estimate",

@@ -42,6 +42,7 @@ from rich.table import Table
 
 from bisim_abstract import (
     Covering,
+    Reading,
     Resources,
     TabularMDP,
     bisimulation_classes,
@@ -231,10 +232,12 @@ def bench_classes(options: Options) -> list[Figure]:
     """Bisimulation classes by partition refinement."""
     side = 100 if options.quick else 1000
     rooms = gym.make("bisim_abstract/RoomsGrid-v0", side=side, room_size=side // 10, noise=0.0)
-    grid = extract_mdp(rooms, checks=0)
+    grid = extract_mdp(rooms, reading=Reading(checks=0))
     backgrounds = 20 if options.quick else 2000
     name = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
-    taxi = extract_mdp(Distractor(gym.make(name), n_background=backgrounds), checks=0)
+    taxi = extract_mdp(
+        Distractor(gym.make(name), n_background=backgrounds), reading=Reading(checks=0)
+    )
     n = grid.n_states
     line = TabularMDP(
         indptr=np.arange(n + 1),
@@ -269,7 +272,7 @@ def bench_arms(options: Options) -> list[Figure]:
     """Sweeps of the two arms over retrieved pairs, as in the paper's gridworld run."""
     side, neighbours = (20, 8) if options.quick else (50, 20)
     rooms = gym.make("bisim_abstract/RoomsGrid-v0", side=side, room_size=side // 5)
-    mdp = extract_mdp(rooms, checks=0)
+    mdp = extract_mdp(rooms, reading=Reading(checks=0))
     title = (
         f"The two arms on {mdp.n_states:,} states, {neighbours} pairs per state, support 5, "
         "4 actions"

@@ -26,6 +26,7 @@ from rich.table import Table
 from bisim_abstract import (
     Blocks,
     MetricBounds,
+    Reading,
     TabularMDP,
     bisimulation_metric,
     certify,
@@ -142,7 +143,9 @@ def compare_rooms(options: Options) -> None:
 def compare_taxi(options: Options) -> None:
     """The paper's single build on Taxi, next to the raw embedding's clustering."""
     name = "Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4"
-    mdp = extract_mdp(gym.make(name), terminal="table")  # as the paper follows the table
+    mdp = extract_mdp(
+        gym.make(name), reading=Reading(terminal="table")
+    )  # as the paper follows the table
     metric = bisimulation_metric(mdp, GAMMA)
     tau = 0.25 * float(metric.class_upper.max())
     exact = exact_labels(metric, tau)

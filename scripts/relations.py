@@ -25,7 +25,7 @@ import gymnasium as gym
 from guarantees import CASES as USUAL
 from guarantees import GAMMAS, made
 
-from bisim_abstract import TabularMDP, certify, verify
+from bisim_abstract import Reading, TabularMDP, certify, verify
 from bisim_abstract._abstract.value import share_text
 from bisim_abstract._app.runs import plain
 from bisim_abstract.wrappers import extract_mdp, make_env
@@ -93,7 +93,7 @@ def row_of(
 
 
 def _extracted(env_id: str, args: dict[str, Any], starts: int | None) -> TabularMDP:
-    return extract_mdp(make_env(env_id, **args), starts=starts)
+    return extract_mdp(make_env(env_id, **args), reading=Reading(starts=starts))
 
 
 def main() -> int:

@@ -29,6 +29,7 @@ from rich.table import Table
 
 from bisim_abstract import (
     QLearning,
+    Reading,
     TabularMDP,
     bisimulation_classes,
     certify,
@@ -79,7 +80,7 @@ def cases() -> Iterator[Case]:
 
 def extracted(env_id: str, **args: Any) -> TabularMDP:
     """The model of an environment, of one layout where these are drawn."""
-    mdp: TabularMDP = made(lambda: extract_mdp(make_env(env_id, **args), starts=1))
+    mdp: TabularMDP = made(lambda: extract_mdp(make_env(env_id, **args), reading=Reading(starts=1)))
     return mdp
 
 

@@ -11,8 +11,9 @@
 - `Distractor` multiplies any of them by a background that does not matter.
 
 Example:
+    >>> from bisim_abstract import Reading
     >>> from bisim_abstract.wrappers import extract_mdp
-    >>> extract_mdp("CliffWalking-v1", reachable_only=True).n_states
+    >>> extract_mdp("CliffWalking-v1", reading=Reading(reachable_only=True)).n_states
     38
 """
 

@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from bisim_abstract._base.reading import Reading
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import IntArray
 from bisim_abstract._model.mdp import TabularMDP
@@ -240,7 +241,7 @@ def _numbered(trial: gym.Env[Any, Any], mdp: TabularMDP, labels: IntArray, seed:
     clusters = {i: {cluster: k} for k, (i, cluster) in enumerate(pairs) if i >= 0}
     space: Any = trial.observation_space
     if mdp.terminal_state is not None and len(clusters) < int(space.n):
-        literal = extract_mdp(trial, terminal="table", seed=seed, checks=0)
+        literal = extract_mdp(trial, reading=Reading(terminal="table", seed=seed, checks=0))
         for ident in literal.state_ids[literal.reachable()].tolist():
             clusters.setdefault(ident, {int(labels[mdp.terminal_state]): mdp.terminal_state})
     return clusters

@@ -142,7 +142,6 @@ class Codec:
         self.freeze = freeze
         self.held: dict[str, Callable[[], Any]] = {}  # makes the value of a frozen attribute
         self._raw: dict[str, bytes] = {}  # what these are, as far as it can be told
-        self.marks: list[tuple[object, object]] = []  # the environment's generators at first
         self._aside = NOT_STATE | freeze
         self._kept = _Kept(home)
         self._handlers: dict[type, Handler] = dict(HANDLERS)
@@ -331,14 +330,12 @@ def reseed(stream: Any, seed: int) -> None:
 
 
 @contextmanager
-def borrowed(codec: Codec, seed: int | None) -> Iterator[None]:
+def borrowed(codec: Codec) -> Iterator[None]:
     """Let the search use the environment; put everything back however it ends."""
     home = codec.home
     attributes = vars(home)
     original = dict(attributes)
     state = codec.snapshot()  # registers the generators it meets, and may raise
-    if seed is None:
-        _ = home.np_random  # created now if there is none, so that a reset can be repeated
     streams = [random, *codec.streams()]
     marks = [mark_of(stream) for stream in streams]
     global_bits = np.random.mtrand.get_bit_generator()
@@ -351,7 +348,6 @@ def borrowed(codec: Codec, seed: int | None) -> Iterator[None]:
         codec.restore(state)  # copies: reset may change objects in place
         if attributes.get("render_mode") == "human":
             attributes["render_mode"] = None  # thousands of steps need no window
-        codec.marks = list(zip(streams[1:], marks[1:], strict=True))
         yield
     finally:
         attributes.clear()

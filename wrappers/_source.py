@@ -17,25 +17,23 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.utils import seeding
 
-from bisim_abstract._base.checks import check_int
+from bisim_abstract._base.reading import FREEZE, MOST_STARTS
 from bisim_abstract._base.text import plain_text
 from bisim_abstract._base.types import BoolArray
 from bisim_abstract._model.mdp import TabularMDP
-from bisim_abstract.errors import ExtractionError, InvalidArgumentError
+from bisim_abstract.errors import ExtractionError
 from bisim_abstract.wrappers._snapshot import Codec, listed
 
 logger = logging.getLogger(__name__)
 
 RAISED = "raised by"  # how the note begins of an error that an environment's own code raised
-MOST_STARTS = 1_000_000  # seeds of a model
-FREEZE = ("step_count",)  # what enumerated states do not contain, if nothing else is said
 BLACKJACK = "gymnasium.envs.toy_text.blackjack.BlackjackEnv"
 
 
@@ -205,24 +203,6 @@ def as_mask(given: Any, n_actions: int, where: str) -> BoolArray:
     if not mask.any():
         raise ExtractionError(f"the action mask of {where} allows nothing; allow one action")
     return np.asarray(mask != 0)
-
-
-def check_freeze(freeze: Sequence[str]) -> tuple[str, ...]:
-    """Names of attributes, as they were given, checked."""
-    is_list = isinstance(freeze, Iterable) and not isinstance(freeze, str | bytes)
-    names = tuple(freeze) if is_list else ()
-    if not is_list or not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"freeze must be a sequence of attribute names, got {freeze!r}")
-    return names
-
-
-def check_starts(starts: int | None) -> int | None:
-    """A number of seeds; None where nobody says how many.
-
-    Args:
-        starts: The number.
-    """
-    return None if starts is None else check_int("starts", starts, low=1, high=MOST_STARTS)
 
 
 def copied_env(env: gym.Env[Any, Any]) -> gym.Env[Any, Any] | None:

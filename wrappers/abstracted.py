@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -18,9 +20,10 @@ from gymnasium.utils import RecordConstructorArgs, seeding
 from bisim_abstract._abstract.aggregate import Aggregation, aggregate, lift_policy
 from bisim_abstract._abstract.deploy import GroundAgent
 from bisim_abstract._abstract.evaluation import AgentValue, evaluate_agent
-from bisim_abstract._abstract.value import LEARNER_TERMS, ProvenValue
+from bisim_abstract._abstract.value import LEARNER_TERMS, ProvenValue, kept_text
 from bisim_abstract._base.checks import check_choice, check_int, check_real
 from bisim_abstract._base.html import table_html
+from bisim_abstract._base.reading import CHECKS, FREEZE, Reading
 from bisim_abstract._base.resources import Resources
 from bisim_abstract._base.text import clusters_text, counted, plain_text
 from bisim_abstract._base.types import BoolArray, IntArray, SeedLike
@@ -36,9 +39,7 @@ from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._observing import Views, observe_numbered, observe_states
 from bisim_abstract.wrappers._source import (
-    FREEZE,
     StartSeeds,
-    check_freeze,
     conditions_in,
     ends_in_states,
     find_source,
@@ -55,7 +56,6 @@ from bisim_abstract.wrappers._source import (
 from bisim_abstract.wrappers.model_env import draw
 from bisim_abstract.wrappers.rooms import RoomsGridEnv
 from bisim_abstract.wrappers.tabular import (
-    CHECKS,
     TabularEnv,
     compare_with_steps,
     env_name,
@@ -128,12 +128,9 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         require: "all" refuses certificates whose scope is "covered" pairs only.
         verify: Whether to check the certificate's claims with `bisim_abstract.verify`. Without
             that, bounds and values are taken as they are; clusters follow from them.
-        seed: Seed of enumeration, for environments without a table.
-        max_states: Limit for enumeration.
-        freeze: For enumeration: attributes that are not part of the state; see `extract_mdp`. Where
-            `mdp` is given, it knows them.
-        starts: For enumeration: number of seeds whose first states episodes begin in, by default as
-            many as `extract_mdp` takes. Where `mdp` is given, it knows that.
+        reading: How the model is extracted. Whether all states or the reachable ones, and whether
+            actions are masked, is decided by the certificate; ends must be absorbed. Where an
+            enumerated `mdp` is given, it knows seed, starts and what is frozen.
         memory_limit: Bytes that verifying may take; what is available by default.
         mdp: The environment's model, if it is at hand: it must be the certificate's. Where an
             environment has no table and would have to be enumerated, the model is compared with
@@ -178,20 +175,19 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         weighting: str | list[float] = "uniform",
         require: str | None = None,
         verify: bool = True,
-        seed: int = 0,
-        max_states: int = 100_000,
-        freeze: Sequence[str] = FREEZE,
-        starts: int | None = None,
+        reading: Reading | Mapping[str, Any] | None = None,
         memory_limit: int | None = None,
         mdp: TabularMDP | None = None,
         read_state: Callable[[Any], int] | None = None,
     ) -> None:
         _check_kinds(env, certificate, mdp)
         self._has_path = not isinstance(certificate, Certificate)
-        seed = check_int("seed", seed, low=0)
+        reading = check_ends(Reading.of(reading))
         if mdp is not None and mdp.metadata.get("method") == "enumeration":
             # That of the layout which the model has.
-            seed = check_int("the seed in mdp.metadata", mdp.metadata.get("seed", seed), low=0)
+            told = mdp.metadata.get("seed", reading.seed)
+            seed = check_int("the seed in mdp.metadata", told, low=0)
+            reading = replace(reading, seed=seed)
         RecordConstructorArgs.__init__(
             self,
             certificate=str(certificate) if self._has_path else certificate,
@@ -200,10 +196,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             weighting=weighting if isinstance(weighting, str) else [float(w) for w in weighting],
             require=require,
             verify=verify,
-            seed=seed,
-            max_states=max_states,
-            freeze=list(check_freeze(freeze)),
-            starts=starts,
+            reading=reading.to_dict(),
             memory_limit=memory_limit,
         )
         self._resources = Resources(memory_limit=memory_limit)
@@ -217,14 +210,15 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         made = make_env(env) if isinstance(env, str) else env
         try:
             gym.Wrapper.__init__(self, made)
-            enumerating = {"seed": seed, "max_states": max_states, "freeze": freeze}
-            self.mdp = _model_of(made, certificate, mdp, {**enumerating, "starts": starts})
+            self.mdp = _model_of(made, certificate, mdp, reading)
             self._has_reader = read_state is not None
             self._read_state = _number_reader(made, self.mdp, read_state)
             self.tau = _certified_threshold(certificate, tau)
             self.certificate = certificate = self._proven(verify)
             if certificate.verdict.level != "useful":
                 logger.warning("%s", certificate.verdict.sentence)
+            elif self.dynamics == "ground":
+                self._warn_of_learners()
             self.aggregation: Aggregation = aggregate(
                 self.mdp,
                 certificate.labels_upper,
@@ -244,7 +238,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._own_actions = _own_actions(self.aggregation)
         self._sums, self._start_sums = _row_sums(small), np.cumsum(small.start)
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
-        self._seeds = StartSeeds(self.mdp, seed)
+        self._seeds = StartSeeds(self.mdp, reading.seed)
         limits = [outer_time_limit(made), time_limit_in(self.mdp)]
         self._limit = min(filter(None, limits), default=None)
         # Looking for it takes longer than a step. Who reads observations needs none.
@@ -279,6 +273,18 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
                     "a threshold farther from the ends of its certified range"
                 )
         return certificate
+
+    def _warn_of_learners(self) -> None:
+        """Warn where the verdict is about other agents than those that learn on these steps."""
+        share, goal = self.value.learner, self.certificate.goal
+        if goal.guarantee == "learner" or (share is not None and goal.is_enough(share)):
+            return
+        logger.warning(
+            "the verdict is about agents that solve the aggregated environment; these steps are "
+            "the environment's own, on which any one-step Q-learner %s; guarantee='learner' looks "
+            "for clusters on which it retains enough",
+            kept_text(-math.inf if share is None else share.kept),
+        )
 
     # -- what it says ----------------------------------------------------------------------
 
@@ -711,10 +717,9 @@ def _model_of(
     env: gym.Env[Any, Any],
     certificate: Certificate,
     given: TabularMDP | None,
-    enumerating: Mapping[str, Any],
+    reading: Reading,
 ) -> TabularMDP:
     """The environment's model, all of it or its reachable part: whichever is certified."""
-    seed = enumerating["seed"]
     if given is None and certificate.alpha:
         raise NotCertifiedError(
             "the certificate is of a model that was estimated from samples, which cannot be read "
@@ -727,7 +732,7 @@ def _model_of(
         _check_given(given, env, certificate)
         # Tables and self-descriptions are read in any case: steps would not tell their numbers.
         is_enumerated = find_source(env) is None and not has_table(env)
-        if is_enumerated and _is_model_of(given, env, seed):
+        if is_enumerated and _is_model_of(given, env, reading):
             return given
     candidates = [layer.mdp for layer in layers(env) if isinstance(layer, TabularEnv)]
     for candidate in candidates:
@@ -736,8 +741,9 @@ def _model_of(
             return candidate
     # A model whose states lack actions: the environment is asked for these too.
     is_masked = not bool(certificate.available.all())
+    whole = replace(reading, action_masks=is_masked, reachable_only=False)
     try:
-        mdp = extract_again(env, action_masks=is_masked, **enumerating)
+        mdp = extract_again(env, whole)
     except ExtractionError as error:
         if not is_masked:
             raise
@@ -752,7 +758,7 @@ def _model_of(
     shape = (certificate.n_states, certificate.rewards.shape[1])
     hint = ""
     if mdp.metadata["method"] not in ("enumeration", "closed form"):  # which end, or may not
-        literal = extract_mdp(env, terminal="table", seed=seed, checks=0, action_masks=is_masked)
+        literal = extract_mdp(env, reading=replace(whole, terminal="table", checks=0))
         part_of_it = literal.restrict(literal.reachable())
         if certificate.fingerprint in (literal.fingerprint, part_of_it.fingerprint):
             hint = (
@@ -766,6 +772,16 @@ def _model_of(
         "certify(extract_mdp(env), gamma), or make the environment with the arguments (and, if "
         "it was enumerated, the seed and starts) that the certificate was made for"
     )
+
+
+def check_ends(reading: Reading) -> Reading:
+    """Refuse what goes on beyond ends of episodes: an abstraction's steps do not."""
+    if reading.terminal != "absorb":
+        raise InvalidArgumentError(
+            f"terminal={reading.terminal!r} follows the table beyond the end of episodes, which an "
+            "abstraction does not; leave it out"
+        )
+    return reading
 
 
 def _check_given(given: TabularMDP, env: gym.Env[Any, Any], certificate: Certificate) -> None:
@@ -824,16 +840,14 @@ def _not_estimated(ident: int, seen: Any, terminated: bool) -> ExtractionError:
     )
 
 
-def _is_model_of(given: TabularMDP, env: gym.Env[Any, Any], seed: int) -> bool:
+def _is_model_of(given: TabularMDP, env: gym.Env[Any, Any], reading: Reading) -> bool:
     """Whether real steps bear out a model that somebody has at hand; False if none can be taken.
 
     Raises:
         NotCertifiedError: If they contradict it.
     """
     try:
-        return compare_with_steps(
-            env, given, terminal="absorb", seed=seed, checks=CHECKS, is_given=True
-        )
+        return compare_with_steps(env, given, replace(reading, checks=CHECKS), is_given=True)
     except ExtractionError as error:
         raise NotCertifiedError(f"mdp is not the model of this environment: {error}") from error
 

@@ -12,6 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.memory import check_memory
+from bisim_abstract._base.reading import Reading
 from bisim_abstract._base.types import FloatArray
 from bisim_abstract._model.checks import ROW_SUM_TOL
 from bisim_abstract._model.mdp import TabularMDP
@@ -137,7 +138,8 @@ class Distractor(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """
         from scipy.sparse import csr_array, hstack, kron, vstack
 
-        base = extract_mdp(self.env, terminal=terminal, action_masks=action_masks, checks=0)
+        reading = Reading(terminal=terminal, action_masks=action_masks, checks=0)
+        base = extract_mdp(self.env, reading=reading)
         n_actions, size = base.n_actions, self.n_background
         live = base.n_states if base.terminal_state is None else base.n_states - 1
         if base.terminal_state not in (None, live):

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract._base.checks import check_choice, check_int
 from bisim_abstract._base.memory import check_memory, human_bytes
 from bisim_abstract._base.progress import shown
+from bisim_abstract._base.reading import FREEZE, Reading, check_freeze
 from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import Progress, ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
@@ -44,13 +44,9 @@ from bisim_abstract.wrappers._snapshot import (
     listed,
     mark_of,
     reseed,
-    rewind,
 )
 from bisim_abstract.wrappers._source import (
-    FREEZE,
     as_mask,
-    check_freeze,
-    check_starts,
     copied_env,
     outer_time_limit,
     reset_env,
@@ -79,17 +75,11 @@ COMPARED = 500  # states looked at to explain a state limit; enough to clear inn
 def enumerate_mdp(
     env: AnyEnv,
     *,
-    seed: int | None = 0,
-    max_states: int = 100_000,
-    freeze: Sequence[str] = FREEZE,
-    starts: int | None = None,
-    checks: int = 256,
-    terminal: str = "absorb",
-    action_masks: bool = False,
+    reading: Reading | None = None,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> TabularMDP:
-    """Every state that can be reached from `reset(seed=seed)`, by breadth-first search.
+    """Every state that can be reached from `reset(seed=...)`, by breadth-first search.
 
     Where `reset` draws the state that an episode begins in, several seeds are taken together, as
     `starts` says. The metadata entry `conditions` holds what then qualifies every claim about the
@@ -123,22 +113,8 @@ def enumerate_mdp(
 
     Args:
         env: The environment; it need not have been reset.
-        seed: Passed to `reset`, as MiniGrid's layout depends on it: one table per seed. With
-            None, what a reset of the environment as it stands would lead to.
-        max_states: Limit on the states of the environment, an added one not counted.
-        freeze: Attributes of `env.unwrapped` that are not part of the state. They are held at
-            their value after reset; one that cannot be pickled stays the same object.
-        starts: Number of seeds, `seed` and those that follow it, whose states after reset episodes
-            begin in, all alike. States of further seeds are not in the model unless steps lead
-            there. By default one where resets do not differ; otherwise as many as it takes to see
-            no new first states for a while, at most 100, and none once there are 5,000 states.
-        checks: Steps in each of three checks at the end, and a sixteenth of those that look at
-            frozen attributes; 0 leaves them out.
-        terminal: "absorb" sends every step that terminates to one absorbing state which pays
-            nothing, has the id -1 and is numbered last (added if some step terminates);
-            "table" ignores the mark and goes on from where such a step leads.
-        action_masks: Read which actions a state has from `info["action_mask"]` of `reset` and
-            `step`, and take no others. The absorbing state has all actions.
+        reading: How. Its seed is passed to `reset`, as MiniGrid's layout depends on it: one table
+            per seed. All states that are found can be reached.
         callback: Called after every 64 states, and at the end.
         progress: Show a line of progress, on a terminal, in a notebook or in a log.
 
@@ -151,60 +127,44 @@ def enumerate_mdp(
         Gymnasium's cliff keeps the last action for drawing, which is not part of the state.
 
         >>> env = gym.make("CliffWalking-v1")
-        >>> enumerate_mdp(env, freeze=("lastaction",))
+        >>> enumerate_mdp(env, reading=Reading(freeze=("lastaction",)))
         TabularMDP(38 states, 4 actions, 152 transitions, terminal state 37, from CliffWalking-v1)
     """
-    if seed is not None:
-        seed = check_int("seed", seed, low=0)
-    max_states = check_int("max_states", max_states, low=1)
-    checks = check_int("checks", checks, low=0)
-    starts = check_starts(starts)
-    if seed is None and starts is not None and starts > 1:
-        raise InvalidArgumentError(f"starts={starts} are those of seeds: give the first one")
-    check_choice("terminal", terminal, ("absorb", "table"))
-    codec = Codec(_home(env), frozenset(check_freeze(freeze)))
+    reading = Reading.of(reading)
+    if reading.start is not None:
+        raise InvalidArgumentError("start goes with environments that have a P table: leave it out")
+    codec = Codec(_home(env), frozenset(reading.freeze))
     n_actions = _action_count(env)
-    with borrowed(codec, seed), shown(callback, progress, on_terminal=False) as report:
-
-        def new_search(starts: int | None) -> _Search:
-            return _Search(
-                codec,
-                n_actions,
-                seed,
-                starts=starts,
-                absorb=terminal == "absorb",
-                limit=max_states,
-                has_masks=action_masks,
-            )
-
-        search, advice = new_search(starts), ""
+    with borrowed(codec), shown(callback, progress, on_terminal=False) as report:
+        search, advice = _Search(codec, n_actions, reading), ""
         search.sample()
         is_hidden = search.look_for_hidden(env)
         try:
             search.run(report)
         except StateLimitError:
             complete = search.n_seeds - 1
-            if starts is not None or complete == 0:
+            if reading.starts is not None or complete == 0:
                 raise
             # Nobody asked for so many seeds: those that fit will do.
-            search, advice = new_search(complete), "a larger max_states has room for more of them"
+            search = _Search(codec, n_actions, replace(reading, starts=complete))
+            advice = "a larger max_states has room for more of them"
             search.sample()
             search.run(report)
-        search.check(checks)
-        search.warn_of_starts(advice or _advice(starts, search.n_seeds))
+        search.check(reading.checks)
+        search.warn_of_starts(advice or _advice(reading.starts, search.n_seeds))
         spec = codec.home.spec
         limits = [outer_time_limit(env), search.time_limit()]
         mdp = search.table(
             {
                 "env": type(codec.home).__name__ if spec is None else spec.id,
                 "method": "enumeration",
-                "seed": seed,
+                "seed": reading.seed,
                 "starts": search.n_seeds,
                 "frozen": search.frozen(),
                 "held": search.held(),
                 "gymnasium": gym.__version__,
-                "terminal": terminal,
-                "conditions": search.conditions(is_hidden=is_hidden, checks=checks),
+                "terminal": reading.terminal,
+                "conditions": search.conditions(is_hidden=is_hidden, checks=reading.checks),
                 **({"time_limit": min(filter(None, limits))} if any(limits) else {}),
             }
         )
@@ -224,7 +184,7 @@ class StateReader:
 
     Example:
         >>> env = gym.make("CliffWalking-v1")
-        >>> mdp = enumerate_mdp(env, freeze=("lastaction",))
+        >>> mdp = enumerate_mdp(env, reading=Reading(freeze=("lastaction",)))
         >>> reader = StateReader(env, freeze=("lastaction",))
         >>> _ = env.reset()
         >>> reader.state_id() == mdp.state_ids[0]
@@ -287,10 +247,10 @@ def _action_count(env: AnyEnv) -> int:
 def _advice(asked: int | None, taken: int) -> str:
     """What to do where episodes begin in states that a model of so many seeds does not have."""
     if asked == 1:
-        return f"without starts=1, up to {STARTS} seeds are taken together"
+        return f"without Reading(starts=1), up to {STARTS} seeds are taken together"
     more = STARTS if taken < STARTS else 10 * taken
     return (
-        f"starts={more}, for instance, takes {more} seeds together (at the command line, "
+        f"Reading(starts={more}), for instance, takes {more} seeds together (at the command line, "
         f"--starts {more})"
     )
 
@@ -328,28 +288,18 @@ class _Outcome:
 class _Search:
     """Breadth-first search from the state after reset, and the checks of what it found."""
 
-    def __init__(
-        self,
-        codec: Codec,
-        n_actions: int,
-        seed: int | None,
-        *,
-        starts: int | None,
-        absorb: bool,
-        limit: int,
-        has_masks: bool,
-    ) -> None:
+    def __init__(self, codec: Codec, n_actions: int, reading: Reading) -> None:
         self._codec = codec
-        self._has_masks = has_masks
+        self._has_masks = reading.action_masks
         self._n_actions = n_actions
-        self._seed = seed
-        self._asked = starts
+        self._seed = reading.seed
+        self._asked = reading.starts
         self._firsts: list[_First] = []  # seed by seed; equal ones are one object
         self._others: list[_First] = []  # those of seeds that are inspected and not taken
         self._differs = False  # whether resets do, in anything, what is frozen included
         self._starts: list[int] = []  # the state after reset, seed by seed
-        self._absorb = absorb
-        self._limit = limit
+        self._absorb = reading.terminal == "absorb"
+        self._limit = reading.max_states
         self._rng = np.random.default_rng(CHECK_SEED)
         self._snapshots: list[bytes] = []  # compressed
         self._hashes: list[int] = []  # of the snapshot as it was first taken
@@ -413,8 +363,8 @@ class _Search:
     def _wants_more(self, newest: int) -> bool:
         """Whether to reset with one more seed; `newest` is the last that led to another state."""
         done = len(self._firsts)
-        if done == 0 or self._seed is None:
-            return done == 0
+        if done == 0:
+            return True
         if self._asked is not None:
             return done < self._asked + OTHER_SEEDS
         # As many again as it took to see the last new one, and some at least.
@@ -427,7 +377,7 @@ class _Search:
         Raises:
             StochasticEnvError: If that is because of a generator of chance.
         """
-        if not self._differs or self._seed is None:
+        if not self._differs:
             return False
         trial = copied_env(env)
         if trial is None:
@@ -600,11 +550,7 @@ class _Search:
 
     def _reset(self, turn: int = 0) -> dict[str, Any]:
         """Begin an episode, with the seed itself or one that follows it."""
-        if self._seed is None:
-            for stream, mark in self._codec.marks:
-                rewind(stream, mark)
-        seed = None if self._seed is None else self._seed + turn
-        info: dict[str, Any] = reset_env(self._codec.home, seed)[1]
+        info: dict[str, Any] = reset_env(self._codec.home, self._seed + turn)[1]
         return info
 
     def _mask(self, info: Mapping[str, Any], where: str) -> bytes:
@@ -865,9 +811,8 @@ class _Search:
         snapshot = codec.snapshot()
         if codec.digest(snapshot) != self._digests[start]:
             names = codec.differing(zlib.decompress(self._snapshots[start]), snapshot)
-            seed = None if self._seed is None else self._seed + turn
             raise StochasticEnvError(
-                f"reset(seed={seed}) led to another state the second time "
+                f"reset(seed={self._seed + turn}) led to another state the second time "
                 f"({_in_attributes(names)}); let the seed decide over everything random, and "
                 "name in freeze what counts episodes"
             )
@@ -942,7 +887,7 @@ class _Search:
             message += (
                 f"; {listed(sorted(always))} changed in every step that found a new state, as "
                 "a counter does: if it is not part of the state, name it in freeze "
-                f"(extract_mdp(env, freeze={sorted(always)!r}); at the command line, {flags}), or "
+                f"(reading=Reading(freeze={sorted(always)!r}); at the command line, {flags}), or "
                 "else raise max_states"
             )
         else:

@@ -6,8 +6,8 @@ import inspect
 import logging
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -18,8 +18,9 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils import RecordConstructorArgs
 
 from bisim_abstract._base.arrays import frozen
-from bisim_abstract._base.checks import check_callback, check_choice, check_env_args, check_int
+from bisim_abstract._base.checks import check_callback, check_env_args
 from bisim_abstract._base.progress import shown
+from bisim_abstract._base.reading import CHECKS, FREEZE, Reading
 from bisim_abstract._base.types import BoolArray, ProgressCallback
 from bisim_abstract._model.checks import check_distribution
 from bisim_abstract._model.mdp import TabularMDP
@@ -32,13 +33,10 @@ from bisim_abstract.wrappers._naming import (
 )
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
-    FREEZE,
     Holding,
     StartSeeds,
     TableSource,
     as_mask,
-    check_freeze,
-    check_starts,
     copied_env,
     find_source,
     has_table,
@@ -62,24 +60,15 @@ INSTEAD = {
 }
 ESTIMATE = (
     "Estimate a model from samples with bisim_abstract.estimate_mdp or, if nothing is left to "
-    "chance, name the key in freeze: freeze=('rng',)"
+    "chance, name the key: reading=Reading(freeze=('rng',))"
 )
-CHECKS = 256  # real steps that a model is compared with
 
 
 def extract_mdp(
     env: gym.Env[Any, Any] | str,
     *,
-    terminal: str = "absorb",
-    reachable_only: bool = False,
-    action_masks: bool = False,
+    reading: Reading | None = None,
     env_args: Mapping[str, Any] | None = None,
-    start: npt.ArrayLike | None = None,
-    seed: int = 0,
-    checks: int = CHECKS,
-    max_states: int = 100_000,
-    freeze: Sequence[str] = FREEZE,
-    starts: int | None = None,
     callback: ProgressCallback | None = None,
     progress: bool = False,
 ) -> TabularMDP:
@@ -95,25 +84,9 @@ def extract_mdp(
     Args:
         env: An environment, or the id of one. Ids that this Gymnasium has retired are
             resolved to their successors with a warning. An environment is not changed.
-        terminal: "absorb" sends every transition that ends an episode to one added absorbing
-            state that pays nothing; "table" follows the table literally, beyond the end.
-        reachable_only: Keep only states that can be reached from the start distribution.
-        action_masks: Ask the environment which actions each state has, and leave out the others.
-            Environments with a table, or that describe themselves, tell by a method
-            `action_mask(state)`, the state being one of their own ids, as Taxi does; those that
-            are enumerated tell in `info["action_mask"]` of `reset` and `step`. The added absorbing
-            state has all actions.
+        reading: How: what ends episodes, which states and actions there are, the seed, limits and
+            checks.
         env_args: Arguments for `gymnasium.make`, where `env` is an id.
-        start: (number of the environment's states) start distribution, where the environment
-            does not tell it.
-        seed: Seed of the checking steps, and of the reset where states are enumerated (one
-            model per seed, where the layout depends on it).
-        checks: Number of steps to compare the table with.
-        max_states: Limit for enumeration.
-        freeze: For enumeration: attributes of `env.unwrapped` that are not part of the state, as
-            what counts steps; see `enumerate_mdp`.
-        starts: For enumeration: number of seeds whose first states episodes begin in. By default
-            as many as it takes to see no new ones, if these differ; see `enumerate_mdp`.
         callback: Told about progress of an enumeration. Without one, a progress line is
             shown if the program runs in a terminal.
         progress: Show a line also where there is no terminal, as in a notebook.
@@ -127,88 +100,55 @@ def extract_mdp(
             message says why, and what can be done.
 
     Example:
-        >>> extract_mdp("FrozenLake-v1", reachable_only=True)
+        >>> from bisim_abstract import Reading
+        >>> extract_mdp("FrozenLake-v1", reading=Reading(reachable_only=True))
         TabularMDP(12 states, 4 actions, 130 transitions, terminal state 11, from FrozenLake-v1)
     """
     check_callback(callback)
-    check_choice("terminal", terminal, ("absorb", "table"))
-    checks = check_int("checks", checks, low=0)
-    seed, freeze = check_int("seed", seed, low=0), check_freeze(freeze)
-    starts = check_starts(starts)
+    reading = Reading.of(reading)
     if isinstance(env, str):
         made = make_env(env, **({} if env_args is None else check_env_args(env_args)))
         try:
-            return extract_mdp(
-                made,
-                terminal=terminal,
-                reachable_only=reachable_only,
-                action_masks=action_masks,
-                start=start,
-                seed=seed,
-                checks=checks,
-                max_states=max_states,
-                freeze=freeze,
-                starts=starts,
-                callback=callback,
-                progress=progress,
-            )
+            return extract_mdp(made, reading=reading, callback=callback, progress=progress)
         finally:
             made.close()
     if env_args is not None:
         raise ExtractionError("env_args goes with an environment id, not with an environment")
-    _refuse_unfaithful(env, freeze)
+    _refuse_unfaithful(env, reading)
     source = find_source(env)
-    if start is not None and (source is not None or not has_table(env)):
+    if reading.start is not None and (source is not None or not has_table(env)):
         raise ExtractionError(
             f"start goes with environments that have a P table; {env_name(env)} tells its own"
         )
-    has_starts = starts is not None and starts > 1
-    if (freeze != FREEZE or has_starts) and (source is not None or has_table(env)):
+    has_starts = reading.starts is not None and reading.starts > 1
+    if (reading.freeze != FREEZE or has_starts) and (source is not None or has_table(env)):
         name = "starts" if has_starts else "freeze"
         raise ExtractionError(
             f"{name} goes with environments that are enumerated; {env_name(env)} has a table"
         )
     if source is not None:
-        mdp = _described(env, source, terminal, action_masks)
+        mdp = _described(env, source, reading)
         mdp = mdp.with_metadata(method=mdp.metadata.get("method", "self"))
     elif has_table(env):
-        mdp = _from_table(env, terminal, start, seed, action_masks)
+        mdp = _from_table(env, reading)
     else:
         with shown(callback, progress) as report:
-            mdp = _enumerated(
-                env,
-                terminal=terminal,
-                seed=seed,
-                max_states=max_states,
-                checks=checks,
-                action_masks=action_masks,
-                freeze=freeze,
-                starts=starts,
-                callback=report,
-            )
-        if terminal == "absorb" and checks >= CHECKS:
-            _remember(env, seed, mdp, action_masks, freeze, starts)
+            mdp = _enumerated(env, reading, report)
+        if reading.terminal == "absorb" and reading.checks >= CHECKS:
+            _remember(env, reading, mdp)
     limit = outer_time_limit(env)
     if limit is not None:
         mdp = mdp.with_metadata(time_limit=min(limit, time_limit_in(mdp) or limit))
-    if action_masks:
+    if reading.action_masks:
         mdp = mdp.with_metadata(action_masks=True)
-    compare_with_steps(env, mdp, terminal=terminal, seed=seed, checks=checks)
-    if reachable_only:
+    compare_with_steps(env, mdp, reading)
+    if reading.reachable_only:
         mdp = mdp.restrict(mdp.reachable())
-    return _named(mdp, env, terminal=terminal, reachable_only=reachable_only)
+    return _named(mdp, env, reading)
 
 
-def extract_again(
-    env: gym.Env[Any, Any],
-    *,
-    seed: int,
-    max_states: int,
-    action_masks: bool = False,
-    freeze: Sequence[str] = FREEZE,
-    starts: int | None = None,
-) -> TabularMDP:
-    """`extract_mdp` by default, without enumerating what this very environment was found to be.
+def extract_again(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP:
+    """`extract_mdp`, without enumerating what this very environment was found to be.
 
     That a certificate fits what is remembered does not show that the environment still does: it
     may have been changed. So a remembered model must pass real steps once more, and the attributes
@@ -216,24 +156,18 @@ def extract_again(
     and a change to any of them shows at the first reset. (Globals of its module are not looked at.)
     Tables are not remembered: reading one is quick, and steps would follow a changed one.
     """
-    mdp = _remembered(env, seed, max_states, action_masks, freeze, starts)
+    mdp = _remembered(env, reading)
     if mdp is not None:
-        _refuse_unfaithful(env, freeze)
+        _refuse_unfaithful(env, reading)
         try:
-            is_true = compare_with_steps(env, mdp, terminal="absorb", seed=seed, checks=CHECKS)
+            is_true = compare_with_steps(env, mdp, replace(reading, checks=CHECKS))
         except ExtractionError as error:
             logger.debug("%s has changed: %s", env_name(env), error)
             is_true = False
         if is_true:
-            return _named(mdp, env, terminal="absorb", reachable_only=False)
-    return extract_mdp(
-        env,
-        seed=seed,
-        max_states=max_states,
-        action_masks=action_masks,
-        freeze=freeze,
-        starts=starts,
-    )
+            mdp = mdp.restrict(mdp.reachable()) if reading.reachable_only else mdp
+            return _named(mdp, env, reading)
+    return extract_mdp(env, reading=reading)
 
 
 @dataclass(frozen=True)
@@ -243,19 +177,13 @@ class _Enumeration:
     Attributes:
         env: Itself, so that an address which is used again is not mistaken for it.
         shared: Digest of what its class has.
-        seed: The seed.
-        action_masks: Whether it was asked for the actions of its states.
-        freeze: What was not part of its states.
-        starts: How many seeds were requested.
+        reading: How it was read.
         mdp: The model.
     """
 
     env: weakref.ref[gym.Env[Any, Any]]
     shared: bytes
-    seed: int
-    action_masks: bool
-    freeze: frozenset[str]
-    starts: int | None
+    reading: Reading
     mdp: TabularMDP
 
 
@@ -263,14 +191,7 @@ class _Enumeration:
 _enumerations: dict[int, _Enumeration] = {}
 
 
-def _remember(
-    env: gym.Env[Any, Any],
-    seed: int,
-    mdp: TabularMDP,
-    action_masks: bool,
-    freeze: Sequence[str],
-    starts: int | None,
-) -> None:
+def _remember(env: gym.Env[Any, Any], reading: Reading, mdp: TabularMDP) -> None:
     inner = env.unwrapped
     address = id(inner)
 
@@ -279,43 +200,37 @@ def _remember(
 
     shared = class_digest(inner)
     if shared is not None:
-        _enumerations[address] = _Enumeration(
-            weakref.ref(inner, forget), shared, seed, action_masks, frozenset(freeze), starts, mdp
-        )
+        _enumerations[address] = _Enumeration(weakref.ref(inner, forget), shared, reading, mdp)
 
 
-def _remembered(
-    env: gym.Env[Any, Any],
-    seed: int,
-    max_states: int,
-    action_masks: bool,
-    freeze: Sequence[str],
-    starts: int | None,
-) -> TabularMDP | None:
+def _remembered(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP | None:
     if find_source(env) is not None:  # a wrapper around what was enumerated
         return None
     inner = env.unwrapped
     known = _enumerations.get(id(inner))
-    if known is None or known.env() is not inner or known.seed != seed:
+    if known is None or known.env() is not inner or class_digest(inner) != known.shared:
         return None
-    if class_digest(inner) != known.shared:
-        return None
-    if (known.action_masks, known.freeze) != (action_masks, frozenset(freeze)):
+    if _whole(known.reading) != _whole(reading):
         return None
     mdp = known.mdp
-    if starts not in (known.starts, mdp.metadata["starts"]):
+    if reading.starts not in (known.reading.starts, mdp.metadata["starts"]):
         return None
-    is_allowed = mdp.n_states - (mdp.terminal_state is not None) <= max_states
+    is_allowed = mdp.n_states - (mdp.terminal_state is not None) <= reading.max_states
     return mdp if is_allowed else None
 
 
-def _named(
-    mdp: TabularMDP, env: gym.Env[Any, Any], *, terminal: str, reachable_only: bool
-) -> TabularMDP:
+def _whole(reading: Reading) -> Reading:
+    """The same without what says nothing about the states that were enumerated, or how many."""
+    names = sorted(set(reading.freeze))
+    plain = replace(reading, reachable_only=False, freeze=names, starts=None)
+    return replace(plain, checks=CHECKS, max_states=1)
+
+
+def _named(mdp: TabularMDP, env: gym.Env[Any, Any], reading: Reading) -> TabularMDP:
     return mdp.with_metadata(
         env=env_name(env),
-        terminal=terminal,
-        reachable_only=reachable_only,
+        terminal=reading.terminal,
+        reachable_only=reading.reachable_only,
         gymnasium=gym.__version__,
     )
 
@@ -346,38 +261,15 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self,
         env: gym.Env[Any, Any],
         *,
-        terminal: str = "absorb",
-        reachable_only: bool = False,
-        action_masks: bool = False,
-        seed: int = 0,
-        max_states: int = 100_000,
-        freeze: Sequence[str] = FREEZE,
-        starts: int | None = None,
+        reading: Reading | Mapping[str, Any] | None = None,
     ) -> None:
-        RecordConstructorArgs.__init__(
-            self,
-            terminal=terminal,
-            reachable_only=reachable_only,
-            action_masks=action_masks,
-            seed=seed,
-            max_states=max_states,
-            freeze=list(check_freeze(freeze)),
-            starts=starts,
-        )
+        reading = Reading.of(reading)
+        RecordConstructorArgs.__init__(self, reading=reading.to_dict())
         gym.Wrapper.__init__(self, env)
-        self.mdp = extract_mdp(
-            env,
-            terminal=terminal,
-            reachable_only=reachable_only,
-            action_masks=action_masks,
-            seed=seed,
-            max_states=max_states,
-            freeze=freeze,
-            starts=starts,
-        )
+        self.mdp = extract_mdp(env, reading=reading)
         self._state: int | None = None
-        self._absorbs = terminal == "absorb"
-        self._seeds = StartSeeds(self.mdp, seed)
+        self._absorbs = reading.terminal == "absorb"
+        self._seeds = StartSeeds(self.mdp, reading.seed)
         ids = self.mdp.state_ids.tolist()
         self._place = {ident: index for index, ident in enumerate(ids) if ident >= 0}
 
@@ -418,7 +310,7 @@ def env_name(env: gym.Env[Any, Any]) -> str:
     return type(env.unwrapped).__name__ if spec is None else spec.id
 
 
-def _refuse_unfaithful(env: gym.Env[Any, Any], freeze: Sequence[str]) -> None:
+def _refuse_unfaithful(env: gym.Env[Any, Any], reading: Reading) -> None:
     """Raise where a table could not describe what `step` does."""
     if not isinstance(env, gym.Env):
         hint = ""
@@ -448,7 +340,7 @@ def _refuse_unfaithful(env: gym.Env[Any, Any], freeze: Sequence[str]) -> None:
             "fickle_passenger=False"
         )
     kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(inner).__mro__}
-    if FUNCTIONAL in kinds and "rng" not in freeze:
+    if FUNCTIONAL in kinds and "rng" not in reading.freeze:
         raise ExtractionError(
             f"{env_name(env)} is one of Gymnasium's functional environments, which keep their "
             "random key in an attribute, 'rng': a model with that key in its states would foresee "
@@ -482,12 +374,11 @@ def _is_continuous(space: spaces.Space[Any]) -> bool:
     return False
 
 
-def _described(
-    env: gym.Env[Any, Any], source: TableSource, terminal: str, action_masks: bool
-) -> TabularMDP:
+def _described(env: gym.Env[Any, Any], source: TableSource, reading: Reading) -> TabularMDP:
     """What an environment says of itself, with the actions of its states if it is asked."""
     tell: Any = source.to_mdp
-    if not action_masks:
+    terminal = reading.terminal
+    if not reading.action_masks:
         mdp: TabularMDP = tell(terminal=terminal)
     elif "action_masks" in inspect.signature(tell).parameters:
         mdp = tell(terminal=terminal, action_masks=True)
@@ -513,19 +404,14 @@ def _told_masks(env: gym.Env[Any, Any], mdp: TabularMDP) -> BoolArray:
     return masks
 
 
-def _from_table(
-    env: gym.Env[Any, Any],
-    terminal: str,
-    start: npt.ArrayLike | None,
-    seed: int,
-    action_masks: bool,
-) -> TabularMDP:
+def _from_table(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP:
     inner: Any = env.unwrapped
-    table = inner.P
+    table, terminal = inner.P, reading.terminal
+    start: Any = reading.start
     if start is None:
         start = getattr(inner, "initial_state_distrib", None)
     if start is None:
-        start = _start_by_reset(env, len(table), seed)
+        start = _start_by_reset(env, len(table), reading.seed)
     check_distribution("start", frozen("start", start, np.float64), len(table))
     try:
         mdp = TabularMDP.from_table(table, start=start, terminal=terminal)
@@ -536,7 +422,7 @@ def _from_table(
             f"the P table of {env_name(env)} has {mdp.n_actions} actions, its action space is "
             f"{env.action_space}"
         )
-    if action_masks:
+    if reading.action_masks:
         mdp = mdp.with_available(_told_masks(env, mdp))
     entries: dict[str, Any] = {"method": "table", **_reachable_counts(mdp, table, terminal)}
     digits = _digits(inner, len(table))
@@ -585,7 +471,8 @@ def _start_by_reset(env: gym.Env[Any, Any], n_states: int, seed: int) -> npt.NDA
     if trial is None:
         raise ExtractionError(
             f"{env_name(env)} does not tell its start distribution (initial_state_distrib), and "
-            "cannot be copied to find out; pass start=..."
+            "cannot be copied to find out; pass "
+            "reading=Reading(start=...)"
         )
     read = state_reader(trial)
     seen = set()
@@ -595,27 +482,27 @@ def _start_by_reset(env: gym.Env[Any, Any], n_states: int, seed: int) -> npt.NDA
     if len(seen) > 1:
         raise ExtractionError(
             f"{env_name(env)} starts in several states and does not tell their distribution "
-            "(initial_state_distrib); pass start=..."
+            "(initial_state_distrib); pass reading=Reading(start=...)"
         )
     distribution = np.zeros(n_states)
     distribution[seen.pop()] = 1.0
     return distribution
 
 
-def _enumerated(env: gym.Env[Any, Any], **options: Any) -> TabularMDP:
+def _enumerated(
+    env: gym.Env[Any, Any], reading: Reading, report: ProgressCallback | None
+) -> TabularMDP:
     from bisim_abstract.wrappers.enumerate import enumerate_mdp
 
-    mdp = enumerate_mdp(env, **options)
+    mdp = enumerate_mdp(env, reading=reading, callback=report)
     return named_as_in_minigrid(mdp, env.unwrapped)
 
 
 def compare_with_steps(
     env: gym.Env[Any, Any],
     mdp: TabularMDP,
+    reading: Reading,
     *,
-    terminal: str,
-    seed: int,
-    checks: int,
     is_given: bool = False,
 ) -> bool:
     """Raise if real steps, through all wrappers, contradict the table.
@@ -625,21 +512,20 @@ def compare_with_steps(
     Args:
         env: The environment; a copy of it is stepped.
         mdp: The model.
-        terminal: As it was extracted with.
-        seed: Of resets and actions.
-        checks: Number of steps.
+        reading: How it was read; with the number of steps.
         is_given: Whether the model is somebody's word, and not this environment's table.
 
     Returns:
         Whether any step was looked at.
     """
+    terminal, seed, checks = reading.terminal, reading.seed, reading.checks
     if checks == 0:
         return False
     trial = copied_env(env)
     if trial is None:
         logger.warning(
-            "%s cannot be copied, so its table was not compared with real steps; pass checks=0 "
-            "to silence this",
+            "%s cannot be copied, so its table was not compared with real steps; pass "
+            "reading=Reading(checks=0) to silence this",
             env_name(env),
         )
         return False

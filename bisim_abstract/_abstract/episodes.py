@@ -23,6 +23,7 @@ import numpy as np
 from bisim_abstract._base.checks import check_int
 from bisim_abstract._base.deadline import look
 from bisim_abstract._base.rounding import EPS
+from bisim_abstract._base.text import counted
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -121,6 +122,8 @@ class Episodes:
         if own is None:
             return "nothing was computed of episodes"
         text = episodes_text(own, self.optimal, self.horizon)
+        if guarantee != "policy" and text.startswith("0.0%"):
+            return f"no share{text.removeprefix('0.0%').replace(' end ', ' is proven to end ')}"
         is_sure = guarantee == "policy" or text.startswith(("100%", "episodes"))
         return text if is_sure else f"at least {text}"
 
@@ -154,12 +157,12 @@ class Episodes:
 
 def episodes_text(own: EpisodeBounds, best: EpisodeBounds, horizon: int) -> str:
     """Ends, or returns where nothing ends, of an agent beside the best policy."""
-    steps = f"{horizon:,} steps"
+    steps = counted(horizon, "step")
     if own.ended is None or best.ended is None:
         returned = f"episodes return at least {own.mean_return[0]:.4g} in {steps}"
-        return f"{returned} (best policy: {best.mean_return[0]:.4g})"
+        return f"{returned} (policy optimal at this gamma: {best.mean_return[0]:.4g})"
     ended, most = _percent(own.ended[0]), _percent(best.ended[0])
-    return f"{ended} of episodes end within {steps} (best policy: {most})"
+    return f"{ended} of episodes end within {steps} (policy optimal at this gamma: {most})"
 
 
 def ends_too_few(own: EpisodeBounds, best: EpisodeBounds) -> bool:

@@ -54,6 +54,7 @@ LEARNER_TERMS = (
     "tries every action in every cluster for ever, bootstraps at truncation and not at the end, "
     "and is evaluated greedily"
 )
+LEAST_KEPT = 1e-3  # of a smaller share nobody would say that anything is retained
 TINY_STAKE = 1e-3  # of the optimal start value: what is at stake below this is worth a word
 
 
@@ -476,7 +477,7 @@ def share_text(share: float) -> str:
 
 def kept_text(share: float) -> str:
     """A kept share as the end of a sentence: "retains at least 99.4% of ..."."""
-    if share == -math.inf:
+    if share == -math.inf or 0.0 <= share < LEAST_KEPT:
         return "is not proven to retain anything of the achievable return"
     if share < 0.0:
         return "may return less than the baseline"

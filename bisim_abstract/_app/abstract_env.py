@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Unpack
 
 import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
 from bisim_abstract._base.checks import check_env_args
 from bisim_abstract._base.progress import shown
+from bisim_abstract._base.reading import Reading
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._model.mdp import TabularMDP
 from bisim_abstract._prove.certify import certify
+from bisim_abstract._prove.options import Goals, Options
 from bisim_abstract._prove.work import INTERRUPTED
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
 
@@ -26,23 +29,13 @@ def abstract_env(
     env: str | gym.Env[Any, Any] | TabularMDP,
     *,
     gamma: float,
-    relation: str = "plain",
-    keep: float | None = None,
-    max_loss: float | None = None,
-    guarantee: str = "solver",
-    n_clusters: int | None = None,
-    tau: float | None = None,
+    reading: Reading | None = None,
     env_args: Mapping[str, Any] | None = None,
-    action_masks: bool = False,
     dynamics: str = "aggregated",
     weighting: str | list[float] = "uniform",
-    max_seconds: float | None = None,
-    seed: int = 0,
-    max_states: int = 100_000,
-    freeze: Sequence[str] = ("step_count",),
-    starts: int | None = None,
     callback: ProgressCallback | None = None,
     progress: bool = False,
+    **goal: Unpack[Goals],
 ) -> AbstractedEnv:
     """The environment over the fewest clusters that are proven to be useful.
 
@@ -53,28 +46,19 @@ def abstract_env(
         env: An environment, the id of one, or a model, which becomes a `ModelEnv` whose episodes
             are cut after 1,000 steps.
         gamma: The discount, in [0, 1).
-        relation: Which states are alike: "plain", action by action; "lax", after renaming
-            actions, and actions of the result are then those of clusters; "optimal", in optimal
-            action values; "auto", whichever gives the fewest clusters. See `certify`.
-        keep: Share of the achievable return to retain, 0.95 by default; see `certify`.
-        max_loss: Instead: what no state may lose.
-        guarantee: Which agents these speak of: "solver", "policy" or "learner"; see `certify`.
-        n_clusters: Instead: the number of clusters.
-        tau: Instead: the threshold.
+        reading: How an environment is read: the actions that masks allow, the limit and the starts
+            of an enumeration, and others. Its seed is that of everything random.
         env_args: Arguments of the environment, if it is given by its id.
-        action_masks: Whether only the actions that the environment's masks allow are available.
         dynamics: "aggregated" or "ground"; see `AbstractedEnv`.
         weighting: Of members within a cluster; see `AbstractedEnv`.
-        max_seconds: Budget of time for `certify`.
-        seed: Of everything random.
-        max_states: Limit for the enumeration of environments without a table.
-        freeze: Attributes of such an environment that are not part of its state, as what counts
-            steps; see `enumerate_mdp`.
-        starts: Seeds whose first states episodes begin in, where such an environment draws them. By
-            default as many as it takes to see no new ones; see `enumerate_mdp`.
         callback: Told about the progress. Without one, a progress line is shown if the program
             runs in a terminal and takes a while.
         progress: Show a line also where there is no terminal, as in a notebook.
+        **goal: As for `certify`: `relation`, which states are alike ("plain", "lax", "optimal" or
+            "auto"); `keep`, the share of the achievable return to retain, 0.95 by default, or
+            instead `max_loss`, what no state may lose; `guarantee`, which agents these two speak
+            of ("solver", "policy" or "learner"); instead `n_clusters`, their number, or `tau`, the
+            threshold; and `max_seconds`, a budget of time.
 
     Raises:
         NotCertifiedError: If nothing is proven, or nothing useful: one sentence says why.
@@ -85,8 +69,12 @@ def abstract_env(
         (Discrete(8), 1.0)
     """
     from bisim_abstract.wrappers import AbstractedEnv, extract_mdp, make_env
+    from bisim_abstract.wrappers.abstracted import check_ends
     from bisim_abstract.wrappers.model_env import MAX_STEPS, ModelEnv
 
+    reading = check_ends(Reading.of(reading))
+    _check_names(goal)
+    is_by_value = Options(**goal).is_by_value
     env_args = {} if env_args is None else check_env_args(env_args)
     if not isinstance(env, str) and env_args:
         raise InvalidArgumentError("env_args go with the id of an environment, not with one itself")
@@ -96,33 +84,12 @@ def abstract_env(
         ground = make_env(env, **env_args) if isinstance(env, str) else env
     try:
         with shown(callback, progress) as report:
-            mdp = extract_mdp(
-                ground,
-                action_masks=action_masks,
-                seed=seed,
-                max_states=max_states,
-                freeze=freeze,
-                starts=starts,
-                callback=report,
-            )
-            certificate = certify(
-                mdp,
-                gamma,
-                relation=relation,
-                keep=keep,
-                max_loss=max_loss,
-                guarantee=guarantee,
-                n_clusters=n_clusters,
-                tau=tau,
-                max_seconds=max_seconds,
-                seed=seed,
-                callback=report,
-            )
+            mdp = extract_mdp(ground, reading=reading, callback=report)
+            certificate = certify(mdp, gamma, seed=reading.seed, callback=report, **goal)
         if certificate.stop.startswith(INTERRUPTED):
             # `certify` hands out what it has; here there is nothing to hand out.
             raise KeyboardInterrupt
         verdict = certificate.verdict
-        is_by_value = n_clusters is None and tau is None
         if verdict.level == "open" or (is_by_value and verdict.level != "useful"):
             raise NotCertifiedError(verdict.sentence)
         return AbstractedEnv(  # which verifies
@@ -130,13 +97,19 @@ def abstract_env(
             certificate,
             dynamics=dynamics,
             weighting=weighting,
-            seed=seed,
-            max_states=max_states,
-            freeze=freeze,
-            starts=starts,
+            reading=reading,
             mdp=mdp,
         )
     except BaseException:
         if ground is not env:
             ground.close()  # nobody else could
         raise
+
+
+def _check_names(goal: Iterable[str]) -> None:
+    """Refuse what is neither a goal nor a budget, as Python does for names of arguments."""
+    for name in goal:
+        if name not in Goals.__annotations__:
+            is_read = name in {entry.name for entry in fields(Reading)}
+            hint = f"; it is one of Reading: reading=Reading({name}=...)" if is_read else ""
+            raise TypeError(f"abstract_env() got an unexpected keyword argument {name!r}{hint}")

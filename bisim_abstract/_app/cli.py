@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bisim_abstract._base import starting
+from bisim_abstract._base.reading import Reading
 from bisim_abstract._version import __version__
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ EXAMPLES = """examples:
 STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33"}  # as terminals number them
 # Options that say how a source is read.
 READING = (
-    *("env_arg", "backgrounds", "terminal", "reachable_only", "action_masks", "max_states"),
-    *("freeze", "starts"),
+    *("env_arg", "backgrounds"),
+    *(name for name in Reading.flags() if name != "seed"),
     *("const", "reward", "goal", "actions"),
 )
 OR_RUN = "a certificate's file; none if SOURCE is the directory of a run, which has its own"
@@ -993,13 +994,7 @@ def _source(
         name=name,
         env_args=read_env_args(name, options.env_arg if env_args is None else env_args),
         backgrounds=options.backgrounds,
-        terminal=options.terminal,
-        reachable_only=options.reachable_only,
-        action_masks=options.action_masks,
-        max_states=options.max_states,
-        freeze=None if options.freeze is None else tuple(options.freeze),
-        starts=options.starts,
-        seed=options.seed,
+        reading=Reading.of_flags(vars(options)),
         constants=_constants(options.const),
         reward=tuple(options.reward),
         goal=options.goal,
@@ -1073,7 +1068,6 @@ def _config(options: argparse.Namespace) -> Config:
         certify=_goal(options),
         learn=options.learn,
         learn_seeds=options.learn_seeds,
-        seed=options.seed,
         title=options.title,
         imports=tuple(options.imports),
     )
@@ -1381,34 +1375,9 @@ def _add_environment(command: Any) -> Any:
     group.add_argument(
         "--backgrounds", metavar="N", type=int, help="multiply by N background states"
     )
-    group.add_argument(
-        "--terminal", choices=("absorb", "table"), default="absorb", help="how episodes end"
-    )
-    group.add_argument(
-        "--reachable-only", action="store_true", help="leave out states that cannot be reached"
-    )
-    group.add_argument(
-        "--action-masks",
-        action="store_true",
-        help="only the actions that the environment's masks allow are available",
-    )
-    group.add_argument(
-        "--max-states", metavar="N", type=int, default=100_000, help="limit for enumeration"
-    )
-    group.add_argument(
-        "--freeze",
-        metavar="NAME",
-        action="append",
-        help="attribute that is not part of the state, such as a counter of steps; instead of "
-        "step_count (repeatable)",
-    )
-    group.add_argument(
-        "--starts",
-        metavar="N",
-        type=int,
-        help="seeds whose first states episodes begin in, for environments that draw them (as many "
-        "as it takes to see no new ones, at most 100)",
-    )
+    for name, flag in Reading.flags().items():
+        if name != "seed":  # which others have as well
+            group.add_argument(f"--{name.replace('_', '-')}", **flag)
     group.add_argument(
         "--import",
         dest="imports",
@@ -1578,7 +1547,7 @@ def _add_out(command: Any, metavar: str, default: str) -> None:
 
 def _add_common(command: Any) -> None:
     group = command.add_argument_group("how to run")
-    group.add_argument("--seed", type=int, default=0, help="of everything random (0)")
+    group.add_argument("--seed", **Reading.flags()["seed"])
     group.add_argument("--threads", metavar="N", type=int, help="all cores by default")
     _add_telling(group)
 

@@ -80,7 +80,6 @@ class Config:
         certify: Goal, budgets and options of the method by name, as `Options.named` reads them.
         learn: Steps of the agents whose learning curves are drawn; 0 for none.
         learn_seeds: Number of agents of each kind.
-        seed: Of everything.
         title: Of the report.
         imports: Modules that were imported before; never by what reads this.
     """
@@ -91,7 +90,6 @@ class Config:
     certify: Mapping[str, Any] = field(default_factory=dict)
     learn: int = 0
     learn_seeds: int = LEARN_SEEDS
-    seed: int = 0
     title: str | None = None
     imports: tuple[str, ...] = ()
 
@@ -108,7 +106,11 @@ class Config:
         object.__setattr__(self, "imports", tuple(names))
         check_int("learn", self.learn, low=0)
         check_int("learn_seeds", self.learn_seeds, low=1)
-        check_int("seed", self.seed, low=0)
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything: that with which the environment is read."""
+        return self.source.reading.seed
 
     @property
     def options(self) -> Options:
@@ -135,12 +137,7 @@ class Config:
             "--import": list(self.imports),
             "--env-arg": [f"{key}={json.dumps(value)}" for key, value in source.env_args.items()],
             "--backgrounds": source.backgrounds,
-            "--terminal": source.terminal,
-            "--reachable-only": source.reachable_only,
-            "--action-masks": source.action_masks,
-            "--max-states": source.max_states,
-            "--starts": source.starts,
-            "--freeze": None if source.freeze is None else list(source.freeze),
+            **source.reading.words(),
             "--const": [f"{name}={_constant(value)}" for name, value in source.constants.items()],
             "--reward": list(source.reward),
             "--goal": source.goal,
@@ -165,7 +162,6 @@ class Config:
         given |= {
             "--learn": self.learn,
             "--learn-seeds": self.learn_seeds,
-            "--seed": self.seed,
             "--title": self.title,
         }
         words = [source.name]

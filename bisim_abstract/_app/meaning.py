@@ -295,8 +295,10 @@ def _env_call(mdp: TabularMDP, record: Mapping[str, Any]) -> tuple[list[str], st
     source = config.get("source")
     if not isinstance(source, Mapping) or not _is_same_id(source.get("name"), name):
         return None  # a file, maybe: with what arguments its model was extracted is not known
-    arguments = source.get("env_args") or {}
-    if source.get("backgrounds") is not None or source.get("action_masks"):
+    arguments, reading = source.get("env_args") or {}, source.get("reading") or {}
+    if source.get("backgrounds") is not None or not isinstance(reading, Mapping):
+        return None
+    if reading.get("action_masks") or reading.get("start"):
         return None
     if mdp.metadata.get("terminal") == "table" or not _is_code(arguments):
         return None

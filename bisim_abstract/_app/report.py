@@ -21,6 +21,7 @@ import numpy.typing as npt
 from bisim_abstract._abstract.episodes import EpisodeBounds
 from bisim_abstract._abstract.value import (
     LEARNER_TERMS,
+    LEAST_KEPT,
     ProvenShare,
     amount_text,
     kept_text,
@@ -829,7 +830,8 @@ class _Page:
         if found is None and certificate.is_certified:
             lines.append("Prove what agents retain on it: certificate.with_value(mdp).")
         elif found is not None and not certificate.goal.is_enough(found):
-            lines.append("Request less: certify(mdp, gamma, keep=...) takes any share.")
+            if found.kept >= LEAST_KEPT:
+                lines.append("Request less: certify(mdp, gamma, keep=...) takes any share.")
             if certificate.guarantee == "learner":
                 lines.append('Request it of solvers: certify(mdp, gamma, guarantee="solver").')
         if certificate.tau is not None and not certificate.is_certified:

@@ -277,7 +277,7 @@ def learning_curves(
     curves = []
     asked: dict[str, Any] = {"seeds": seeds, "measure": MEASURE}
     for dynamics, name in (("aggregated", "aggregated steps"), ("ground", "real steps")):
-        env = AbstractedEnv(source.env(mdp), certificate, dynamics=dynamics, **source.enumerating)
+        env = AbstractedEnv(source.env(mdp), certificate, dynamics=dynamics, reading=source.reading)
         small = env.aggregation
 
         def lifted(policy: Any, small: Any = small) -> float:
@@ -288,13 +288,7 @@ def learning_curves(
         curves.append(learning_curve(label, agent(env), lifted, points, **asked))
         env.close()
     if mdp.n_states * mdp.n_actions <= RAW_LIMIT:
-        raw = TabularEnv(
-            source.env(mdp),
-            terminal=source.terminal,
-            reachable_only=source.reachable_only,
-            action_masks=source.action_masks,
-            **source.enumerating,
-        )
+        raw = TabularEnv(source.env(mdp), reading=source.reading)
         label = counted(certificate.n_live, "raw state")
         curves.append(learning_curve(label, agent(raw, mdp.n_states), score, points, **asked))
         raw.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bisim_abstract._base.checks import check_choice, check_env_args, check_int
 from bisim_abstract._base.npz import Archive
+from bisim_abstract._base.reading import Reading
 from bisim_abstract._base.text import short
 from bisim_abstract._base.types import ProgressCallback
 from bisim_abstract._base.untrusted import DEEPEST_ARGUMENTS, check_nesting, parse_text
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 MODELS = (".npz", ".umb", *SUFFIXES)  # endings of files
+READING = Reading()
+WITH_FILES = {"reachable_only", "seed", "max_states", "checks"}  # or nothing for them to limit
 RESERVED = {"id", "env_id", "disable_env_checker"}  # what making an environment sets itself
 
 
@@ -35,15 +38,7 @@ class Source:
         env_args: Arguments of the environment, as JSON holds them: tuples become lists, so that
             a run that is resumed makes the same environment.
         backgrounds: If given, the environment is seen against so many background states.
-        terminal: "absorb" or "table", as for `extract_mdp`.
-        reachable_only: Keep only states that can be reached.
-        action_masks: Whether states have the actions alone that the environment's masks allow.
-        max_states: Limit for enumeration.
-        freeze: Attributes of an enumerated environment that are not part of its state; None for
-            those of `extract_mdp`.
-        starts: Seeds whose first states episodes of an enumerated environment begin in; None for
-            as many as `extract_mdp` takes.
-        seed: Of enumeration and of checking steps.
+        reading: How an environment becomes a model. Of files, which states are kept.
         constants: Values of constants that a model file leaves open.
         reward: Names of rewards of a model file, a minus before those that are costs; none for
             whatever `read_model` takes by itself.
@@ -54,13 +49,7 @@ class Source:
     name: str
     env_args: Mapping[str, Any] = field(default_factory=dict)
     backgrounds: int | None = None
-    terminal: str = "absorb"
-    reachable_only: bool = False
-    action_masks: bool = False
-    max_states: int = 100_000
-    freeze: tuple[str, ...] | None = None
-    starts: int | None = None
-    seed: int = 0
+    reading: Reading = READING
     constants: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     reward: tuple[str, ...] = ()
     goal: str | None = None
@@ -73,28 +62,19 @@ class Source:
         taken = sorted(RESERVED & {str(name) for name in self.env_args})
         if taken:
             raise InvalidArgumentError(f"env_args may not set {', '.join(taken)}")
-        for name in ("reachable_only", "action_masks"):
-            value = getattr(self, name)
-            if type(value) is not bool:
-                raise InvalidArgumentError(f"{name} must be true or false, got {value!r}")
-        check_choice("terminal", self.terminal, ("absorb", "table"))
-        check_int("max_states", self.max_states, low=1)
-        check_int("seed", self.seed, low=0)
-        if self.starts is not None:
-            check_int("starts", self.starts, low=1)
+        object.__setattr__(self, "reading", Reading.of(self.reading))
         if self.backgrounds is not None:
             check_int("backgrounds", self.backgrounds, low=1)
-        if self.freeze is not None:
-            object.__setattr__(self, "freeze", _names("freeze", self.freeze))
-        is_asked = self.env_args or self.action_masks or (self.starts or 1) > 1
-        if self.is_file and (is_asked or self.backgrounds is not None or self.freeze is not None):
-            raise InvalidArgumentError(
-                f"{self.name} is a file: arguments, backgrounds, masks, starts and what to freeze "
-                "go with environments"
-            )
-        self._check_reading()
+        if self.is_file:
+            own = set(self.reading.changes()) - WITH_FILES
+            asked = {name for name in ("env_args", "backgrounds") if getattr(self, name)} | own
+            if asked:
+                raise InvalidArgumentError(
+                    f"{self.name} is a file: {', '.join(sorted(asked))} go with environments"
+                )
+        self._check_options()
 
-    def _check_reading(self) -> None:
+    def _check_options(self) -> None:
         """Refuse what no file can be read with, and what is none of an environment's business."""
         constants = self.constants
         if not isinstance(constants, Mapping) or not all(isinstance(x, str) for x in constants):
@@ -111,13 +91,13 @@ class Source:
         if self.goal is not None and (not isinstance(self.goal, str) or not self.goal):
             raise InvalidArgumentError(f"goal must be a label, got {self.goal!r}")
         check_choice("actions", self.actions, ("names", "positions"))
-        if self.reading and not self.is_file:
+        if self.options and not self.is_file:
             raise InvalidArgumentError(
-                f"{self.name} is no file: {', '.join(self.reading)} go with model files"
+                f"{self.name} is no file: {', '.join(self.options)} go with model files"
             )
 
     @property
-    def reading(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """What `read_model` is asked for, apart from its defaults."""
         given: dict[str, Any] = {}
         if self.constants:
@@ -131,17 +111,9 @@ class Source:
         return given
 
     @property
-    def enumerating(self) -> dict[str, Any]:
-        """How an environment without a table is enumerated."""
-        given: dict[str, Any] = {"seed": self.seed, "max_states": self.max_states}
-        if self.freeze is not None:
-            given["freeze"] = self.freeze
-        return given if self.starts is None else {**given, "starts": self.starts}
-
-    @property
     def can_be_abstracted(self) -> bool:
         """Whether `AbstractedEnv` can be put around it: ends of episodes must be absorbed."""
-        return self.is_file or self.terminal == "absorb"
+        return self.reading.terminal == "absorb"
 
     @property
     def is_file(self) -> bool:
@@ -155,20 +127,13 @@ class Source:
             callback: Told about the progress of an enumeration.
         """
         if self.is_file:
-            mdp = read_model(self.name, **self.reading)
-            return mdp.restrict(mdp.reachable()) if self.reachable_only else mdp
+            mdp = read_model(self.name, **self.options)
+            return mdp.restrict(mdp.reachable()) if self.reading.reachable_only else mdp
         from bisim_abstract.wrappers import extract_mdp
 
         env = self.env()
         try:
-            return extract_mdp(
-                env,
-                terminal=self.terminal,
-                reachable_only=self.reachable_only,
-                action_masks=self.action_masks,
-                callback=callback,
-                **self.enumerating,
-            )
+            return extract_mdp(env, reading=self.reading, callback=callback)
         finally:
             env.close()
 
@@ -209,7 +174,7 @@ class Source:
         env = make_env(self.name, disable_env_checker=True, **self.env_args)
         if self.backgrounds is None:
             return env
-        return Distractor(env, n_background=self.backgrounds, seed=self.seed)
+        return Distractor(env, n_background=self.backgrounds, seed=self.reading.seed)
 
 
 def _names(field: str, given: Any) -> tuple[str, ...]:

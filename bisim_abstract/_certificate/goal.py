@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bisim_abstract._abstract.value import GUARANTEES, ProvenShare, ProvenValue
+from bisim_abstract._abstract.value import GUARANTEES, LEAST_KEPT, ProvenShare, ProvenValue
 from bisim_abstract._base.checks import check_choice, check_real
 from bisim_abstract.errors import InvalidArgumentError
 
@@ -61,7 +61,13 @@ class Goal:
             object.__setattr__(self, "max_loss", check_loss(self.max_loss))
 
     def is_enough(self, found: Numbers | ProvenShare) -> bool:
-        """Whether a share, or a loss, is as good as requested."""
+        """Whether a share, or a loss, is as good as requested, and better than the baseline's.
+
+        A policy that goes nowhere may lose little, and where no time limit tells how few of its
+        episodes end, nothing but the baseline shows what it is.
+        """
+        if not found.kept >= LEAST_KEPT:
+            return False
         if self.max_loss is not None:
             return found.loss <= self.max_loss
         return found.kept >= self.keep

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bisim_abstract._abstract.value import ProvenValue, amount_text, kept_text
+from bisim_abstract._abstract.value import LEAST_KEPT, ProvenValue, amount_text, kept_text
 from bisim_abstract._base.text import clusters_text, counted, plain_text
-from bisim_abstract._certificate.goal import Numbers
+from bisim_abstract._certificate.goal import Goal, Numbers
 from bisim_abstract._relations.table import find_relation
 
 if TYPE_CHECKING:
@@ -136,18 +136,26 @@ def _words(certificate: Certificate) -> tuple[str, str]:
         return "poor", f"CERTIFIED{scope}: {what}; what agents retain on them was not computed"
     told = _told(certificate, value, found)
     if not goal.is_enough(found):
-        wish = "" if goal.max_loss is not None else f", {100.0 * goal.keep:.4g}% were requested"
-        return "poor", f"CERTIFIED{scope}, BUT too little is proven{wish}: {what}; {told}"
+        return "poor", f"CERTIFIED{scope}, BUT {_missed(goal, found)}: {what}; {told}"
     if found.ends_fewer:
         return "poor", f"CERTIFIED{scope}, BUT clearly fewer episodes may end: {what}; {told}"
     if count == n > 1:
         reason = certificate.stop
         if not reason.startswith((NOTHING_MERGES, NOTHING_FOUND)):
             reason = f"{NOTHING_MERGES} at this threshold: all {states} stay apart"
-        return "poor", f"CERTIFIED{scope}, BUT {reason}"
+        return "poor", f"CERTIFIED{scope}, BUT {reason}; {told}"
     # True, and often a sign that the reward was forgotten: then any policy is as good as another.
     alone = "; a single cluster: is the reward the one you meant?" if count == 1 < n else ""
     return "useful", f"CERTIFIED{scope}: {what}; {told}{alone}"
+
+
+def _missed(goal: Goal, found: Numbers) -> str:
+    """How a goal is missed."""
+    if not found.kept >= LEAST_KEPT:
+        return "agents may do no better than the baseline"
+    if goal.max_loss is not None:
+        return f"states may lose more than {goal.max_loss:g}"
+    return f"less than {100.0 * goal.keep:.4g}% is proven to be retained"
 
 
 def _told(certificate: Certificate, value: ProvenValue, found: Numbers) -> str:
@@ -164,6 +172,7 @@ def _told(certificate: Certificate, value: ProvenValue, found: Numbers) -> str:
         optimal = f"{baseline} is already optimal, so there is nothing to decide"
         parts = [f"at gamma {certificate.gamma:g}, {optimal}"]
         parts.append(f"with {AGENTS[certificate.guarantee]}, {loss}")
+        others = [starts, *others] if starts else others
     else:
         kept = kept_text(found.kept)
         parts = [f"{agent} {kept} {starts or 'from the start states'}, {loss}"]

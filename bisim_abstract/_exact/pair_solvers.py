@@ -104,7 +104,7 @@ def _check_room(n: int, needed: int, resources: Resources) -> None:
     resources.check_memory(
         needed,
         what=f"the metric of all pairs of {n:,} bisimulation classes",
-        instead="keep only reachable states (extract_mdp(..., reachable_only=True)); if states "
+        instead="keep only reachable states (Reading(reachable_only=True)); if states "
         "are equal but for rounding, merge them with "
         "classes=bisimulation_classes(mdp, digits=12)",
     )

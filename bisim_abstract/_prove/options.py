@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypedDict
 
 from bisim_abstract._abstract.value import GUARANTEES
 from bisim_abstract._base.checks import (
@@ -50,6 +50,18 @@ def default_method(relation: str | Relation = "plain") -> Method:
 
     method: Method = METHODS[find_relation(relation).methods[0]]()
     return method
+
+
+class Goals(TypedDict, total=False):
+    """The goal and the budget of time, as people give them by name to what certifies for them."""
+
+    relation: str
+    keep: float | None
+    max_loss: float | None
+    guarantee: str
+    n_clusters: int | None
+    tau: float | None
+    max_seconds: float | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 
-from bisim_abstract import bisimulation_metric
+from bisim_abstract import Reading, bisimulation_metric
 from bisim_abstract.encoders import DBCEncoder, collect_transitions
 from bisim_abstract.parts import cluster_by_embedding, single_build
 from bisim_abstract.wrappers import extract_mdp
@@ -85,7 +85,7 @@ def run(options: Options) -> Result:
     title = "Exact diameter by treatment of the end and discount"
     result.add_table("taxi_conventions", title, conventions)
     result.judge([DIAMETER_CLAIM], {"diameter": conventions[0]["ours"]})
-    mdp = extract_mdp(gym.make(name), terminal="table")
+    mdp = extract_mdp(gym.make(name), reading=Reading(terminal="table"))
     bisimulation_metric(mdp, GAMMA)  # compiles
     truth, exact_seconds = timed(lambda: truth_of(mdp, np.arange(mdp.n_states)))
     tau = float(np.quantile(truth.above, QUANTILE))
@@ -114,7 +114,9 @@ def run(options: Options) -> Result:
 
 def convention_rows(name: str) -> list[Row]:
     """The diameter under both treatments of the end and two discounts."""
-    models = {x: extract_mdp(gym.make(name), terminal=x) for x in ("table", "absorb")}
+    models = {
+        x: extract_mdp(gym.make(name), reading=Reading(terminal=x)) for x in ("table", "absorb")
+    }
     return [
         {
             "end of episodes": terminal,

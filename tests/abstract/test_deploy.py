@@ -22,6 +22,7 @@ from bisim_abstract import (
     GroundAgent,
     InvalidArgumentError,
     QLearning,
+    Reading,
     abstract_env,
     certify,
     lift_policy,
@@ -169,7 +170,9 @@ def test_numbers_of_states_need_no_looking(name: str, monkeypatch: pytest.Monkey
 
 def test_reachable_states_and_where_episodes_end() -> None:
     ground = lake()
-    env = AbstractedEnv(ground, certify(extract_mdp(ground, reachable_only=True), GAMMA))
+    env = AbstractedEnv(
+        ground, certify(extract_mdp(ground, reading=Reading(reachable_only=True)), GAMMA)
+    )
     assert env.mdp.n_states == 12
     agent = env.deploy(env.value)
     end = env.abstract_mdp.terminal_state
@@ -186,7 +189,11 @@ def test_chance_does_not_hide_states() -> None:
     env = small(gym.wrappers.FlattenObservation(lake()))
     agent = env.deploy(env.value)
     plain = small(lake()).deploy(env.value)
-    reached = [k for k in range(16) if k in extract_mdp(lake(), reachable_only=True).state_ids]
+    reached = [
+        k
+        for k in range(16)
+        if k in extract_mdp(lake(), reading=Reading(reachable_only=True)).state_ids
+    ]
     for k in reached:
         assert agent.cluster(np.eye(16, dtype=np.int64)[k]) == plain.cluster(k)
     batch = np.eye(16)[reached]  # of another type, as some libraries have it
@@ -224,12 +231,12 @@ def test_the_part_of_minigrid_that_is_seen() -> None:
     from bisim_abstract.wrappers import make_env
 
     ground = make_env("MiniGrid-DoorKey-5x5-v0")
-    mdp = extract_mdp(ground, starts=1)
+    mdp = extract_mdp(ground, reading=Reading(starts=1))
     env = AbstractedEnv(ground, certify(mdp, GAMMA, tau=1e-9), mdp=mdp)
     with pytest.raises(ExtractionError, match="do not tell the cluster"):
         env.deploy(env.value)
     full: Any = FullyObsWrapper(ground)  # type: ignore[no-untyped-call]
-    env = AbstractedEnv(full, env.certificate, starts=1)
+    env = AbstractedEnv(full, env.certificate, reading=Reading(starts=1))
     agent = env.deploy(value_iteration(env.abstract_mdp, GAMMA))
     seen, _ = full.reset(seed=0)
     for _ in range(30):

@@ -191,7 +191,10 @@ def test_where_nothing_ends() -> None:
     assert found.mean_return == pytest.approx((14.0, 14.0))
     value = prove_value(mdp, [0], 0.9, horizon=7)
     assert value.episodes is not None
-    assert value.episodes.summary() == "episodes return at least 14 in 7 steps (best policy: 14)"
+    assert (
+        value.episodes.summary()
+        == "episodes return at least 14 in 7 steps (policy optimal at this gamma: 14)"
+    )
     assert not value.episodes.ends_clearly_fewer("policy")
 
 
@@ -237,7 +240,7 @@ def test_of_whom_they_speak() -> None:
         assert own.ended is not None
         assert own.ended[0] == pytest.approx(1.0, abs=1e-9)
         text = apart.summary(guarantee)
-        assert text == "100% of episodes end within 4 steps (best policy: 100%)"
+        assert text == "100% of episodes end within 4 steps (policy optimal at this gamma: 100%)"
     # Episodes that end late pay: who knows nothing of ends may go on for ever.
     paid = replace(mdp, rewards=-mdp.rewards)
     late = prove_value(paid, [0] * 5, 0.9, horizon=4).episodes

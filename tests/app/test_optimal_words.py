@@ -13,7 +13,6 @@ import pytest
 from bisim_abstract import (
     Blocks,
     Certificate,
-    EmbeddingQuality,
     TabularMDP,
     Verification,
     abstract_env,
@@ -29,7 +28,7 @@ from bisim_abstract._model.policies import uniform_policy
 from bisim_abstract._prove.options import Options
 from bisim_abstract._relations.table import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError
-from bisim_abstract.parts import EmbeddingFit, grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract.parts import EmbeddingFit, EmbeddingQuality, grouped_mdp, random_mdp, sparse_mdp
 from tests.app.test_report import Reader
 from tests.support.action_values import ARMS
 

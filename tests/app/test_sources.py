@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
 
-from bisim_abstract import InvalidArgumentError, TabularMDP, certify
+from bisim_abstract import InvalidArgumentError, Reading, TabularMDP, certify
 from bisim_abstract._app.sources import Source, kind_of
 from bisim_abstract.errors import ExtractionError, FileFormatError
 from bisim_abstract.parts import read_bridge, sparse_mdp
@@ -46,21 +46,24 @@ def test_arguments_reach_the_environment() -> None:
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_backgrounds(seed: int) -> None:
-    source = Source(name="FrozenLake-v1", backgrounds=4, seed=seed)
+    source = Source(name="FrozenLake-v1", backgrounds=4, reading=Reading(seed=seed))
     env = source.env()
     assert isinstance(env, Distractor)
     assert env.n_background == 4
     expected = extract_mdp(Distractor(gym.make("FrozenLake-v1"), n_background=4, seed=seed))
     assert source.model() == expected
-    other = Source(name="FrozenLake-v1", backgrounds=4, seed=seed + 1).model()
+    other = Source(name="FrozenLake-v1", backgrounds=4, reading=Reading(seed=seed + 1)).model()
     assert other.fingerprint != expected.fingerprint
 
 
 def test_options_of_the_extraction() -> None:
-    assert Source(name="FrozenLake-v1", terminal="table").model().terminal_state is None
-    assert Source(name="FrozenLake-v1", reachable_only=True).model().n_states == 12
+    assert (
+        Source(name="FrozenLake-v1", reading=Reading(terminal="table")).model().terminal_state
+        is None
+    )
+    assert Source(name="FrozenLake-v1", reading=Reading(reachable_only=True)).model().n_states == 12
     with pytest.raises(ExtractionError, match="more than"):
-        Source(name="MiniGrid-Empty-5x5-v0", max_states=3).model()
+        Source(name="MiniGrid-Empty-5x5-v0", reading=Reading(max_states=3)).model()
 
 
 def test_progress_of_an_enumeration_is_told() -> None:
@@ -101,7 +104,9 @@ def test_models_that_cannot_be_stepped() -> None:
     assert not source.can_be_learned_on(ids)
     assert source.can_be_learned_on(TabularMDP.from_dense(np.eye(2)[:, None], [0.0, 1.0]))
     assert Source(name="FrozenLake-v1").can_be_learned_on(ids)  # of which it is not the model
-    assert not Source(name="FrozenLake-v1", terminal="table").can_be_learned_on(ids)
+    assert not Source(name="FrozenLake-v1", reading=Reading(terminal="table")).can_be_learned_on(
+        ids
+    )
 
 
 def test_bridge_files(tmp_path: Path) -> None:
@@ -109,7 +114,7 @@ def test_bridge_files(tmp_path: Path) -> None:
     np.savez(path, transitions=np.array([[1], [-1], [0]]), rewards=np.ones((3, 1)))
     assert Source(name=str(path)).model() == read_bridge(path)
     # State 2 cannot be reached from the start.
-    small = Source(name=str(path), reachable_only=True).model()
+    small = Source(name=str(path), reading=Reading(reachable_only=True)).model()
     assert small.rewards.tolist() == [[1.0], [1.0], [0.0]]
     assert small.state_ids[:2].tolist() == [0, 1]
 
@@ -145,11 +150,11 @@ def test_ids_with_a_colon_import_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         ({"name": None}, "an id or a path"),
         ({"env_args": [1]}, "env_args must be a mapping"),
         ({"env_args": None}, "env_args must be a mapping"),
-        ({"terminal": "end"}, "terminal must be one of"),
-        ({"max_states": 0}, "max_states must be at least 1"),
-        ({"max_states": 1.5}, "max_states must be a whole number"),
-        ({"seed": -1}, "seed must be at least 0"),
-        ({"seed": None}, "seed must be a whole number"),
+        ({"reading": {"terminal": "end"}}, "terminal must be one of"),
+        ({"reading": {"max_states": 0}}, "max_states must be at least 1"),
+        ({"reading": {"max_states": 1.5}}, "max_states must be a whole number"),
+        ({"reading": {"seed": -1}}, "seed must be at least 0"),
+        ({"reading": {"seed": None}}, "seed must be a whole number"),
         ({"backgrounds": 0}, "backgrounds must be at least 1"),
         ({"backgrounds": "2"}, "backgrounds must be a whole number"),
     ],
@@ -159,7 +164,18 @@ def test_bad_settings(settings: dict[str, Any], words: str) -> None:
         Source(**{"name": "FrozenLake-v1"} | settings)
 
 
-@pytest.mark.parametrize("settings", [{"env_args": {"a": 1}}, {"backgrounds": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env_args": {"a": 1}},
+        {"backgrounds": 2},
+        {"reading": Reading(terminal="table")},
+        {"reading": Reading(action_masks=True)},
+        {"reading": Reading(start=(1.0,))},
+        {"reading": Reading(freeze=())},
+        {"reading": Reading(starts=1)},
+    ],
+)
 def test_files_take_no_arguments(settings: dict[str, Any], tmp_path: Path) -> None:
     path, _ = saved(tmp_path)
     with pytest.raises(InvalidArgumentError, match="is a file"):
@@ -181,7 +197,7 @@ def test_model_files_are_known_by_their_endings(name: str, tmp_path: Path) -> No
 
 def test_what_a_model_file_is_read_with() -> None:
     source = Source(name="m.prism")
-    assert source.reading == {}
+    assert source.options == {}
     source = Source(
         name="m.prism",
         constants={"N": 3, "p": 0.5, "fast": True, "mode": "a"},
@@ -189,14 +205,14 @@ def test_what_a_model_file_is_read_with() -> None:
         goal="done",
         actions="positions",
     )
-    assert source.reading == {
+    assert source.options == {
         "constants": {"N": 3, "p": 0.5, "fast": True, "mode": "a"},
         "reward": "-cost",
         "goal": "done",
         "actions": "positions",
     }
     several: Any = ["time", "-cost"]
-    assert Source(name="m.umb", reward=several).reading == {"reward": ["time", "-cost"]}
+    assert Source(name="m.umb", reward=several).options == {"reward": ["time", "-cost"]}
     assert Source(name="m.umb", reward=several).reward == ("time", "-cost")
 
 

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract import InvalidArgumentError, TabularMDP
+from bisim_abstract import InvalidArgumentError, Reading, TabularMDP
 from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.types import FloatArray
 from bisim_abstract.parts import random_mdp
@@ -55,7 +55,7 @@ def test_taxi() -> None:
 @pytest.mark.parametrize("desc", [["SFF", "FHG"], ["SF", "HF", "FG", "FF"]])
 @pytest.mark.parametrize("terminal", ["absorb", "table"])
 def test_frozen_lake(desc: list[str], terminal: str) -> None:
-    mdp = extract_mdp("FrozenLake-v1", env_args={"desc": desc}, terminal=terminal)
+    mdp = extract_mdp("FrozenLake-v1", env_args={"desc": desc}, reading=Reading(terminal=terminal))
     columns = len(desc[0])
     live = columns * len(desc)
     cells = check_cells(state_map(mdp), mdp, live)
@@ -79,7 +79,7 @@ def test_rooms() -> None:
 
 
 def test_reachable_states_keep_their_cells() -> None:
-    mdp = extract_mdp("FrozenLake-v1", reachable_only=True)
+    mdp = extract_mdp("FrozenLake-v1", reading=Reading(reachable_only=True))
     places = state_map(mdp)
     assert places.has_place.sum() == mdp.n_states - 1 < 16
     for state, ident in enumerate(mdp.state_ids.tolist()):
@@ -100,7 +100,7 @@ def test_distractor() -> None:
 
 def test_distractor_of_taxi() -> None:
     name = existing("Taxi-v3", "Taxi-v4")
-    mdp = extract_mdp(Distractor(gym.make(name), n_background=2), checks=16)
+    mdp = extract_mdp(Distractor(gym.make(name), n_background=2), reading=Reading(checks=16))
     cells = check_cells(state_map(mdp), mdp, 1000)
     env: Any = gym.make(name).unwrapped
     for state, cell in enumerate(cells):
@@ -135,7 +135,7 @@ def test_letters_are_those_of_the_environment() -> None:
 def test_minigrid_is_drawn_by_place_and_direction() -> None:
     minigrid = pytest.importorskip("minigrid")
     assert minigrid
-    mdp = extract_mdp("MiniGrid-DoorKey-5x5-v0", starts=1)
+    mdp = extract_mdp("MiniGrid-DoorKey-5x5-v0", reading=Reading(starts=1))
     known = {v.name: v for v in mdp.names.variables}
     assert list(known) == ["row", "column", "facing", "carrying", "yellow door", "lying"]
     places = state_map(mdp)

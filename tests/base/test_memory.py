@@ -18,6 +18,7 @@ from bisim_abstract import (
     Covering,
     InvalidArgumentError,
     QLearning,
+    Reading,
     Resources,
     TabularMDP,
     bisimulation_metric,
@@ -554,7 +555,9 @@ def test_models_of_an_environment_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_enumeration_ends_where_snapshots_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bisim_abstract._base.memory.available_bytes", lambda: 10**6)
-    text = refused(lambda: enumerate_mdp(Shown(), max_states=10**12), most=60_000_000)
+    text = refused(
+        lambda: enumerate_mdp(Shown(), reading=Reading(max_states=10**12)), most=60_000_000
+    )
     assert "which hold" in text
     assert "freeze" in text
 

@@ -170,7 +170,8 @@ class Late(Wrapped):
             return [
                 ranges[k][0][0]
                 for k, task in tasks.items()
-                if found[task]["node_ids"] == [self.doomed] and found[task]["object_size"] > INLINE
+                if found[task]["node_ids"] == [self.doomed]
+                and (found[task]["object_size"] or 0) > INLINE  # None as long as it is not known
             ]
 
         until(there, "a result in the store of the node")

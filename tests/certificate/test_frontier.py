@@ -164,11 +164,12 @@ def test_max_loss_is_respected(seed: int, guarantee: str) -> None:
         found = certificate.value.share(guarantee)
         assert found is not None
         assert found.loss <= max_loss
+        assert found.kept >= 1e-3  # whatever may be lost, something is gained over the baseline
         counts.append(certificate.n_clusters)
-        good = [x.n_clusters for x in certificate.frontier().points if x.loss <= max_loss]
+        points = certificate.frontier().points
+        good = [x.n_clusters for x in points if x.loss <= max_loss and x.kept >= 1e-3]
         assert certificate.n_clusters <= min(good)
     assert counts == sorted(counts, reverse=True)
-    assert counts[-1] == 1
 
 
 def test_keep_nothing_and_keep_everything() -> None:
@@ -176,7 +177,7 @@ def test_keep_nothing_and_keep_everything() -> None:
     some, everything = certify(mdp, 0.9, keep=0.0), certify(mdp, 0.9, keep=1.0)
     assert some.value is not None
     assert everything.value is not None
-    assert some.value.solver.kept >= 0.0
+    assert some.value.solver.kept >= 1e-3
     assert everything.value.solver.kept == 1.0
     assert some.n_clusters <= everything.n_clusters
 
@@ -234,7 +235,9 @@ def test_a_goal_is_a_share_or_a_loss_and_as_many_ends() -> None:
     assert not Goal(keep=0.951).is_met(good)
     assert not Goal().is_met(good._replace(kept=-math.inf))
     assert not Goal(keep=0.0).is_met(good._replace(kept=-1e-3))
-    assert Goal(max_loss=3.0).is_met(good._replace(kept=-5.0))
+    for goal in (Goal(keep=0.0), Goal(max_loss=3.0)):
+        assert goal.is_met(good._replace(kept=1e-3))
+        assert not goal.is_met(good._replace(kept=9e-4))
     assert not Goal(max_loss=2.999).is_met(good)
     for goal in (Goal(), Goal(max_loss=3.0)):
         fewer = good._replace(ends_fewer=True)

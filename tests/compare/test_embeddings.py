@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import spearmanr
 
 from bisim_abstract import (
-    EmbeddingQuality,
     InvalidArgumentError,
     MetricBounds,
     TabularMDP,
@@ -21,7 +20,13 @@ from bisim_abstract import (
 from bisim_abstract._base.types import FloatArray, IntArray
 from bisim_abstract._compare import embeddings
 from bisim_abstract._model.policies import uniform_policy
-from bisim_abstract.parts import grouped_mdp, landmark_mds, single_build, sparse_mdp
+from bisim_abstract.parts import (
+    EmbeddingQuality,
+    grouped_mdp,
+    landmark_mds,
+    single_build,
+    sparse_mdp,
+)
 
 
 def line(places: npt.ArrayLike, gap: float = 0.0) -> MetricBounds:

@@ -11,7 +11,15 @@ import numpy as np
 import pandas
 import pytest
 
-from bisim_abstract import Blocks, Certificate, NotCertifiedError, TabularMDP, aggregate, certify
+from bisim_abstract import (
+    Blocks,
+    Certificate,
+    NotCertifiedError,
+    Reading,
+    TabularMDP,
+    aggregate,
+    certify,
+)
 from bisim_abstract.errors import InvalidArgumentError, MissingDependency
 from bisim_abstract.parts import random_mdp, sparse_mdp
 from bisim_abstract.wrappers import extract_mdp
@@ -19,7 +27,7 @@ from bisim_abstract.wrappers import extract_mdp
 
 @pytest.fixture(scope="module")
 def lake() -> tuple[TabularMDP, Certificate]:
-    mdp = extract_mdp("FrozenLake-v1", reachable_only=True)
+    mdp = extract_mdp("FrozenLake-v1", reading=Reading(reachable_only=True))
     return mdp, certify(mdp, 0.9)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisim_abstract import TabularMDP, aggregate
+from bisim_abstract import Reading, TabularMDP, aggregate
 from bisim_abstract._model.frames import model_graph
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 from bisim_abstract.parts import sparse_mdp
@@ -108,7 +108,7 @@ def test_ends_are_read(name: str) -> None:
 
 
 def test_clusters_through_a_file() -> None:
-    mdp = extract_mdp("CliffWalking-v1", reachable_only=True)
+    mdp = extract_mdp("CliffWalking-v1", reading=Reading(reachable_only=True))
     small = aggregate(mdp, np.arange(mdp.n_states))
     known = inspect.signature(nx.node_link_data).parameters
     named = {"edges" if "edges" in known else "link": "links"}  # from NetworkX 3.4, and before

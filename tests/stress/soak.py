@@ -32,7 +32,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bisim_abstract import Certificate, TabularMDP, verify
+from bisim_abstract import Certificate, Reading, TabularMDP, verify
 from bisim_abstract._app.config import Config
 from bisim_abstract._app.manifest import is_leftover
 from bisim_abstract._app.runs import Run, plain
@@ -100,7 +100,8 @@ def plan(seed: int, number: int) -> Cycle:
     else:
         mdp = source.model()
     gamma = float(rng.choice([0.8, 0.9]))
-    config = Config(source=source, gamma=gamma, certify=given, learn=100, seed=own)
+    source = replace(source, reading=Reading(seed=own))
+    config = Config(source=source, gamma=gamma, certify=given, learn=100)
     return Cycle(mdp, goal, config, own)
 
 

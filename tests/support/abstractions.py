@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract import Certificate, certify, prove_value
+from bisim_abstract import Certificate, Reading, certify, prove_value
 from bisim_abstract._verify import remembered
 from bisim_abstract.wrappers import extract_mdp
 
@@ -144,7 +144,7 @@ class Fork(gym.Env[Any, Any]):
 
 def of_fork(**options: Any) -> Certificate:
     """A certificate of its two clusters, whose value renames actions."""
-    mdp = extract_mdp(Fork(**options), checks=0)
+    mdp = extract_mdp(Fork(**options), reading=Reading(checks=0))
     found = certify(mdp, GAMMA, tau=6.0)
     value = prove_value(mdp, found.labels_upper, GAMMA, renaming=Fork.renaming)
     return found.with_proven(value)

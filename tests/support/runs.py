@@ -11,6 +11,7 @@ from typing import Any
 from bisim_abstract import (
     Blocks,
     Certificate,
+    Reading,
     TabularMDP,
     certify,
 )
@@ -48,7 +49,7 @@ STAGES = ["extract", "train", "certify", "verify", "compare", "learn", "report"]
 ARRAYS = ("keys", "lower", "upper", "labels_lower", "labels_upper")
 
 
-def config(**changes: Any) -> Config:
+def config(*, seed: int = 0, **changes: Any) -> Config:
     settings: dict[str, Any] = {
         "source": ROOMS,
         "training": Training(steps=5, transitions=100, dim=3),
@@ -57,6 +58,8 @@ def config(**changes: Any) -> Config:
         "learn_seeds": 2,
         "title": "small rooms",
     }
+    if seed:
+        settings["source"] = dataclasses.replace(ROOMS, reading=Reading(seed=seed))
     return Config(**settings | changes)
 
 

@@ -15,6 +15,7 @@ from bisim_abstract import (
     Covering,
     InvalidArgumentError,
     NotCertifiedError,
+    Reading,
     Resources,
     TabularMDP,
     aggregate,
@@ -74,10 +75,13 @@ def test_the_table(of_lake: Certificate) -> None:
 
 def test_reachable_states_and_tabular_layers(of_lake: Certificate) -> None:
     ground = lake()
-    part = certify(extract_mdp(ground, reachable_only=True), GAMMA, tau=1e-9)
+    part = certify(extract_mdp(ground, reading=Reading(reachable_only=True)), GAMMA, tau=1e-9)
     env = AbstractedEnv(ground, part)
     assert env.mdp.n_states == 12
-    assert AbstractedEnv(TabularEnv(ground, reachable_only=True), part).mdp.n_states == 12
+    assert (
+        AbstractedEnv(TabularEnv(ground, reading=Reading(reachable_only=True)), part).mdp.n_states
+        == 12
+    )
     env = AbstractedEnv(ground, part, dynamics="ground")
     env.reset(seed=0)
     for k in range(100):
@@ -167,7 +171,9 @@ def test_what_is_not_worth_it_is_told(
     poor = AbstractedEnv(rooms(), of_rooms, 1e6)  # everything in one cluster
     assert poor.value.kept < 0.95
     assert [record.getMessage() for record in caplog.records] == [poor.certificate.verdict.sentence]
-    assert poor.certificate.verdict.sentence.startswith("CERTIFIED, BUT too little is proven")
+    assert poor.certificate.verdict.sentence.startswith(
+        "CERTIFIED, BUT agents may do no better than"
+    )
     assert poor.certificate.verdict.sentence in poor.summary()
     # The policy handed out acts on observations, and is proven of what it plays.
     lifted = poor.value.policy[poor.labels]
@@ -271,11 +277,11 @@ def test_other_environments_are_refused(of_rooms: Certificate, of_lake: Certific
     other = gym.make(ROOMS, side=6, room_size=3, slip=0.4, seed=1)  # the same shape
     with pytest.raises(NotCertifiedError, match="of another model"):
         AbstractedEnv(other, of_rooms)
-    literal = certify(extract_mdp(lake(), terminal="table"), GAMMA, tau=1e-9)
+    literal = certify(extract_mdp(lake(), reading=Reading(terminal="table")), GAMMA, tau=1e-9)
     with pytest.raises(NotCertifiedError, match="beyond the end of episodes"):
         AbstractedEnv(lake(), literal)
     with pytest.raises(NotCertifiedError, match="another model"):
-        AbstractedEnv(TabularEnv(lake(), terminal="table"), literal)
+        AbstractedEnv(TabularEnv(lake(), reading=Reading(terminal="table")), literal)
 
 
 def test_narrow_scopes_are_shown_and_can_be_refused() -> None:
@@ -306,7 +312,7 @@ def test_advice_for_narrow_scopes_is_to_widen_them(of_rooms: Certificate) -> Non
         ({"weighting": "mean"}, "weighting must be one of"),
         ({"certificate": 3}, "certificate must be a Certificate or the path of one, got int"),
         ({"mdp": 3}, "mdp must be a TabularMDP, got int"),
-        ({"seed": -1}, "seed must be at least 0"),
+        ({"reading": {"seed": -1}}, "seed must be at least 0"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -335,3 +341,21 @@ def test_swapped_arguments_are_told_the_order(of_rooms: Certificate) -> None:
         with pytest.raises(InvalidArgumentError, match=f"env must be a gymnasium.Env.*{remedy}"):
             AbstractedEnv(wrong, of_rooms)
     vector.close()
+
+
+def test_ground_steps_are_not_sold_by_what_solvers_retain(
+    of_rooms: Certificate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The sentence is about solvers; of learners on real steps less is proven."""
+    learner = of_rooms.with_value().value
+    assert learner is not None
+    assert learner.learner is not None
+    assert learner.learner.kept < 0.95 < learner.solver.kept
+    AbstractedEnv(rooms(), of_rooms, dynamics="ground")
+    (record,) = caplog.records
+    assert "these steps are the environment's own, on which any one-step Q-learner" in (
+        record.getMessage()
+    )
+    caplog.clear()
+    AbstractedEnv(rooms(), of_rooms)
+    assert not caplog.records

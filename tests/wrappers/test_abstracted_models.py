@@ -16,6 +16,7 @@ from bisim_abstract import (
     Certificate,
     InvalidArgumentError,
     NotCertifiedError,
+    Reading,
     TabularMDP,
     abstract_env,
     certify,
@@ -99,7 +100,7 @@ def test_models_of_something_else_are_refused(of_rooms: Certificate, of_lake: Ce
     rows = extract_mdp(Walk())
     with pytest.raises(NotCertifiedError, match="mdp is not the model of this environment"):
         AbstractedEnv(longer, certify(rows, GAMMA, tau=1e-9), mdp=rows)
-    literal = extract_mdp(lake(), terminal="table")
+    literal = extract_mdp(lake(), reading=Reading(terminal="table"))
     with pytest.raises(NotCertifiedError, match="terminal='table'"):
         AbstractedEnv(lake(), certify(literal, GAMMA, tau=1e-9), mdp=literal)
 
@@ -153,7 +154,7 @@ def test_an_environment_is_enumerated_once(enumerations: list[int]) -> None:
     extract_mdp(ground)  # whoever asks for it gets it
     assert len(enumerations) == 3
     with pytest.raises(ExtractionError, match="more than"):
-        AbstractedEnv(ground, certificate, max_states=2)
+        AbstractedEnv(ground, certificate, reading=Reading(max_states=2))
 
 
 def test_one_call_enumerates_and_verifies_once(

@@ -19,6 +19,7 @@ from bisim_abstract import (
     GroundAgent,
     InvalidArgumentError,
     QLearning,
+    Reading,
     aggregate,
     lift_policy,
     prove_value,
@@ -27,7 +28,6 @@ from bisim_abstract import (
 from bisim_abstract.errors import ExtractionError, NotCertifiedError
 from bisim_abstract.parts import random_mdp
 from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, extract_mdp
-from bisim_abstract.wrappers._source import FREEZE
 from bisim_abstract.wrappers.abstracted import _model_of, _own_actions
 from tests.support.abstractions import GAMMA, IS_WRAPPED, Fork, of_fork
 from tests.support.models import TAXI
@@ -220,7 +220,7 @@ def test_learning_on_renamed_clusters(dynamics: str) -> None:
 
 def test_a_certificate_of_masked_states_asks_for_masks() -> None:
     env = gym.make(TAXI)
-    mdp = extract_mdp(env, action_masks=True)
+    mdp = extract_mdp(env, reading=Reading(action_masks=True))
     claimed: Any = SimpleNamespace(
         fingerprint=mdp.fingerprint,
         available=mdp.available,
@@ -228,12 +228,14 @@ def test_a_certificate_of_masked_states_asks_for_masks() -> None:
         n_states=501,
         alpha=None,
     )
-    asked = {"seed": 0, "max_states": 1_000, "freeze": FREEZE, "starts": 1}
+    asked = Reading(max_states=1_000, starts=1)
     assert _model_of(env, claimed, None, asked) == mdp
     part = mdp.restrict(mdp.reachable())
     claimed.fingerprint, claimed.available = part.fingerprint, part.available
     assert _model_of(env, claimed, None, asked) == part
-    assert _model_of(TabularEnv(env, action_masks=True), claimed, None, asked) == part
+    assert (
+        _model_of(TabularEnv(env, reading=Reading(action_masks=True)), claimed, None, asked) == part
+    )
     claimed.fingerprint = "0" * 64
     with pytest.raises(NotCertifiedError, match="of another model"):
         _model_of(env, claimed, None, asked)

@@ -12,6 +12,7 @@ from gymnasium.error import ResetNeeded
 from bisim_abstract import (
     Certificate,
     InvalidArgumentError,
+    Reading,
     certify,
 )
 from bisim_abstract.errors import ExtractionError
@@ -205,7 +206,7 @@ def test_enumerated_environments() -> None:
     from bisim_abstract.wrappers import make_env
 
     ground = make_env("MiniGrid-Empty-5x5-v0")
-    mdp = extract_mdp(ground, seed=0)
+    mdp = extract_mdp(ground, reading=Reading(seed=0))
     certificate = certify(mdp, GAMMA, tau=1e-9)
     env = AbstractedEnv(ground, certificate)
     walks = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.toy_text import blackjack
 
-from bisim_abstract import Certificate, TabularMDP, certify
+from bisim_abstract import Certificate, Reading, TabularMDP, certify
 from bisim_abstract.errors import ExtractionError, NotCertifiedError, StochasticEnvError
 from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, extract_mdp
 from bisim_abstract.wrappers._source import find_source
@@ -270,7 +270,7 @@ def test_wrappers_and_other_rules_are_noticed(certificate: Certificate) -> None:
     with pytest.raises(StochasticEnvError):
         extract_mdp(Tables())
     with pytest.raises(ExtractionError, match="no table that goes on"):
-        extract_mdp(ID, terminal="table")
+        extract_mdp(ID, reading=Reading(terminal="table"))
     with pytest.raises(NotCertifiedError, match="of another model"):
         AbstractedEnv(game(RULES[0]), certificate)
 

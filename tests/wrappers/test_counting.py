@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from bisim_abstract import TabularMDP, abstract_env, certify
+from bisim_abstract import Reading, TabularMDP, abstract_env, certify
 from bisim_abstract.wrappers import (
     AbstractedEnv,
     Distractor,
@@ -63,7 +63,7 @@ class Down(Door):
 @pytest.mark.parametrize("kind", [Limited, Told])
 @pytest.mark.parametrize("limit", [2, 3, 4, 5, 37, 64, 1_000, 65_536])
 def test_inner_limits_are_found(kind: Any, limit: int) -> None:
-    mdp = extract_mdp(kind(limit), freeze=("steps", "make_limit"))
+    mdp = extract_mdp(kind(limit), reading=Reading(freeze=("steps", "make_limit")))
     assert mdp.metadata["time_limit"] == limit
 
 
@@ -71,20 +71,24 @@ def test_the_least_limit_holds() -> None:
     freeze = ("steps", "make_limit")
     for outer, expected in ((20, 20), (50, 37)):
         env: Any = gym.wrappers.TimeLimit(Limited(), outer)
-        assert extract_mdp(env, freeze=freeze).metadata["time_limit"] == expected
-        assert enumerate_mdp(env, freeze=freeze).metadata["time_limit"] == expected
+        assert extract_mdp(env, reading=Reading(freeze=freeze)).metadata["time_limit"] == expected
+        assert enumerate_mdp(env, reading=Reading(freeze=freeze)).metadata["time_limit"] == expected
     assert extract_mdp("FrozenLake-v1").metadata["time_limit"] == 100
     assert extract_mdp("FrozenLake-v1", env_args={"max_episode_steps": 7}).metadata[
         "time_limit"
     ] == 7  # fmt: skip
-    assert "time_limit" not in extract_mdp(Door(), freeze=FROZEN).metadata
+    assert "time_limit" not in extract_mdp(Door(), reading=Reading(freeze=FROZEN)).metadata
     # A count that runs down is none that steps add to: nothing is claimed.
-    assert "time_limit" not in extract_mdp(Down(), freeze=("steps", "left")).metadata
+    assert (
+        "time_limit" not in extract_mdp(Down(), reading=Reading(freeze=("steps", "left"))).metadata
+    )
 
 
 def test_limits_are_no_part_of_the_model() -> None:
     freeze = ("steps", "make_limit")
-    short, long = (extract_mdp(Limited(limit), freeze=freeze) for limit in (20, 40))
+    short, long = (
+        extract_mdp(Limited(limit), reading=Reading(freeze=freeze)) for limit in (20, 40)
+    )
     assert short.fingerprint == long.fingerprint
 
 
@@ -98,13 +102,15 @@ class Frail(Limited):
 
 
 def test_counts_that_an_environment_never_has() -> None:
-    mdp = extract_mdp(Frail(), freeze=("steps", "make_limit"))
+    mdp = extract_mdp(Frail(), reading=Reading(freeze=("steps", "make_limit")))
     assert "time_limit" not in mdp.metadata
 
 
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
 def test_episodes_of_an_abstraction_end_in_time(dynamics: str) -> None:
-    small = abstract_env(Limited(), gamma=0.9, freeze=("steps", "make_limit"), dynamics=dynamics)
+    small = abstract_env(
+        Limited(), gamma=0.9, reading=Reading(freeze=("steps", "make_limit")), dynamics=dynamics
+    )
     assert episode(small) == 37
     assert "end after 37 steps" in small.summary()
 
@@ -124,7 +130,7 @@ def test_a_limit_of_a_file_is_not_trusted() -> None:
 
 def test_a_model_has_not_the_limit_of_what_it_is_a_model_of() -> None:
     """Neither kind of steps may end where the other goes on."""
-    mdp = extract_mdp(Limited(), freeze=("steps", "make_limit"))
+    mdp = extract_mdp(Limited(), reading=Reading(freeze=("steps", "make_limit")))
     assert mdp.metadata["time_limit"] == 37
     assert "time_limit" not in extract_mdp(ModelEnv(mdp)).metadata
     for dynamics in ("aggregated", "ground"):
@@ -178,7 +184,7 @@ def test_gymnasium_finds_nothing_wrong(name: str, kind: str) -> None:
 
 
 def test_resets_take_the_generator_of_the_seed_that_was_asked_for() -> None:
-    env = TabularEnv(Door(), freeze=FROZEN)
+    env = TabularEnv(Door(), reading=Reading(freeze=FROZEN))
     drawn = []
     for seed in (1, 2, 1):
         env.reset(seed=seed)
@@ -214,7 +220,7 @@ class Waves(Door):
     [(Scaled(-0.01), "fall"), (Scaled(0.01), "rise"), (Waves(), "change"), (Scaled(0.0), "")],
 )
 def test_rewards_that_depend_on_the_steps_are_named(env: Any, trend: str) -> None:
-    mdp = extract_mdp(env, freeze=FROZEN)
+    mdp = extract_mdp(env, reading=Reading(freeze=FROZEN))
     expected = f"rewards as at step 0 (the environment's {trend} with the steps taken)"
     assert mdp.metadata["conditions"] == ([expected] if trend else [])
     # They are those of first steps.
@@ -227,4 +233,4 @@ def test_steps_that_count_as_state_need_no_condition() -> None:
             seen, reward, is_over, cut, info = super().step(action)
             return seen, reward, is_over or self.steps >= 8, cut, info
 
-    assert extract_mdp(Short(-0.01), freeze=()).metadata["conditions"] == []
+    assert extract_mdp(Short(-0.01), reading=Reading(freeze=())).metadata["conditions"] == []

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
-from bisim_abstract import InvalidArgumentError, bisimulation_classes, bisimulation_metric
+from bisim_abstract import InvalidArgumentError, Reading, bisimulation_classes, bisimulation_metric
 from bisim_abstract.wrappers import Distractor, TabularEnv, extract_mdp
 
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
@@ -43,8 +43,8 @@ def test_distances_do_not_see_the_background() -> None:
 @pytest.mark.parametrize("terminal", ["absorb", "table"])
 def test_rows_are_products(terminal: str) -> None:
     env = Distractor(gym.make("FrozenLake-v1"), n_background=4, support=2, seed=1)
-    base = extract_mdp(env.env, terminal=terminal).kernel().toarray()
-    product = extract_mdp(env, terminal=terminal)
+    base = extract_mdp(env.env, reading=Reading(terminal=terminal)).kernel().toarray()
+    product = extract_mdp(env, reading=Reading(terminal=terminal))
     dense = product.kernel().toarray()
     live = 16
     for s in range(live):
@@ -169,10 +169,13 @@ def test_backgrounds_have_a_stream_of_their_own() -> None:
 
 def test_backgrounds_leave_actions_of_states_as_they_are() -> None:
     env = Distractor(gym.make(TAXI), n_background=3)
-    base, product = extract_mdp(TAXI, action_masks=True), extract_mdp(env, action_masks=True)
+    base, product = (
+        extract_mdp(TAXI, reading=Reading(action_masks=True)),
+        extract_mdp(env, reading=Reading(action_masks=True)),
+    )
     assert product.available[:-1].tolist() == np.repeat(base.available[:-1], 3, axis=0).tolist()
     assert product.available[-1].all()
     assert not extract_mdp(env).has_action_sets
-    told = TabularEnv(env, action_masks=True)
+    told = TabularEnv(env, reading=Reading(action_masks=True))
     _, info = told.reset(seed=0)
     assert info["action_mask"].tolist() == base.available[info["state"] // 3].astype(int).tolist()

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract import TabularMDP, value_iteration
+from bisim_abstract import Reading, TabularMDP, value_iteration
 from bisim_abstract._base.types import Progress
 from bisim_abstract.errors import (
     ExtractionError,
@@ -45,7 +45,7 @@ def make(name: str, **options: Any) -> gym.Env[Any, Any]:
 
 @cache
 def table(name: str) -> TabularMDP:
-    return enumerate_mdp(make(name), checks=64, starts=1)
+    return enumerate_mdp(make(name), reading=Reading(checks=64, starts=1))
 
 
 # -- small worlds --------------------------------------------------------------------------
@@ -225,18 +225,8 @@ def test_four_rooms_has_four_states_per_free_cell() -> None:
 def test_layout_depends_on_the_seed_and_nothing_else_does() -> None:
     env = make(DOORKEY)
     env.reset(seed=77)
-    assert enumerate_mdp(env, seed=0, checks=0, starts=1) == table(DOORKEY)
-    assert enumerate_mdp(env, seed=1, checks=0, starts=1) != table(DOORKEY)
-
-
-def test_no_seed_means_the_reset_that_would_come_next() -> None:
-    env = make(DOORKEY)
-    env.reset(seed=5)
-    mdp = enumerate_mdp(env, seed=None, checks=16)
-    env.reset()
-    assert StateReader(env).state_id() == mdp.state_ids[0]
-    assert mdp.metadata["seed"] is None
-    assert enumerate_mdp(Line(), seed=None).n_states == 6
+    assert enumerate_mdp(env, reading=Reading(seed=0, checks=0, starts=1)) == table(DOORKEY)
+    assert enumerate_mdp(env, reading=Reading(seed=1, checks=0, starts=1)) != table(DOORKEY)
 
 
 @pytest.mark.parametrize(("name", "steps"), [(EMPTY, 500), (DOORKEY, 2000), (UNLOCK, 1500)])
@@ -293,7 +283,7 @@ def test_doorkey_value_is_that_of_the_shortest_path() -> None:
 def test_a_table_is_enumerated_to_itself(caplog: pytest.LogCaptureFixture) -> None:
     env: Any = gym.make("CliffWalking-v1")
     with caplog.at_level(logging.WARNING):
-        mdp = enumerate_mdp(env, freeze=["lastaction"])
+        mdp = enumerate_mdp(env, reading=Reading(freeze=["lastaction"]))
     inner = env.unwrapped
     read = TabularMDP.from_table(inner.P, start=inner.initial_state_distrib)
     read = read.restrict(read.reachable())
@@ -456,7 +446,7 @@ def test_terminated_steps_are_absorbed_or_followed() -> None:
     assert absorbed.terminal_state == 5
     assert absorbed.indices.tolist() == [0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 5, 5]
     assert absorbed.rewards.ravel().tolist() == [0.0] * 9 + [1.0, 0.0, 0.0]
-    followed = enumerate_mdp(Line(), terminal="table")
+    followed = enumerate_mdp(Line(), reading=Reading(terminal="table"))
     assert followed.terminal_state is None
     assert followed.indices.tolist() == [0, 1, 0, 2, 1, 3, 2, 4, 3, 4]
     assert followed.rewards[4].tolist() == [0.0, 1.0]
@@ -474,8 +464,8 @@ def test_time_limits_are_refused_unless_frozen() -> None:
     with pytest.raises(
         ExtractionError, match=r"truncated=True at state \d+, action 0.*freeze.*'ticks'"
     ):
-        enumerate_mdp(Counting(limit=3), freeze=["episodes"])
-    mdp = enumerate_mdp(Counting(limit=3), freeze=["episodes", "ticks"])
+        enumerate_mdp(Counting(limit=3), reading=Reading(freeze=["episodes"]))
+    mdp = enumerate_mdp(Counting(limit=3), reading=Reading(freeze=["episodes", "ticks"]))
     assert mdp.n_states == 6
     assert mdp.metadata["frozen"] == ["episodes", "ticks"]
     wrapped: gym.Env[Any, Any] = gym.wrappers.TimeLimit(Line(), max_episode_steps=2)
@@ -502,9 +492,9 @@ def test_the_env_is_left_as_it_was(is_failing: bool) -> None:
     bits = np.random.mtrand.get_bit_generator()
     if is_failing:
         with pytest.raises(StateLimitError):
-            enumerate_mdp(env, max_states=10)
+            enumerate_mdp(env, reading=Reading(max_states=10))
     else:
-        enumerate_mdp(env, checks=8)
+        enumerate_mdp(env, reading=Reading(checks=8))
     assert list(vars(inner)) == list(held)
     assert all(vars(inner)[name] is held[name] for name in held)
     assert inner.np_random.bit_generator.state == drawn
@@ -555,7 +545,7 @@ def test_nothing_is_drawn_on_screen() -> None:
 
 def test_progress_is_reported() -> None:
     told: list[Progress] = []
-    enumerate_mdp(make(DOORKEY), checks=0, starts=1, callback=told.append)
+    enumerate_mdp(make(DOORKEY), reading=Reading(checks=0, starts=1), callback=told.append)
     assert [progress.done for progress in told] == [64, 128, 192, 256, 260]
     assert {progress.stage for progress in told} == {"enumerating"}
     assert [progress.total for progress in told] == [None] * 4 + [260]
@@ -572,7 +562,7 @@ def test_progress_is_reported() -> None:
 def test_stochastic_envs_are_refused(coin: str, checks: int) -> None:
     # A generator made within the step ("fresh") is only found by repeating steps.
     with pytest.raises(StochasticEnvError, match=r"state 3, action \d.*'place'.*estimate_mdp"):
-        enumerate_mdp(Slippery(coin), checks=checks)
+        enumerate_mdp(Slippery(coin), reading=Reading(checks=checks))
 
 
 def test_dynamic_obstacles_are_refused() -> None:
@@ -599,18 +589,18 @@ def test_random_rewards_and_ends_are_refused() -> None:
 
 def test_a_reset_that_cannot_be_repeated_is_refused() -> None:
     with pytest.raises(StochasticEnvError, match=r"reset\(seed=0\).*second time.*'episodes'"):
-        enumerate_mdp(Counting(), freeze=["ticks"])
+        enumerate_mdp(Counting(), reading=Reading(freeze=["ticks"]))
 
 
 def test_the_state_limit_names_the_counter() -> None:
     with pytest.raises(
         StateLimitError, match=r"max_states=200 .*200 were found.*; 'ticks' changed.*freeze"
     ):
-        enumerate_mdp(Counting(), max_states=200)
+        enumerate_mdp(Counting(), reading=Reading(max_states=200))
     with pytest.raises(StateLimitError, match=r"raise max_states.*'grid' \(") as caught:
-        enumerate_mdp(make(UNLOCK), max_states=300)
+        enumerate_mdp(make(UNLOCK), reading=Reading(max_states=300))
     assert "changed in every step" not in str(caught.value)
-    assert enumerate_mdp(Line(), max_states=5).n_states == 6
+    assert enumerate_mdp(Line(), reading=Reading(max_states=5)).n_states == 6
 
 
 def test_state_outside_the_attributes_is_refused() -> None:
@@ -655,7 +645,7 @@ def test_what_cannot_be_pickled_is_refused_unless_frozen() -> None:
         enumerate_mdp(Locked())
     with pytest.raises(ExtractionError, match="'lock'"):
         StateReader(Locked()).state_id()
-    assert enumerate_mdp(Locked(), freeze=["lock"]).n_states == 6
+    assert enumerate_mdp(Locked(), reading=Reading(freeze=["lock"])).n_states == 6
 
 
 def test_action_spaces_that_are_no_table() -> None:
@@ -683,13 +673,13 @@ def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExtractionError, match=r"bare object\(\)"):
         enumerate_mdp(env)
     with pytest.raises(InvalidArgumentError, match="freeze must be a sequence"):
-        enumerate_mdp(Line(), freeze="ticks")
+        enumerate_mdp(Line(), reading=Reading(freeze="ticks"))
     with pytest.raises(InvalidArgumentError, match=r"freeze names 'tocks'.*'ticks'"):
-        enumerate_mdp(Counting(), freeze=["tocks"])
+        enumerate_mdp(Counting(), reading=Reading(freeze=["tocks"]))
     with pytest.raises(InvalidArgumentError, match="vector"):
         enumerate_mdp(gym.vector.SyncVectorEnv([Line]))  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="terminal must be one of"):
-        enumerate_mdp(Line(), terminal="end")
+        enumerate_mdp(Line(), reading=Reading(terminal="end"))
 
     class Unbounded(Line):
         def step(self, action: Any) -> Step:
@@ -748,7 +738,7 @@ class Stairs(gym.Env[Any, Any]):
 
 
 def test_only_actions_that_there_are_are_taken() -> None:
-    mdp = enumerate_mdp(Stairs(), action_masks=True)
+    mdp = enumerate_mdp(Stairs(), reading=Reading(action_masks=True))
     assert mdp.n_states == 6
     assert mdp.terminal_state == 5
     assert mdp.available.astype(int).tolist() == [
@@ -769,18 +759,18 @@ def test_only_actions_that_there_are_are_taken() -> None:
 
 def test_masks_are_part_of_what_is_remembered() -> None:
     env = Stairs()
-    mdp = extract_mdp(env, action_masks=True)
+    mdp = extract_mdp(env, reading=Reading(action_masks=True))
     assert mdp.metadata["method"] == "enumeration"
     assert mdp.metadata["action_masks"] is True
-    assert extract_again(env, seed=0, max_states=10, action_masks=True) == mdp
+    assert extract_again(env, Reading(max_states=10, action_masks=True)) == mdp
     with pytest.raises(AssertionError):
-        extract_again(env, seed=0, max_states=10)
+        extract_again(env, Reading(max_states=10))
 
 
 def test_masks_must_be_told_and_belong_to_states() -> None:
     with pytest.raises(ExtractionError, match=r"Stairs does not tell .* into info, or extract it"):
-        enumerate_mdp(Stairs(is_told=False), action_masks=True)
+        enumerate_mdp(Stairs(is_told=False), reading=Reading(action_masks=True))
     with pytest.raises(
         ExtractionError, match=r"state 0 was met with two action masks, \[0, 1, 0\]"
     ):
-        enumerate_mdp(Stairs(is_moody=True), action_masks=True)
+        enumerate_mdp(Stairs(is_moody=True), reading=Reading(action_masks=True))

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract import abstract_env
+from bisim_abstract import Reading, abstract_env
 from bisim_abstract.errors import ExtractionError, StochasticEnvError
 from bisim_abstract.wrappers import enumerate_mdp, extract_mdp
 from tests.support import ROOT
@@ -167,7 +167,7 @@ GENERATORS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize("starts", [None, 1, 20])
 def test_generators_are_refused_by_name(kind: Any, name: str, starts: int | None) -> None:
     with pytest.raises(StochasticEnvError, match=r"is random: .* in every step") as told:
-        extract_mdp(kind(), starts=starts)
+        extract_mdp(kind(), reading=Reading(starts=starts))
     assert f"is random: {name} makes" in str(told.value)
     assert "use estimate_mdp" in str(told.value)
     assert "seeds 0 and " in str(told.value)
@@ -177,7 +177,7 @@ def test_generators_are_refused_by_name(kind: Any, name: str, starts: int | None
 def test_a_generator_that_is_frozen_is_refused(kind: Any, freeze: tuple[str, ...]) -> None:
     """The coin would always fall the same way."""
     with pytest.raises(StochasticEnvError, match=f"is random: '{freeze[0]}' makes"):
-        enumerate_mdp(kind(), freeze=freeze)
+        enumerate_mdp(kind(), reading=Reading(freeze=freeze))
 
 
 class Outliving(Coin):
@@ -196,7 +196,7 @@ def test_a_seed_that_decides_nothing(freeze: tuple[str, ...]) -> None:
     env.step(0)
     match = r"led to another state the second time|contradicts its table .* it paid"
     with pytest.raises(ExtractionError, match=match):
-        extract_mdp(env, freeze=freeze)
+        extract_mdp(env, reading=Reading(freeze=freeze))
 
 
 def test_the_environment_is_left_as_it_was() -> None:
@@ -293,7 +293,7 @@ class Door2(Blind):
 def test_hidden_layouts_are_kept_and_named(kind: Any) -> None:
     mdp = extract_mdp(kind())
     assert WHOLE in mdp.metadata["conditions"]
-    one = extract_mdp(kind(), starts=1)
+    one = extract_mdp(kind(), reading=Reading(starts=1))
     assert one.metadata["conditions"] == ["from 1 sampled start of several"]
 
 
@@ -366,14 +366,14 @@ def test_wrappers_may_show_what_is_hidden() -> None:
 
 
 def test_episodes_are_counted_by_the_environment() -> None:
-    mdp = extract_mdp(Counted(), freeze=("steps", "episodes"))
+    mdp = extract_mdp(Counted(), reading=Reading(freeze=("steps", "episodes")))
     assert mdp.metadata["conditions"] == []
 
 
 def test_tables_and_single_layouts_have_no_conditions(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert "conditions" not in extract_mdp("FrozenLake-v1").metadata
-        assert extract_mdp(Door(), freeze=("steps",)).metadata["conditions"] == []
+        assert extract_mdp(Door(), reading=Reading(freeze=("steps",))).metadata["conditions"] == []
     assert not caplog.records
 
 
@@ -382,11 +382,11 @@ def test_minigrid_sees_a_part_of_its_layout() -> None:
     from minigrid.wrappers import FullyObsWrapper
 
     env = gym.make("MiniGrid-DoorKey-5x5-v0")
-    mdp = extract_mdp(env, starts=30)
+    mdp = extract_mdp(env, reading=Reading(starts=30))
     assert mdp.metadata["conditions"][:2] == ["from 30 sampled starts", WHOLE]
     full: Any = FullyObsWrapper(env)  # type: ignore[no-untyped-call]
-    assert WHOLE not in extract_mdp(full, starts=30).metadata["conditions"]
-    assert WHOLE not in extract_mdp(env, starts=1).metadata["conditions"]
+    assert WHOLE not in extract_mdp(full, reading=Reading(starts=30)).metadata["conditions"]
+    assert WHOLE not in extract_mdp(env, reading=Reading(starts=1)).metadata["conditions"]
 
 
 # -- environments with faults --------------------------------------------------------------------
@@ -440,7 +440,7 @@ class Odd(Door2):
 def test_attributes_and_observations_that_cannot_be_compared() -> None:
     with pytest.raises(ExtractionError, match="'look'"):
         extract_mdp(Locked())
-    assert WHOLE in extract_mdp(Locked(), freeze=("look",)).metadata["conditions"]
+    assert WHOLE in extract_mdp(Locked(), reading=Reading(freeze=("look",))).metadata["conditions"]
     assert WHOLE not in extract_mdp(Odd()).metadata["conditions"]
 
 
@@ -466,13 +466,17 @@ class JaxCoin(Coin):
     [
         ("'tabular/Blackjack-v0'", r"ExtractionError: .*random key .* 'rng'.*Extract Blackjack-v1"),
         ("'tabular/CliffWalking-v0'", r"ExtractionError: .*'rng'.*Extract CliffWalking-v1"),
-        ("'tabular/Blackjack-v0', freeze=('rng',)", "StochasticEnvError: .*'rng' makes a new numb"),
+        (
+            "'tabular/Blackjack-v0', reading=Reading(freeze=('rng',))",
+            "StochasticEnvError: .*'rng' makes a new numb",
+        ),
         ("JaxCoin()", "StochasticEnvError: .*'rng' makes a new number"),
     ],
 )
 def test_keys_of_jax_are_refused(made: str, message: str) -> None:
     """In a process of its own: JAX starts threads, after which other tests should not fork."""
     code = (
+        "from bisim_abstract import Reading\n"
         "from bisim_abstract.wrappers import extract_mdp\n"
         "from tests.wrappers.test_hidden import JaxCoin\n"
         f"extract_mdp({made})"

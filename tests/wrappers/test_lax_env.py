@@ -10,6 +10,7 @@ from gymnasium.spaces import Discrete
 
 from bisim_abstract import (
     Certificate,
+    Reading,
     abstract_env,
     certify,
     evaluate_policy,
@@ -57,7 +58,7 @@ def test_mirrored_rooms_from_certificate_to_deployed_agent(dynamics: str) -> Non
 
 @functools.cache
 def masked_taxi(relation: str) -> Certificate:
-    mdp = extract_mdp(TAXI, action_masks=True)
+    mdp = extract_mdp(TAXI, reading=Reading(action_masks=True))
     certificate = certify(mdp, GAMMA, relation=relation)
     assert verify(mdp, certificate).verdict == "verified"
     return certificate
@@ -67,7 +68,7 @@ def masked_taxi(relation: str) -> Certificate:
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
 def test_taxi_with_masks(relation: str, dynamics: str) -> None:
     env = make_env(TAXI)
-    mdp = extract_mdp(env, action_masks=True)
+    mdp = extract_mdp(env, reading=Reading(action_masks=True))
     assert mdp.has_action_sets
     certificate = masked_taxi(relation)
     small = AbstractedEnv(env, certificate, dynamics=dynamics, mdp=mdp)
@@ -94,6 +95,6 @@ def test_one_call() -> None:
     )
     assert small.certificate.relation == "lax"
     assert small.observation_space == Discrete(6)
-    masked = abstract_env(TAXI, gamma=GAMMA, action_masks=True)
+    masked = abstract_env(TAXI, gamma=GAMMA, reading=Reading(action_masks=True))
     assert masked.certificate.apart is not None
     assert "different actions" in masked.certificate.summary()

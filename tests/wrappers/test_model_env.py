@@ -17,6 +17,7 @@ from hypothesis import given
 
 from bisim_abstract import (
     QLearning,
+    Reading,
     TabularMDP,
     abstract_env,
     certify,
@@ -160,7 +161,7 @@ def test_seeds_and_states_are_followed() -> None:
 @given(mdps())
 def test_it_describes_itself(mdp: TabularMDP) -> None:
     mdp = mdp.with_names(states=[f"s{k}" for k in range(mdp.n_states)])
-    found = extract_mdp(ModelEnv(mdp), checks=16)
+    found = extract_mdp(ModelEnv(mdp), reading=Reading(checks=16))
     assert found == mdp
     assert [found.state_name(s) for s in range(mdp.n_states)] == [
         mdp.state_name(s) for s in range(mdp.n_states)
@@ -179,9 +180,9 @@ def test_models_of_environments(name: str) -> None:
     assert found.names.actions == mdp.names.actions
     assert found.metadata["model_of"] == name
     assert found.metadata["method"] == "model"  # not "enumeration", which is of one seed
-    part = extract_mdp(ModelEnv(mdp), reachable_only=True)
+    part = extract_mdp(ModelEnv(mdp), reading=Reading(reachable_only=True))
     assert part == mdp.restrict(mdp.reachable())
-    env = TabularEnv(ModelEnv(mdp), reachable_only=True)
+    env = TabularEnv(ModelEnv(mdp), reading=Reading(reachable_only=True))
     for k in range(50):
         _, info = env.reset(seed=k)
         is_over = False
@@ -195,9 +196,9 @@ def test_models_of_environments(name: str) -> None:
 
 def test_masks_are_told() -> None:
     mdp = road()
-    assert extract_mdp(ModelEnv(mdp), action_masks=True) == mdp
+    assert extract_mdp(ModelEnv(mdp), reading=Reading(action_masks=True)) == mdp
     plain = road(has_jump=False)
-    assert extract_mdp(ModelEnv(plain), action_masks=True) == plain
+    assert extract_mdp(ModelEnv(plain), reading=Reading(action_masks=True)) == plain
 
 
 def test_files_ids_and_specifications(file: Path, tmp_path: Path) -> None:
@@ -292,7 +293,7 @@ def test_abstracted(dynamics: str, has_jump: bool) -> None:
 
 
 def test_ends_of_files_of_environments() -> None:
-    mdp = extract_mdp("FrozenLake-v1", reachable_only=True)
+    mdp = extract_mdp("FrozenLake-v1", reading=Reading(reachable_only=True))
     env = AbstractedEnv(ModelEnv(mdp), certify(mdp, GAMMA), dynamics="ground")
     ends = 0
     env.reset(seed=0)

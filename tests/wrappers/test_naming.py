@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
+from bisim_abstract import Reading
 from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
 
 TAXI = "Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4"
@@ -82,7 +83,7 @@ def test_what_is_not_surely_known_has_no_names() -> None:
 
 
 def test_names_stay_with_reachable_states() -> None:
-    part = extract_mdp("FrozenLake-v1", reachable_only=True)
+    part = extract_mdp("FrozenLake-v1", reading=Reading(reachable_only=True))
     row, column = (v.values for v in part.names.variables)
     ids = part.state_ids[:-1]
     assert np.array_equal(row[:-1] * 4 + column[:-1], ids)
@@ -90,7 +91,7 @@ def test_names_stay_with_reachable_states() -> None:
 
 def test_states_of_minigrid() -> None:
     pytest.importorskip("minigrid")
-    mdp = extract_mdp("MiniGrid-DoorKey-5x5-v0", starts=1)
+    mdp = extract_mdp("MiniGrid-DoorKey-5x5-v0", reading=Reading(starts=1))
     assert mdp.state_name(0) == (
         "row=3, column=1, facing=left, carrying=nothing, yellow door=locked, "
         "lying=yellow key at 2,1"

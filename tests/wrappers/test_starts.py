@@ -11,9 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bisim_abstract import TabularMDP, abstract_env, certify, value_iteration
+from bisim_abstract import Reading, TabularMDP, abstract_env, certify, value_iteration
 from bisim_abstract.errors import ExtractionError, InvalidArgumentError, StateLimitError
-from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, enumerate_mdp, extract_mdp
+from bisim_abstract.wrappers import AbstractedEnv, TabularEnv, extract_mdp
 from bisim_abstract.wrappers._source import StartSeeds
 from tests.support.counting import Door
 
@@ -50,17 +50,17 @@ def begun(seeds: range) -> np.ndarray[Any, Any]:
 
 
 def test_one_seed_of_many_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    mdp = extract_mdp(Scattered(), freeze=FROZEN, starts=1)
+    mdp = extract_mdp(Scattered(), reading=Reading(freeze=FROZEN, starts=1))
     (text,) = [record.message for record in caplog.records]
     assert "Scattered begins elsewhere with other seeds" in text
     assert "0 of them to a state that this model does not have" in text
-    assert text.endswith("as with seed 0; without starts=1, up to 100 seeds are taken together")
+    assert "as with seed 0; without Reading(starts=1), up to 100 seeds are taken together" in text
     assert mdp.metadata["conditions"] == ["from 1 sampled start of several"]
     caplog.clear()
     # Once is enough, in whatever copy of the environment.
-    extract_mdp(Scattered(), freeze=FROZEN, starts=1)
+    extract_mdp(Scattered(), reading=Reading(freeze=FROZEN, starts=1))
     for starts in (None, 1, 7):
-        mdp = extract_mdp(Door(), freeze=FROZEN, starts=starts)
+        mdp = extract_mdp(Door(), reading=Reading(freeze=FROZEN, starts=starts))
         assert mdp.metadata["conditions"] == []
         assert mdp.metadata["starts"] == (starts or 1)
     assert not caplog.records
@@ -69,7 +69,7 @@ def test_one_seed_of_many_is_told(caplog: pytest.LogCaptureFixture) -> None:
 def test_by_default_as_many_seeds_as_there_are_starts_to_see(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    mdp = extract_mdp(Scattered(), freeze=FROZEN)
+    mdp = extract_mdp(Scattered(), reading=Reading(freeze=FROZEN))
     count = mdp.metadata["starts"]
     assert 32 < count < 100
     assert mdp.metadata["conditions"] == [f"from {count} sampled starts"]
@@ -77,7 +77,7 @@ def test_by_default_as_many_seeds_as_there_are_starts_to_see(
     assert (places > 0).all()
     assert sorted(mdp.start[mdp.start > 0.0]) == pytest.approx(sorted(places / count))
     # The same as if that many had been requested, numbers of states included.
-    again = extract_mdp(Scattered(), freeze=FROZEN, starts=count)
+    again = extract_mdp(Scattered(), reading=Reading(freeze=FROZEN, starts=count))
     assert again == mdp
     assert dict(again.metadata) == dict(mdp.metadata)
     assert not caplog.records
@@ -95,49 +95,51 @@ class Spread(Door):
 def test_a_hundred_seeds_at_most_and_no_advice_that_was_followed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    worlds = extract_mdp(Spread(), freeze=FROZEN)
+    worlds = extract_mdp(Spread(), reading=Reading(freeze=FROZEN))
     assert worlds.metadata["starts"] == 100
     assert (worlds.start > 0.0).sum() == 100
     assert worlds.metadata["conditions"][0] == "from 100 sampled starts"
     (text,) = [record.message for record in caplog.records]
-    assert "with these 100 seeds; starts=1000, for instance" in text
+    assert "with these 100 seeds; Reading(starts=1000), for instance" in text
     caplog.clear()
-    extract_mdp(Spread(), freeze=FROZEN, starts=100)
+    extract_mdp(Spread(), reading=Reading(freeze=FROZEN, starts=100))
     assert not caplog.records  # the same was said
-    extract_mdp(Spread(), freeze=FROZEN, starts=20)
+    extract_mdp(Spread(), reading=Reading(freeze=FROZEN, starts=20))
     (text,) = [record.message for record in caplog.records]
-    assert "with these 20 seeds; starts=100, for instance" in text
+    assert "with these 20 seeds; Reading(starts=100), for instance" in text
     assert "starts=20" not in text
 
 
 @pytest.mark.parametrize("most", [21, 100, 239])
 def test_seeds_that_do_not_fit_are_left_out(most: int, caplog: pytest.LogCaptureFixture) -> None:
-    one = extract_mdp(Spread(), freeze=FROZEN, starts=1).n_states - 1  # without the end
+    one = (
+        extract_mdp(Spread(), reading=Reading(freeze=FROZEN, starts=1)).n_states - 1
+    )  # without the end
     caplog.clear()
-    mdp = extract_mdp(Spread(), freeze=FROZEN, max_states=most)
+    mdp = extract_mdp(Spread(), reading=Reading(freeze=FROZEN, max_states=most))
     count = most // one
     assert mdp.metadata["starts"] == count
     assert mdp.n_states == count * one + 1
     assert "a larger max_states has room" in caplog.text or count == 1
     with pytest.raises(StateLimitError):
-        extract_mdp(Spread(), freeze=FROZEN, max_states=most, starts=count + 1)
+        extract_mdp(Spread(), reading=Reading(freeze=FROZEN, max_states=most, starts=count + 1))
     with pytest.raises(StateLimitError):
-        extract_mdp(Spread(), freeze=FROZEN, max_states=one - 1)
+        extract_mdp(Spread(), reading=Reading(freeze=FROZEN, max_states=one - 1))
 
 
 def test_many_states_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     from bisim_abstract.wrappers import enumerate as module
 
     monkeypatch.setattr(module, "ENOUGH", 50)
-    mdp = extract_mdp(Spread(), freeze=FROZEN)
+    mdp = extract_mdp(Spread(), reading=Reading(freeze=FROZEN))
     assert mdp.metadata["starts"] == 3
     assert mdp.metadata["conditions"][0] == "from 3 sampled starts"
-    assert extract_mdp(Spread(), freeze=FROZEN, starts=9).metadata["starts"] == 9
+    assert extract_mdp(Spread(), reading=Reading(freeze=FROZEN, starts=9)).metadata["starts"] == 9
 
 
 @pytest.mark.parametrize("starts", [None, 1, 4])
 def test_models_that_are_saved_keep_their_conditions(starts: int | None, tmp_path: Path) -> None:
-    mdp = extract_mdp(Scattered(), freeze=FROZEN, starts=starts)
+    mdp = extract_mdp(Scattered(), reading=Reading(freeze=FROZEN, starts=starts))
     assert mdp.metadata["conditions"]
     mdp.save(tmp_path / "model.npz")
     again = TabularMDP.load(tmp_path / "model.npz")
@@ -147,9 +149,9 @@ def test_models_that_are_saved_keep_their_conditions(starts: int | None, tmp_pat
 
 def test_a_wrapped_environment_takes_the_same_starts(caplog: pytest.LogCaptureFixture) -> None:
     env = Scattered()
-    certificate = certify(extract_mdp(env, freeze=FROZEN), 0.9)
-    small = AbstractedEnv(env, certificate, freeze=FROZEN)
-    assert AbstractedEnv(Scattered(), certificate, freeze=FROZEN).mdp == small.mdp
+    certificate = certify(extract_mdp(env, reading=Reading(freeze=FROZEN)), 0.9)
+    small = AbstractedEnv(env, certificate, reading=Reading(freeze=FROZEN))
+    assert AbstractedEnv(Scattered(), certificate, reading=Reading(freeze=FROZEN)).mdp == small.mdp
     count = small.mdp.metadata["starts"]
     assert f"  only      from {count} sampled starts" in small.summary()
     assert f"from {count} sampled starts" in small._repr_html_()
@@ -157,31 +159,33 @@ def test_a_wrapped_environment_takes_the_same_starts(caplog: pytest.LogCaptureFi
 
 
 def test_several_seeds_are_taken_together(caplog: pytest.LogCaptureFixture) -> None:
-    mdp = extract_mdp(Scattered(), freeze=FROZEN, seed=3, starts=50)
+    mdp = extract_mdp(Scattered(), reading=Reading(freeze=FROZEN, seed=3, starts=50))
     assert not caplog.records
     assert mdp.metadata["starts"] == 50
     counts = begun(range(3, 53))
     assert (counts > 0).all()
     assert sorted(mdp.start[mdp.start > 0.0]) == pytest.approx(sorted(counts / 50.0))
     # The states are those of one seed, which lead everywhere; only where episodes begin differs.
-    alone = extract_mdp(Scattered(), freeze=FROZEN, seed=3, starts=1)
+    alone = extract_mdp(Scattered(), reading=Reading(freeze=FROZEN, seed=3, starts=1))
     assert sorted(alone.state_ids) == sorted(mdp.state_ids)
     assert (alone.start > 0.0).sum() == 1
 
 
 def test_worlds_of_other_seeds_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    one = extract_mdp(Apart(), freeze=FROZEN, starts=1)
+    one = extract_mdp(Apart(), reading=Reading(freeze=FROZEN, starts=1))
     assert "of them to a state that this model does not have" in caplog.text
     assert ", 0 of them" not in caplog.text
     caplog.clear()
-    both = extract_mdp(Apart(), freeze=FROZEN, starts=20)
+    both = extract_mdp(Apart(), reading=Reading(freeze=FROZEN, starts=20))
     assert not caplog.records
     assert both.n_states == 2 * one.n_states - 1
 
 
 @pytest.mark.parametrize("dynamics", ["aggregated", "ground"])
 def test_what_is_proven_holds_wherever_episodes_begin(dynamics: str) -> None:
-    small = abstract_env(Scattered(), gamma=0.9, freeze=FROZEN, starts=50, dynamics=dynamics)
+    small = abstract_env(
+        Scattered(), gamma=0.9, reading=Reading(freeze=FROZEN, starts=50), dynamics=dynamics
+    )
     values = value_iteration(small.mdp, 0.9)
     assert small.value.kept >= 0.95
     starts = {small.reset(seed=seed)[1].get("state") for seed in range(50)}
@@ -202,7 +206,7 @@ def test_what_is_proven_holds_wherever_episodes_begin(dynamics: str) -> None:
 
 
 def test_tabular_steps_begin_with_each_seed_in_turn() -> None:
-    env = TabularEnv(Scattered(), freeze=FROZEN, starts=7)
+    env = TabularEnv(Scattered(), reading=Reading(freeze=FROZEN, starts=7))
     expected = [int(Scattered().reset(seed=seed)[0][0]) for seed in range(7)]
     assert [int(env.reset(seed=seed)[0][0]) for seed in range(14)] == expected * 2
     env.reset(seed=6)
@@ -213,25 +217,23 @@ def test_tabular_steps_begin_with_each_seed_in_turn() -> None:
 
 def test_a_certificate_of_other_starts_is_of_another_model() -> None:
     env = Scattered()
-    mdp = extract_mdp(env, freeze=FROZEN, starts=9)
+    mdp = extract_mdp(env, reading=Reading(freeze=FROZEN, starts=9))
     certificate = certify(mdp, 0.9)
-    assert AbstractedEnv(env, certificate, freeze=FROZEN, starts=9).mdp == mdp
+    assert AbstractedEnv(env, certificate, reading=Reading(freeze=FROZEN, starts=9)).mdp == mdp
     assert AbstractedEnv(Scattered(), certificate, mdp=mdp).mdp == mdp
     with pytest.raises(ValueError, match="the seed and starts"):
-        AbstractedEnv(env, certificate, freeze=FROZEN, starts=8)
+        AbstractedEnv(env, certificate, reading=Reading(freeze=FROZEN, starts=8))
 
 
 @pytest.mark.parametrize("starts", [0, -1, 1.5, "2", True, 10**7])
 def test_bad_numbers_of_starts(starts: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="starts"):
-        extract_mdp(Door(), freeze=FROZEN, starts=starts)
+        extract_mdp(Door(), reading=Reading(freeze=FROZEN, starts=starts))
 
 
-def test_starts_need_seeds_and_no_table() -> None:
-    with pytest.raises(InvalidArgumentError, match="starts=2 are those of seeds"):
-        enumerate_mdp(Door(), freeze=FROZEN, seed=None, starts=2)
+def test_starts_need_no_table() -> None:
     with pytest.raises(ExtractionError, match="starts goes with environments that are enumerated"):
-        extract_mdp("FrozenLake-v1", starts=2)
+        extract_mdp("FrozenLake-v1", reading=Reading(starts=2))
 
 
 @pytest.mark.parametrize("told", ["2", 0, -3, 1.5, None, True, [4], 10**30])
@@ -251,7 +253,7 @@ def test_what_a_file_says_of_starts_is_not_trusted(told: object) -> None:
 def test_a_key_is_part_of_the_state(freeze: tuple[str, ...]) -> None:
     """Random steps hardly ever bring it to the door."""
     with pytest.raises(ExtractionError, match=r"freeze names .*'key'.* part of the state") as told:
-        extract_mdp(Door(), freeze=freeze)
+        extract_mdp(Door(), reading=Reading(freeze=freeze))
     assert "terminated was False and then True" in str(told.value)
 
 
@@ -271,9 +273,9 @@ class Bonus(Door):
 
 
 def test_what_is_paid_once_is_part_of_the_state() -> None:
-    assert extract_mdp(Bonus(), freeze=FROZEN).n_states > 1
+    assert extract_mdp(Bonus(), reading=Reading(freeze=FROZEN)).n_states > 1
     with pytest.raises(ExtractionError, match=r"the reward was 0\.5 and then 0\.0 once earlier"):
-        extract_mdp(Bonus(), freeze=("steps", "has_paid"))
+        extract_mdp(Bonus(), reading=Reading(freeze=("steps", "has_paid")))
 
 
 class Diary(Door):
@@ -296,8 +298,10 @@ class Diary(Door):
 
 
 def test_notes_that_do_not_matter_are_frozen() -> None:
-    mdp = extract_mdp(Diary(), freeze=("steps", "visited", "last", "look"))
-    np.testing.assert_array_equal(mdp.rewards, extract_mdp(Door(), freeze=FROZEN).rewards)
+    mdp = extract_mdp(Diary(), reading=Reading(freeze=("steps", "visited", "last", "look")))
+    np.testing.assert_array_equal(
+        mdp.rewards, extract_mdp(Door(), reading=Reading(freeze=FROZEN)).rewards
+    )
 
 
 def test_counters_may_change_rewards(caplog: pytest.LogCaptureFixture) -> None:
@@ -324,7 +328,7 @@ class Masked(Door):
 
 
 def test_what_states_lack_is_no_step_that_leaves_a_counter_alone() -> None:
-    mdp = extract_mdp(Masked(), freeze=FROZEN, action_masks=True)
+    mdp = extract_mdp(Masked(), reading=Reading(freeze=FROZEN, action_masks=True))
     assert mdp.has_action_sets
     assert mdp.rewards.max() == 1.0  # of a first step
 
@@ -364,7 +368,7 @@ def test_states_are_called_by_their_simple_attributes() -> None:
         "level=1, is_lit=true, at[1]=2, mood=glad",
         "level=2, is_lit=false, at[1]=4, mood=glad",
     ]
-    door = extract_mdp(Door(), freeze=FROZEN)
+    door = extract_mdp(Door(), reading=Reading(freeze=FROZEN))
     assert door.state_name(0) == "place=2, key=0, guard=0"  # steps are no part of it
     assert door.state_name(door.n_states - 1) == "the end"
 
@@ -416,7 +420,7 @@ class NoBase:
 )
 def test_interfaces_that_are_not_kept(env: Any, match: str) -> None:
     with pytest.raises((ExtractionError, InvalidArgumentError), match=match):
-        abstract_env(env, gamma=0.9, freeze=FROZEN)
+        abstract_env(env, gamma=0.9, reading=Reading(freeze=FROZEN))
 
 
 # -- models that are compared with environments ----------------------------------------------------
@@ -435,12 +439,12 @@ class Paid(Door):
 
 def test_what_is_held_still_is_compared() -> None:
     env = Paid()
-    mdp = extract_mdp(env, freeze=("steps", "pay"))
+    mdp = extract_mdp(env, reading=Reading(freeze=("steps", "pay")))
     certificate = certify(mdp, 0.9)
-    assert AbstractedEnv(env, certificate, freeze=("steps", "pay")).mdp == mdp
+    assert AbstractedEnv(env, certificate, reading=Reading(freeze=("steps", "pay"))).mdp == mdp
     env.pay = -5.0
     with pytest.raises(ValueError, match="of another model"):
-        AbstractedEnv(env, certificate, freeze=("steps", "pay"))
+        AbstractedEnv(env, certificate, reading=Reading(freeze=("steps", "pay")))
     with pytest.raises(ValueError, match="'pay' of Paid, which its model holds still, is not what"):
         AbstractedEnv(Paid(-5.0), certificate, mdp=mdp)
 
@@ -448,7 +452,7 @@ def test_what_is_held_still_is_compared() -> None:
 @pytest.mark.parametrize("frozen", [["steps"], ["steps", "x"], 3, []])
 def test_rewards_of_a_model_at_hand_are_compared(frozen: object) -> None:
     """Whatever it says was frozen."""
-    true = extract_mdp(Door(), freeze=FROZEN)
+    true = extract_mdp(Door(), reading=Reading(freeze=FROZEN))
     rewards = np.where(true.absorbing[:, None], 0.0, np.full((1, 2), 7.0))
     forged = dataclasses.replace(true, rewards=rewards).with_metadata(frozen=frozen)
     with pytest.raises(ValueError, match="mdp is not the model of this environment"):
@@ -484,7 +488,7 @@ def test_a_counter_that_the_first_step_makes() -> None:
 
 
 def test_the_summary_says_what_is_taken_by_your_word() -> None:
-    small = abstract_env(Scattered(), gamma=0.9, freeze=FROZEN, seed=2, starts=30)
+    small = abstract_env(Scattered(), gamma=0.9, reading=Reading(freeze=FROZEN, seed=2, starts=30))
     assert "  frozen    steps: that it does not matter is your word" in small.summary()
     assert "  starts    as with 30 seeds, from 2 on" in small.summary()
     assert "your word" in small._repr_html_()
@@ -492,7 +496,9 @@ def test_the_summary_says_what_is_taken_by_your_word() -> None:
 
 
 def test_names_of_a_file_do_not_reach_the_terminal_as_they_are() -> None:
-    mdp = extract_mdp(Door(), freeze=FROZEN).with_metadata(frozen=["steps", "\x1b[31mred"])
+    mdp = extract_mdp(Door(), reading=Reading(freeze=FROZEN)).with_metadata(
+        frozen=["steps", "\x1b[31mred"]
+    )
     small = AbstractedEnv(Door(), certify(mdp, 0.9), mdp=mdp)
     assert "red" in small.summary()
     assert "\x1b" not in small.summary()

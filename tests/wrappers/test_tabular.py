@@ -12,6 +12,7 @@ from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
 from bisim_abstract import (
     InvalidArgumentError,
+    Reading,
     TabularMDP,
     bisimulation_metric,
     certify,
@@ -39,7 +40,7 @@ KNOWN = [
 def test_known_counts_and_start_values(
     env_id: str, kwargs: dict[str, Any], live: int, ends: int, value: float
 ) -> None:
-    mdp = extract_mdp(env_id, env_args=kwargs, reachable_only=True)
+    mdp = extract_mdp(env_id, env_args=kwargs, reading=Reading(reachable_only=True))
     assert mdp.n_states == live + 1
     assert mdp.metadata["reachable_live"] == live
     assert mdp.metadata["reachable_terminal"] == ends
@@ -53,7 +54,7 @@ def test_known_counts_and_start_values(
     ("table", 500, 200.526),
 ])  # fmt: skip
 def test_taxi_diameter(terminal: str, states: int, diameter: float) -> None:
-    mdp = extract_mdp(TAXI, terminal=terminal)
+    mdp = extract_mdp(TAXI, reading=Reading(terminal=terminal))
     assert mdp.n_states == states
     metric = bisimulation_metric(mdp, 0.9)
     low, high = metric.diameter
@@ -63,13 +64,13 @@ def test_taxi_diameter(terminal: str, states: int, diameter: float) -> None:
 
 
 def test_ignoring_the_end_of_an_episode_would_give_another_value() -> None:
-    literal = extract_mdp(TAXI, terminal="table", reachable_only=True)
+    literal = extract_mdp(TAXI, reading=Reading(terminal="table", reachable_only=True))
     low, _ = value_iteration(literal, 0.99).start_bounds(literal)
     assert 834 < low < 837  # the wrong answer that following the table beyond the end gives
 
 
 def test_state_ids_lead_back_to_the_environment() -> None:
-    mdp = extract_mdp("FrozenLake-v1", reachable_only=True)
+    mdp = extract_mdp("FrozenLake-v1", reading=Reading(reachable_only=True))
     holes = {5, 7, 11, 12, 15}
     assert mdp.state_ids.tolist() == [s for s in range(16) if s not in holes] + [-1]
 
@@ -134,7 +135,7 @@ def test_unknown_ids_and_arguments_are_named() -> None:
     with pytest.raises(ExtractionError, match="env_args goes with an environment id"):
         extract_mdp(gym.make(TAXI), env_args={"is_rainy": True})
     with pytest.raises(InvalidArgumentError, match="terminal must be one of"):
-        extract_mdp(TAXI, terminal="ignore")
+        extract_mdp(TAXI, reading=Reading(terminal="ignore"))
 
 
 # -- what is refused -------------------------------------------------------------------------
@@ -262,15 +263,15 @@ class Bare(gym.Env[int, int]):
 
 def test_start_found_by_resetting() -> None:
     assert extract_mdp(Bare()).start.tolist() == [1.0, 0.0, 0.0, 0.0]
-    with pytest.raises(ExtractionError, match=r"starts in several states.*pass start"):
+    with pytest.raises(ExtractionError, match=r"starts in several states.*Reading\(start"):
         extract_mdp(Bare(starts=2))
-    given = extract_mdp(Bare(starts=2), start=[0.5, 0.5, 0.0])
+    given = extract_mdp(Bare(starts=2), reading=Reading(start=[0.5, 0.5, 0.0]))
     assert given.start.tolist() == [0.5, 0.5, 0.0, 0.0]
 
 
 def test_a_start_that_excludes_real_resets_is_noticed() -> None:
     with pytest.raises(ExtractionError, match="start distribution"):
-        extract_mdp(Bare(), start=[0.0, 1.0, 0.0])
+        extract_mdp(Bare(), reading=Reading(start=[0.0, 1.0, 0.0]))
 
 
 def test_a_broken_table_is_named() -> None:
@@ -284,7 +285,7 @@ def test_a_broken_table_is_named() -> None:
 
 @pytest.mark.parametrize("terminal", ["absorb", "table"])
 def test_tabular_env_tells_the_state(terminal: str) -> None:
-    env = TabularEnv(gym.make("FrozenLake-v1"), terminal=terminal)
+    env = TabularEnv(gym.make("FrozenLake-v1"), reading=Reading(terminal=terminal))
     mdp = env.mdp
     rng = np.random.default_rng(0)
     ended = 0
@@ -324,7 +325,7 @@ class Redrawn(Bare):
 
 
 def test_an_enumerated_model_stays_that_of_its_one_seed() -> None:
-    env = TabularEnv(Redrawn(), seed=7, starts=1)
+    env = TabularEnv(Redrawn(), reading=Reading(seed=7, starts=1))
     assert env.mdp.metadata["method"] == "enumeration"
     for seed in (7, 8, None):
         _, info = env.reset(seed=seed)
@@ -332,15 +333,17 @@ def test_an_enumerated_model_stays_that_of_its_one_seed() -> None:
             expected = env.mdp.rewards[info["state"], 0]
             _, reward, _, _, info = env.step(0)
             assert reward == expected
-    other = TabularEnv(Redrawn(), seed=8, starts=1)
+    other = TabularEnv(Redrawn(), reading=Reading(seed=8, starts=1))
     assert set(other.mdp.rewards.ravel()).isdisjoint(env.mdp.rewards.ravel())
 
 
 def test_clusters_of_an_enumerated_model_stay_those_of_its_one_seed() -> None:
-    mdp = extract_mdp(Redrawn(), seed=7, starts=1)
+    mdp = extract_mdp(Redrawn(), reading=Reading(seed=7, starts=1))
     certificate = certify(mdp, 0.9, tau=1e-6)
     assert certificate.n_clusters == 3
-    env = AbstractedEnv(Redrawn(), certificate, dynamics="ground", seed=7, starts=1)
+    env = AbstractedEnv(
+        Redrawn(), certificate, dynamics="ground", reading=Reading(seed=7, starts=1)
+    )
     for seed in (7, 8, None):
         _, info = env.reset(seed=seed)
         for _ in range(6):
@@ -373,7 +376,7 @@ def test_tabular_env_statistics_match_the_rows() -> None:
 
 
 def test_tabular_env_can_be_made_from_its_spec() -> None:
-    env = TabularEnv(gym.make(TAXI), reachable_only=True)
+    env = TabularEnv(gym.make(TAXI), reading=Reading(reachable_only=True))
     spec = env.spec
     assert spec is not None
     again = gym.make(spec)
@@ -383,7 +386,7 @@ def test_tabular_env_can_be_made_from_its_spec() -> None:
 
 
 def test_tabular_env_notices_a_state_outside_its_model() -> None:
-    env = TabularEnv(gym.make("FrozenLake-v1"), reachable_only=True)
+    env = TabularEnv(gym.make("FrozenLake-v1"), reading=Reading(reachable_only=True))
     env.reset(seed=0)
     inner: Any = env.unwrapped
     inner.s = 5  # a hole
@@ -403,7 +406,7 @@ def test_model_of_minigrid_through_extract() -> None:
 
 
 def test_taxi_tells_which_actions_states_have() -> None:
-    mdp, whole = extract_mdp(TAXI, action_masks=True), extract_mdp(TAXI)
+    mdp, whole = extract_mdp(TAXI, reading=Reading(action_masks=True)), extract_mdp(TAXI)
     assert mdp.has_action_sets
     assert not whole.has_action_sets
     assert mdp.metadata["action_masks"] is True
@@ -419,15 +422,15 @@ def test_taxi_tells_which_actions_states_have() -> None:
     # What is left out bumps into walls, or is fined: nothing worth doing.
     masked, free = value_iteration(mdp, 0.99), value_iteration(whole, 0.99)
     np.testing.assert_allclose(masked.upper, free.upper, atol=1e-9)
-    part = extract_mdp(TAXI, action_masks=True, reachable_only=True)
+    part = extract_mdp(TAXI, reading=Reading(action_masks=True, reachable_only=True))
     assert part.n_states == 401
     assert part.metadata["reachable_live"] == 400
-    literal = extract_mdp(TAXI, action_masks=True, terminal="table")
+    literal = extract_mdp(TAXI, reading=Reading(action_masks=True, terminal="table"))
     assert literal.available.tolist() == live.tolist()
 
 
 def test_the_state_wrapper_tells_masks() -> None:
-    env = TabularEnv(gym.make(TAXI), action_masks=True)
+    env = TabularEnv(gym.make(TAXI), reading=Reading(action_masks=True))
     with pytest.raises(gym.error.ResetNeeded, match="before action_masks"):
         env.action_masks()
     rng = np.random.default_rng(0)
@@ -481,7 +484,7 @@ class Masked(gym.Env[Any, Any]):
 
 
 def test_what_a_state_lacks_is_never_tried() -> None:
-    mdp = extract_mdp(Masked(), action_masks=True)
+    mdp = extract_mdp(Masked(), reading=Reading(action_masks=True))
     assert mdp.available[:3].tolist() == [[True, True], [True, True], [True, False]]
     assert mdp.successors(2, 1)[0].tolist() == [1]  # as action 0 does
     with pytest.raises(RuntimeError, match="no such action"):
@@ -499,13 +502,13 @@ def test_what_a_state_lacks_is_never_tried() -> None:
 )
 def test_bad_masks_are_refused(masks: Any, told: Any, message: str) -> None:
     with pytest.raises(ExtractionError, match=message):
-        extract_mdp(Masked(masks, told), action_masks=True)
+        extract_mdp(Masked(masks, told), reading=Reading(action_masks=True))
 
 
 def test_who_tells_no_masks_says_so() -> None:
     for name in ("FrozenLake-v1", "bisim_abstract/RoomsGrid-v0"):
         with pytest.raises(ExtractionError, match=r"does not tell .* give it a method action_mask"):
-            extract_mdp(name, action_masks=True)
+            extract_mdp(name, reading=Reading(action_masks=True))
 
 
 class Described(Masked):
@@ -519,6 +522,6 @@ class Described(Masked):
 
 
 def test_what_describes_itself_is_asked_for_masks_too() -> None:
-    mdp = extract_mdp(Described(), action_masks=True)
+    mdp = extract_mdp(Described(), reading=Reading(action_masks=True))
     assert mdp.metadata["method"] == "self"
     assert mdp.available.tolist() == [[True, True], [True, True], [True, False]]

@@ -16,6 +16,7 @@ import pytest
 from bisim_abstract import (
     Blocks,
     Certificate,
+    Reading,
     TabularMDP,
     __version__,
     certify,
@@ -80,7 +81,7 @@ def test_extract(kind: str, call: Any, world: World) -> None:
         ),
         "reachable": (
             ["FrozenLake-v1", "--reachable-only"],
-            extract_mdp("FrozenLake-v1", reachable_only=True),
+            extract_mdp("FrozenLake-v1", reading=Reading(reachable_only=True)),
         ),
     }[kind]
     ended = call("extract", *words, "-o", "m.npz", "--json")
@@ -484,7 +485,7 @@ def test_what_counts_steps_is_named(call: Any, door: str) -> None:
     ended = call("run", door, "-o", "run", "--freeze", "steps", "--learn", 40, "--import", module)
     assert (ended.code, ended.err) == (0, "")
     config = json.loads(Path("run/config.json").read_bytes())["config"]
-    assert config["source"]["freeze"] == ["steps"]
+    assert config["source"]["reading"]["freeze"] == ["steps"]
     assert config["imports"] == [module]
     assert f"--import {module}" in Path("run/report.html").read_text()
     words = ["--model", "run/mdp.npz"]
@@ -526,7 +527,7 @@ def test_what_draws_its_first_state_begins_in_many(
         ended = call("run", *words, "run", "--starts", 40, "--learn", 40)
         assert (ended.code, ended.err) == (0, "")
         config = json.loads(Path("run/config.json").read_bytes())["config"]
-        assert config["source"]["starts"] == 40
+        assert config["source"]["reading"]["starts"] == 40
         assert "--starts 40" in Path("run/report.html").read_text()
         caplog.clear()
         call("run", *words, "alone", "--starts", 1, "--learn", 40)

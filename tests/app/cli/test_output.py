@@ -228,8 +228,8 @@ for words in [["--help"], *([name, "--help"] for name in {COMMANDS!r})]:
         assert stop.code == 0
 heavy = {{"torch", "faiss", "numba", "scipy", "rich"}}
 ours = {{name for name in sys.modules if name.startswith("bisim_abstract.")}}
-light = ("_app", "_app.cli", "_base", "_base.memory", "_base.starting", "_base.text", "_register")
-light += ("_version", "errors")
+light = ("_app", "_app.cli", "_base", "_base.checks", "_base.memory", "_base.reading")
+light += ("_base.starting", "_base.text", "_base.types", "_register", "_version", "errors")
 ours -= {{f"bisim_abstract.{{name}}" for name in light}}
 print(sorted(heavy & set(sys.modules)), sorted(ours), file=sys.stderr)
 """

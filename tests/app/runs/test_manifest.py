@@ -109,7 +109,7 @@ def test_the_page_says_what_it_was_computed_from(finished: RunResult) -> None:
 EDITS: dict[str, Callable[[Any], None]] = {
     "environment": put("config", "source", "env_args", value={"side": 6, "room_size": 3}),
     "tau": put("config", "certify", value={"tau": 2.0}),
-    "seed": put("config", "seed", value=7),
+    "seed": put("config", "source", "reading", "seed", value=7),
     "title": put("config", "title", value="something else"),
     "versions": put("versions", "numpy", value="1.0"),
 }
@@ -218,7 +218,7 @@ def test_settings_that_a_later_version_knows(folder: Path) -> None:
     rewritten(folder / "config.json", drop("config", "source", "goal"))
     sealed(folder)
     assert Run.resume(folder)().verification.is_valid
-    rewritten(folder / "config.json", put("config", "seed", value=3))
+    rewritten(folder / "config.json", put("config", "source", "reading", "seed", value=3))
     held = Manifest.load(folder)
     held.files["config.json"] = Entry(file_digest(folder / "config.json"))
     held.save()

@@ -13,6 +13,7 @@ import pytest
 from bisim_abstract import (
     Blocks,
     Certificate,
+    Reading,
     TabularMDP,
     certify,
     compare_abstractions,
@@ -131,14 +132,12 @@ def test_the_report_is_told_everything(folder: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "config",
     [
-        Config(source=Source(name="Taxi-v3", backgrounds=3, seed=4), seed=4),
+        Config(source=Source(name="Taxi-v3", backgrounds=3, reading=Reading(seed=4))),
         Config(
             source=Source(
                 name="FrozenLake-v1",
                 env_args={"map_name": "8x8", "is_slippery": False, "desc": None},
-                terminal="table",
-                reachable_only=True,
-                max_states=7,
+                reading=Reading(terminal="table", reachable_only=True, max_states=7),
             ),
             gamma=0.123456789012345,
             training=Training(kind="mico", steps=3, dim=2, experience="steps", same_action=True),
@@ -201,7 +200,7 @@ def test_learning_where_a_file_is_gone(tmp_path: Path) -> None:
 def test_learning_on_other_models_of_an_environment(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    source = Source(name="FrozenLake-v1", **changes)
+    source = Source(name="FrozenLake-v1", reading=Reading.of(changes))
     found = Run(tmp_path / "run", small(source=source, certify={}, learn=20))()
     assert found.certificate.is_certified
     if "reachable_only" in changes:
