@@ -567,11 +567,7 @@ class Certificate:
     @property
     def holds_for(self) -> str:
         """What the bounds hold for, in words, where that is not just the stored model."""
-        if self.alpha is None:
-            return ""
-        if self.alpha == 0.0:
-            return "for exact mixtures of actions: all bounds include their rounding"
-        return f"for the true model with probability at least {surely_text(self.alpha)}"
+        return holds_text(self.alpha)
 
     @property
     def merges_little(self) -> bool:
@@ -951,6 +947,15 @@ def _with_variables(columns: Columns, names: Names) -> Columns:
     placed = {name: variable.column() for name, variable in names.columns(columns).items()}
     first = {name: columns[name] for name in ("state", "id")}
     return first | placed | {name: columns[name] for name in columns if name not in first}
+
+
+def holds_text(alpha: float | None) -> str:
+    """What claims hold for, in words, where that is not just the stored model."""
+    if alpha is None:
+        return ""
+    if alpha == 0.0:
+        return "for exact mixtures of actions: all bounds include their rounding"
+    return f"for the true model with probability at least {surely_text(alpha)}"
 
 
 def bounded_by(values: ActionValues | None) -> str:

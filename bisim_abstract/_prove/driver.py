@@ -112,7 +112,7 @@ def prove(
         compiling(report, about=COMPILING) as compiled,
         resources.started(callback) as ready,
     ):
-        budget = Budget(options, compiled, given_seconds or options.max_seconds)
+        budget = Budget(options, compiled, given_seconds)
         left = _room_for_tables(mdp, ready)
         table = Arms(mdp, gamma, relation=known.above, resources=left, **options.method.starts())
         run = _Run(options.method.begin(table, options), options, budget, report, gives_up)
@@ -140,7 +140,7 @@ class Budget:
 
     options: Options
     compiled: Compilation
-    given_seconds: float | None
+    given_seconds: float | None = None  # what max_seconds is in words, if not that
     begin: float = field(default_factory=lambda: time.monotonic())
 
     def elapsed(self) -> float:
@@ -169,8 +169,9 @@ class Budget:
 
     def time_is_up(self) -> str:
         """That no time is left, in words."""
-        assert self.given_seconds is not None
-        return time_is_up(self.given_seconds)
+        given = self.given_seconds or self.options.max_seconds
+        assert given is not None
+        return time_is_up(given)
 
 
 @dataclass(frozen=True)
