@@ -386,7 +386,13 @@ class Certificate:
         return lower.reshape(s.shape), upper.reshape(s.shape)
 
     def partitions(self, tau: float) -> tuple[IntArray, IntArray]:
-        """(n_states) clusters of the lower and of the upper arm at a threshold."""
+        """(n_states) clusters of the lower and of the upper arm at a threshold.
+
+        Raises:
+            InvalidArgumentError: If it would merge states with different actions where distances
+                are those of optimal action values.
+        """
+        _check_below(tau, self.apart if self.action_values is not None else None)
         return self.forests[0].labels(tau), self.forests[1].labels(tau)
 
     def certified_thresholds(self) -> list[CertifiedInterval]:
@@ -1043,10 +1049,15 @@ def _check_alone(certificate: Certificate) -> None:
             "action_values bound distances of the relation 'optimal' over all pairs, and nothing "
             "else does: keys, levels and features must be empty"
         )
-    tau, apart = certificate.tau, certificate.apart
-    if tau is not None and apart is not None and tau >= apart:
+    if certificate.tau is not None:
+        _check_below(certificate.tau, certificate.apart)
+
+
+def _check_below(tau: float, apart: float | None) -> None:
+    """Thresholds are below the distance of states with different actions, if there are any."""
+    if apart is not None and tau >= apart:
         raise InvalidArgumentError(
-            f"tau must be below {apart:.6g}, the distance of states with different actions, "
+            f"tau must be below {apart!r}, the distance of states with different actions, "
             f"got {tau!r}"
         )
 
