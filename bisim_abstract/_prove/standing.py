@@ -27,6 +27,7 @@ from bisim_abstract._certificate.frontier import (
     first_good,
     first_good_from_coarse,
 )
+from bisim_abstract._certificate.goal import Goal, Numbers
 from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
@@ -317,7 +318,15 @@ class Standing:
         return f"; {counted(coarser[0].n_clusters, 'cluster')} would {would}"
 
     def _advice(self) -> str:
-        """Which relation merges more, if one does."""
+        """Which relation merges more, if one does and the goal can be reached at all."""
+        is_known = self.table.mdp.estimate is None  # of estimates, coarser models may prove more
+        if is_known and self.target.is_by_value and self.prospect.best is None:
+            found, goal = self.search.own_numbers(np.arange(self.table.n)), self.target.goal
+            if not goal.is_enough(found):
+                text = (
+                    f"even with all states apart agents are proven to {_proven_text(found, goal)}"
+                )
+                return f"; {text}, so request less"
         instead = "" if self.is_final else self.table.relation.instead
         return f"; {instead}" if instead else ""
 
@@ -358,6 +367,13 @@ class Standing:
         if target.n_clusters is None or not counts:
             return f"{text}: no threshold separates states into several clusters and merges any"
         wanted = target.n_clusters
+        if self.is_final and wanted > counts[-1]:
+            same = target.n_states - counts[-1]
+            has = "has" if same == 1 else "have"
+            return (
+                f"{counted(same, 'state')} {has} the same optimal action values as another, within "
+                f"rounding: ask for at most {counted(counts[-1], 'cluster')}"
+            )
         below, above = [x for x in counts if x < wanted][-1:], [x for x in counts if x > wanted][:1]
         near = " or ".join(f"{x:,}" for x in below + above)
         return f"{text}, and no certified threshold gives {wanted:,} clusters; ask for {near}"
@@ -529,3 +545,10 @@ class Standing:
                 f"{source}; merge states first, or use a larger machine"
             )
         return ""
+
+
+def _proven_text(found: Numbers, goal: Goal) -> str:
+    """What agents are proven to get, in the terms of a goal."""
+    if goal.max_loss is None:
+        return f"retain {share_text(found.kept)}"
+    return f"lose at most {amount_text(found.loss)}"
