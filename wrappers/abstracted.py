@@ -68,6 +68,7 @@ from bisim_abstract.wrappers.tabular import (
 logger = logging.getLogger(__name__)
 
 DYNAMICS = ("aggregated", "ground")
+STEPS = {"aggregated": "as an average member of the cluster", "ground": "the environment's own"}
 SCOPES = {
     "all": "certified over all pairs of states",
     "covered": "certified over covered pairs only",
@@ -477,7 +478,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         largest = int(np.bincount(self.labels).max())
         scope = self.proof.scope
         lines = [
-            f"{self.proof.verdict.sentence}, {self.dynamics} dynamics",
+            self.proof.verdict.sentence,
+            f"  steps     {STEPS[self.dynamics]}",
             f"  policy    {self.value.summary()}",
             f"  agents    {self._promise()}",
             f"  largest   {counted(largest, 'state')} in one cluster",
