@@ -81,7 +81,7 @@ def test_estimates_are_shown_at_small_sizes() -> None:
     assert out.count("gathered at gamma 0.5") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_benchmarks_run_at_small_sizes() -> None:
     out = run("scripts/bench.py", "--quick")
     for title in (
