@@ -39,6 +39,7 @@ from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCert
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._observing import Views, observe_numbered, observe_states
+from bisim_abstract.wrappers._rewards import weigh
 from bisim_abstract.wrappers._rows import ModelRows
 from bisim_abstract.wrappers._source import (
     StartSeeds,
@@ -217,10 +218,11 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._check_scope(require)
         made = make_env(env) if isinstance(env, str) else env
         try:
-            gym.Wrapper.__init__(self, made)
-            self.mdp = _model_of(made, self.proof, mdp, reading)
+            ground = weigh(made, reading)
+            gym.Wrapper.__init__(self, ground)
+            self.mdp = _model_of(ground, self.proof, mdp, reading)
             self._has_reader = read_state is not None
-            self._read_state = _number_reader(made, self.mdp, read_state)
+            self._read_state = _number_reader(ground, self.mdp, read_state)
             self.tau = _threshold(self.proof, tau)
             self.proof = self._proven(verify)
             if self.proof.verdict.level != "useful":
@@ -247,7 +249,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._rows, self._has_masks = ModelRows(small), small.has_action_sets
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
         self._seeds = StartSeeds(self.mdp, reading.seed)
-        limits = [outer_time_limit(made), time_limit_in(self.mdp)]
+        limits = [outer_time_limit(ground), time_limit_in(self.mdp)]
         self._limit = min(filter(None, limits), default=None)
         self._lookup = StateLookup(self.mdp)
         self._is_end = np.arange(small.n_states) == small.terminal_state
