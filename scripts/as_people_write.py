@@ -1,3 +1,4 @@
+# ruff: noqa: D102  # reset and step do what Gymnasium says
 """Ten small environments as people write them, who know Gymnasium and nothing of this package.
 
 Nothing here imports the package. Each environment keeps its state in attributes of its own choice,
@@ -121,9 +122,7 @@ class Elevator(gym.Env[Any, Any]):
     def __init__(self, floors: int = 5, call_prob: float = 0.1) -> None:
         self.floors = floors
         self.call_prob = call_prob
-        self.observation_space = spaces.Tuple(
-            (spaces.Discrete(floors), spaces.MultiBinary(floors))
-        )
+        self.observation_space = spaces.Tuple((spaces.Discrete(floors), spaces.MultiBinary(floors)))
         self.action_space = spaces.Discrete(3)
         self.floor = 0
         self.calls = np.zeros(floors, dtype=bool)
