@@ -171,6 +171,7 @@ def by_numbers(message: str, make: Make) -> Remedy | None:
     found = re.search(r"make its action_space (\S+), and begin step with action = (.+)$", message)
     if found is None:
         return None
+    space, number = found.groups()
     names = {"gymnasium": gym, "numpy": np}
 
     def numbered() -> TabularMDP:
@@ -179,13 +180,13 @@ def by_numbers(message: str, make: Make) -> Remedy | None:
 
         class Numbered(kind):  # type: ignore[misc]
             def step(self, action: Any) -> Any:
-                return super().step(eval(found[2], {**names, "action": action}))
+                return super().step(eval(number, {**names, "action": action}))
 
         env.__class__ = Numbered
-        env.action_space = eval(found[1], names)
+        env.action_space = eval(space, names)
         return extract_mdp(env)
 
-    return f"action_space = {found[1]}", numbered
+    return f"action_space = {space}", numbered
 
 
 def by_other_id(message: str, make: Make) -> Remedy | None:

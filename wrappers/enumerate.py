@@ -1240,7 +1240,8 @@ class _Search:
             changed = [name for name in changed if name in names]
         remedy = (
             f"{listed(changed)} changed in every step up to there, as a counter does: "
-            f"if it is not part of the state, name it in freeze (reading=Reading(freeze={sorted({*codec.held, *changed})!r}))"
+            "if it is not part of the state, name it in freeze "
+            f"(reading=Reading(freeze={sorted({*codec.held, *changed})!r}))"
             if changed
             else "name the attribute that counts the steps in freeze (held now: "
             f"{listed(sorted(codec.held)) or 'none'})"

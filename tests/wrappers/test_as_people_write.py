@@ -103,7 +103,7 @@ def test_tuple_actions_are_numbered_as_the_message_says() -> None:
     class Numbered(people.Twins):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.action_space = gym.spaces.Discrete(9)
+            self.action_space: gym.Space[Any] = gym.spaces.Discrete(9)
 
         def step(self, action: Any) -> Any:
             return super().step(np.array(np.unravel_index(action, (3, 3))))
