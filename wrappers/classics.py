@@ -46,7 +46,9 @@ class ClassicsTable:
             mdp = TabularMDP.from_function(start, int(env.action_space.n), outcomes)
         except InvalidMDPError as error:
             raise ExtractionError(
-                f"the outcomes that {type(env).__name__} lists are not an MDP: {error}"
+                f"the outcomes that {type(env).__name__} lists are not an MDP: {error}; correct "
+                "them in a function of your own: TabularMDP.from_function(start, actions, "
+                "transitions)"
             ) from error
         names = [env.decode(state) if state >= 0 else "the end" for state in mdp.state_ids.tolist()]
         return mdp.with_names(states=names).with_metadata(method="outcomes")

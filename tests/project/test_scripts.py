@@ -170,6 +170,17 @@ def test_what_agents_get_is_proven_true_and_simulated(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_environments_as_people_write_them() -> None:
+    """The script fails if too few work at once, or if what a refusal names does not work."""
+    out = run("scripts/environments.py", "--quick", "--markdown")
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in out.splitlines()}
+    assert rows["| own: queue"][1:4] == ["at once", "81", "2"]
+    assert rows["| own: step counter"][1:3] == ["`Reading(freeze=['current_step'])`", "139"]
+    assert rows["| own: tuple actions"][2] == "19"
+    assert "13 of 15 work at once" in out
+
+
+@pytest.mark.nightly
 def test_encoders_at_small_budgets() -> None:
     out = run("scripts/encoders.py", "--quick")
     # Merges without support end the script; so does a certificate that is not verified.
