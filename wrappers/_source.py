@@ -404,7 +404,7 @@ def vector_reward(name: str, paid: Any) -> ExtractionError:
     """The error of rewards that are vectors, with what chooses weights."""
     return ExtractionError(
         f"rewards of {name} are vectors of {len(paid)} numbers; choose weights: "
-        f"reading=Reading(weights={(1.0,) * len(paid)})"
+        f"reading=Reading(weights={[1.0] * len(paid)})"
     )
 
 

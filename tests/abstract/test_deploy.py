@@ -224,6 +224,7 @@ def test_what_does_not_tell_the_cluster_is_refused() -> None:
     assert total == 1.0
 
 
+@pytest.mark.slow
 def test_the_part_of_minigrid_that_is_seen() -> None:
     pytest.importorskip("minigrid")
     from minigrid.wrappers import FullyObsWrapper

@@ -222,7 +222,7 @@ class Diver(gym.Env[Any, Any]):
     action_space = spaces.Discrete(4)
     reward_space = spaces.Box(np.array([0.0, -1.0]), np.array([8.2, -1.0]), dtype=np.float64)
     depths = (1, 2, 2)
-    treasures: ClassVar = {(1, 0): 0.5, (2, 1): 2.8, (2, 2): 8.2}
+    treasures: ClassVar[dict[tuple[int, ...], float]] = {(1, 0): 0.5, (2, 1): 2.8, (2, 2): 8.2}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -262,7 +262,7 @@ def test_tables_of_vectors_take_weights(rows: list[list[Outcome]]) -> None:
     mdp = extract_mdp(Lottery(vectors), reading=Reading(weights=(2.0, -1.0), checks=32))
     assert mdp == extract_mdp(Lottery(sums), reading=Reading(checks=32))
     assert mdp.metadata["weights"] == [2.0, -1.0]
-    with pytest.raises(ExtractionError, match=r"Lottery are vectors of 2 .*weights=\(1.0, 1.0\)\)"):
+    with pytest.raises(ExtractionError, match=r"Lottery are vectors of 2 .*weights=\[1.0, 1.0\]\)"):
         extract_mdp(Lottery(vectors))
 
 
