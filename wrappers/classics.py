@@ -54,14 +54,14 @@ class ClassicsTable:
         try:
             mdp = TabularMDP.from_function(start, int(env.action_space.n), outcomes)
         except InvalidMDPError as error:
-            advice = (
-                "; correct them in a function of your own: TabularMDP.from_function(start, "
-                "actions, transitions)"
-            )
-            if NORMALISE in str(error):
-                advice = f", with env = env.unwrapped: {DIVIDED}"
+            line = f", with env = env.unwrapped: {DIVIDED}"
+            if NORMALISE not in str(error):
+                line = (
+                    "; correct them in a function of your own: "
+                    "TabularMDP.from_function(start, actions, transitions)"
+                )
             raise ExtractionError(
-                f"the outcomes that {type(env).__name__} lists are not an MDP: {error}{advice}"
+                f"the outcomes that {type(env).__name__} lists are not an MDP: {error}{line}"
             ) from error
         names = [env.decode(state) if state >= 0 else "the end" for state in mdp.state_ids.tolist()]
         return mdp.with_names(states=names).with_metadata(method="outcomes")
