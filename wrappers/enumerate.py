@@ -42,7 +42,7 @@ from bisim_abstract.wrappers._hidden import (
     replay,
 )
 from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates, simple_attributes
-from bisim_abstract.wrappers._rewards import find_pay
+from bisim_abstract.wrappers._rewards import find_pay, weigh, weights_in
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
     NOT_STATE,
@@ -159,6 +159,7 @@ def enumerate_mdp(
     reading = Reading.of(reading)
     if reading.start is not None:
         raise InvalidArgumentError("start goes with environments that have a P table: leave it out")
+    env = weigh(env, reading)
     codec = Codec(_home(env), frozenset(reading.freeze))
     codec.pay = find_pay(env)
     n_actions = _action_count(env)
@@ -186,6 +187,7 @@ def enumerate_mdp(
             {
                 "env": type(codec.home).__name__ if spec is None else spec.id,
                 "method": "enumeration",
+                **weights_in(reading),
                 **search.drawn(),
                 "seed": reading.seed,
                 "starts": search.n_seeds,
