@@ -1182,7 +1182,8 @@ class _Search:
             raise StochasticEnvError(
                 f"reset(seed={self._seed + turn}) led to another state the second time "
                 f"({_in_attributes(names)}); let the seed decide over everything random, and "
-                "name in freeze what counts episodes"
+                "name in freeze what counts episodes or is left over from the one before"
+                + (f" (reading=Reading(freeze={sorted({*codec.held, *names})!r}))" if names else "")
             )
         return start
 
