@@ -972,13 +972,14 @@ class _Search:
     def _check_room(self, more: int) -> None:
         """Refuse states whose table, and as many bytes as come before the next look, do not fit."""
         self._held += more
-        if self._held - self._looked < LOOK_EVERY:
+        held = self._held + self._codec.n_bytes
+        if held - self._looked < LOOK_EVERY:
             return
-        self._looked = self._held
+        self._looked = held
         count = len(self._snapshots) + 1
         check_memory(
             STEP_BYTES * count * self._n_actions + LOOK_EVERY,
-            what=f"going on from {count:,} states, which hold {human_bytes(self._held)},",
+            what=f"going on from {count:,} states, which hold {human_bytes(held)},",
             instead="name in the freeze argument of enumerate_mdp what is not part of the state, "
             "or choose a smaller environment",
         )
