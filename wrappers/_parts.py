@@ -82,20 +82,21 @@ class Part:
                 continue
             waiting.extend(self._add(value, is_kept))
         self._kinds = list(map(type, self._instances))
-        self._slots, self._sizes = self._contents()
-        self._bytes = self._values()
-        self.size = len(self._slots) + sum(map(len, self._bytes))
+        dicts: list[Any] = [*map(vars, self._instances), *self._dicts]
+        self._sizes = [*map(len, dicts), *map(len, self._lists)]
+        self._slots = list(self._held(dicts))
+        self._contents = self._array_contents()
+        self.size = len(self._slots) + sum(each.nbytes for each in self._arrays)
 
     def is_unchanged(self) -> bool:
         """Whether all objects are as they were."""
         if not all(map(is_, map(type, self._instances), self._kinds)):
             return False
-        slots, sizes = self._contents()
+        dicts: list[Any] = [*map(vars, self._instances), *self._dicts]
         return (
-            sizes == self._sizes
-            and len(slots) == len(self._slots)
-            and all(map(is_, slots, self._slots))
-            and (not self._arrays or self._values() == self._bytes)
+            [*map(len, dicts), *map(len, self._lists)] == self._sizes
+            and all(map(is_, self._held(dicts), self._slots))
+            and (not self._arrays or self._array_contents() == self._contents)
         )
 
     def _add(self, value: Any, is_kept: Callable[[object], bool]) -> Iterator[Any]:
@@ -124,18 +125,10 @@ class Part:
         self._instances.append(value)
         return chain(vars(value), vars(value).values())
 
-    def _contents(self) -> tuple[list[Any], list[int]]:
-        """What all objects hold, one after the other, and how much each of them."""
-        dicts = [*map(vars, self._instances), *self._dicts]
-        slots = [
-            *chain.from_iterable(dicts),
-            *chain.from_iterable(map(dict.values, dicts)),
-            *chain.from_iterable(self._lists),
-        ]
-        return slots, [*map(len, dicts), *map(len, self._lists)]
+    def _held(self, dicts: list[Any]) -> Iterator[Any]:
+        """What all objects hold, one after the other."""
+        values = chain.from_iterable(map(dict.values, dicts))
+        return chain(chain.from_iterable(dicts), values, chain.from_iterable(self._lists))
 
-    def _values(self) -> list[bytes]:
-        return [
-            repr((each.dtype, each.shape, each.strides)).encode() + each.tobytes()
-            for each in self._arrays
-        ]
+    def _array_contents(self) -> list[tuple[object, ...]]:
+        return [(each.dtype, each.shape, each.strides, each.tobytes()) for each in self._arrays]

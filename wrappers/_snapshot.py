@@ -80,6 +80,8 @@ def unpacked(stored: bytes) -> bytes:
 
 def _joined(number: int, small: dict[str, Any], others: dict[str, Any]) -> bytes:
     """A snapshot of values without shared objects, and the number of a part or -1."""
+    if number < 0 and not others:
+        return b"M" + marshal.dumps(small, 2)  # no references: by value alone
     codes = {}
     for name, value in others.items():
         if _is_plain(value):
@@ -87,7 +89,7 @@ def _joined(number: int, small: dict[str, Any], others: dict[str, Any]) -> bytes
         else:
             codes[name] = _coded(value)
     if number < 0 and not codes:
-        return b"M" + marshal.dumps(small, 2)  # no references: by value alone
+        return b"M" + marshal.dumps(small, 2)
     return b"W" + marshal.dumps((number, small, codes), 2)
 
 
@@ -258,14 +260,17 @@ class Codec:
 
     def snapshot(self) -> bytes:
         """All attributes that are state: a marshal of small values, or a pickle of everything."""
-        attributes = self._attributes()
         if not self._is_divided:
+            attributes = self._attributes()
             return self._dumped(attributes, attributes)
-        part, met = self._part, set[int]()
+        part, aside = self._part, self._aside
+        met: set[int] = set()
         small: dict[str, Any] = {}
         others: dict[str, Any] = {}
         n_held = 0
-        for name, value in attributes.items():
+        for name, value in vars(self.home).items():
+            if name in aside:
+                continue
             if type(value) in SCALARS:
                 small[name] = value
             elif name in part.attributes and part.attributes[name] is value:
@@ -279,17 +284,22 @@ class Codec:
             if is_there and (n_held == 0 or part.is_unchanged()):
                 self._taken += 1
                 return _joined(part.number if n_held else -1, small, others)
-        return self._divide(attributes)
+        return self._divide(self._attributes())
 
-    def restore(self, snapshot: bytes) -> None:
-        """Put the environment into the state of a snapshot."""
+    def restore(self, snapshot: bytes, *, is_scanned: bool = False) -> None:
+        """Put the environment into the state of a snapshot.
+
+        Args:
+            snapshot: The snapshot.
+            is_scanned: Whether none of the environment's code has run since the last snapshot.
+        """
         attributes = vars(self.home)
         if snapshot[:1] == b"W":
             number, loaded, others = marshal.loads(snapshot[1:])
             for name, code in others.items():
                 loaded[name] = _decoded(code)
             if number >= 0:
-                loaded.update(self._put_part(number))
+                loaded.update(self._put_part(number, is_scanned))
         else:
             loaded = self._load(snapshot)
         for name in attributes.keys() - loaded.keys():
@@ -326,8 +336,12 @@ class Codec:
             name
             for name in self.freeze
             if (name in attributes) != (name in self.held)
-            or (name in self._raw and self._told(attributes[name]) != self._raw[name])
+            or (name in self._raw and self._differs(attributes[name], name))
         ]
+
+    def _differs(self, value: object, name: str) -> bool:
+        raw = self._raw[name]
+        return (b"i%d;" % value if type(value) is int else self._told(value)) != raw
 
     def frozen_digest(self, names: Iterable[str]) -> bytes:
         """The canonical digest of some frozen attributes, as they are now."""
@@ -386,9 +400,8 @@ class Codec:
         attributes = vars(self.home)
         if self._is_minigrid:
             attributes.pop("gen_obs", None)
-        for name, value in list(attributes.items()):
-            if value is generator:
-                attributes[name] = own.get(name, own.get("_np_random"))
+        for name in [name for name, value in attributes.items() if value is generator]:
+            attributes[name] = own.get(name, own.get("_np_random"))
 
     def streams(self) -> list[object]:
         """The generators that a step of the environment may draw from, `random` left out."""
@@ -463,10 +476,11 @@ class Codec:
         else:
             self._part.number = number
 
-    def _put_part(self, number: int) -> dict[str, Any]:
+    def _put_part(self, number: int, is_scanned: bool) -> dict[str, Any]:
         """The objects of a pickled part, those of last time if nobody has changed them."""
         part = self._parts.get(number)
-        if part is not None and part.is_unchanged():
+        is_same = is_scanned and part is self._part  # which that snapshot found unchanged
+        if part is not None and (is_same or part.is_unchanged()):
             self._part = part
             return part.attributes
         if part is not None:
@@ -556,7 +570,7 @@ class Codec:
         return True
 
     def _maker(self, value: object) -> Callable[[], Any]:
-        if not self._is_picklable(value):
+        if type(value) in SCALARS or not self._is_picklable(value):
             return lambda: value
         raw = self._dump(value)
         return lambda: self._load(raw)

@@ -792,7 +792,7 @@ class _Search:
 
     def _expand(self, state: int) -> None:
         snapshot = unpacked(self._snapshots[state])
-        is_there = False
+        is_there = is_scanned = False
         found: dict[int, list[_Branch]] = {}
         for action in range(self._n_actions):
             if self._played(state, action) != action:
@@ -803,11 +803,10 @@ class _Search:
                 if is_there:  # many actions change nothing, and loading is half of the work
                     self._codec.refreeze()
                 else:
-                    self._codec.restore(snapshot)
+                    self._codec.restore(snapshot, is_scanned=is_scanned)
                 outcome = self._step(state, action, script)
-                chance = self._chance
-                script, prob, tails = chance.taken, chance.probability, chance.tails
-                following = chance.following()
+                is_scanned = bool(outcome.snapshot)
+                script, prob, tails, following = self._chance.result()
                 self._note_changes(state * self._n_actions + action, script)
                 is_there = outcome.snapshot == snapshot
                 successor = -1
@@ -818,7 +817,7 @@ class _Search:
                 branches.append(_Branch(script, prob, successor, outcome.reward, outcome.is_end))
                 for tail in tails:
                     self._try_tail(state, action, snapshot, branches[-1], outcome, tail)
-                    is_there = False
+                    is_there = is_scanned = False
                 script = following
         for action in range(self._n_actions):
             # What a state lacks does what its first action does.
