@@ -484,11 +484,13 @@ class PlainGrid(gym.Env[int, np.int64]):
         self.side, self.x, self.y = side, 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        """Begin in a corner."""
         super().reset(seed=seed)
         self.x = self.y = 0
         return 0, {}
 
     def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """Move, if there is no wall."""
         dx, dy = ((1, 0), (-1, 0), (0, 1), (0, -1))[int(action)]
         self.x = min(max(self.x + dx, 0), self.side - 1)
         self.y = min(max(self.y + dy, 0), self.side - 1)
