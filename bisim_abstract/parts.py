@@ -15,6 +15,8 @@
   `cluster_by_embedding`, to compare with; `compare_clusterings`; `value_bracket`, what a partition
   proves by itself; `find_baseline` and `score_above_baseline`, the scale of the achievable return,
   with a `Baseline`.
+- **Partitions**: `prove_partition` proves what agents get on clusters that no metric gives, as a
+  `PartitionProof`, of which `AbstractedEnv` makes an environment.
 - What a `ProvenValue` holds: `ProvenShare`, `SolverShare`, `LearnerShare`, `ConvergedShare`,
   `Episodes` with `EpisodeBounds`; and a certificate's `Goal`.
 - **Two models**: `disjoint_union`, both side by side in one, a `ModelUnion`.
@@ -48,6 +50,7 @@ from bisim_abstract._certificate.correspondence import Correspondence
 from bisim_abstract._certificate.frontier import FrontierPoint
 from bisim_abstract._certificate.goal import Goal
 from bisim_abstract._certificate.nearest import NearPair
+from bisim_abstract._certificate.partition import PartitionProof, prove_partition
 from bisim_abstract._compare.clusterings import (
     cluster_by_arm,
     cluster_by_embedding,
@@ -97,6 +100,7 @@ __all__ = [
     "ModelUnion",
     "Names",
     "NearPair",
+    "PartitionProof",
     "Profile",
     "ProvenShare",
     "SolverShare",
@@ -121,6 +125,7 @@ __all__ = [
     "match_actions",
     "propose_classes",
     "propose_components",
+    "prove_partition",
     "random_mdp",
     "read_bridge",
     "recall_miss",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,7 +57,7 @@ from bisim_abstract._base.checks import require
 from bisim_abstract._bounds.arms import Arms
 from bisim_abstract._exact.pair_solvers import Matching, StochasticPairs
 from bisim_abstract.errors import MissingDependency
-from bisim_abstract.parts import landmark_mds, random_mdp, solve_transport, sparse_mdp
+from bisim_abstract.parts import landmark_mds, random_mdp, read_bridge, solve_transport, sparse_mdp
 from bisim_abstract.wrappers import (
     AbstractedEnv,
     AbstractedVectorEnv,
@@ -520,6 +521,50 @@ def bench_enumeration(options: Options) -> list[Figure]:
     return figures
 
 
+def turned(state: int, action: int, *, n: int) -> list[tuple[float, int, float, bool]]:
+    """A light function: two ways on from each of n states, all of which are met."""
+    return [(1.0, (2 * state + action) % n, 0.0, False)]
+
+
+def plain_search(start: int, n_actions: int, outcomes: Any) -> int:
+    """Breadth-first search that builds nothing: how many states there are."""
+    seen, states = {start}, [start]
+    for state in states:
+        for action in range(n_actions):
+            for _, after, _, _ in outcomes(state, action):
+                if after not in seen:
+                    seen.add(after)
+                    states.append(after)
+    return len(states)
+
+
+def bench_sources(options: Options) -> list[Figure]:
+    """Models from a function, and from a file as BRIDGE writes them."""
+    n = 2_000 if options.quick else 200_000
+    outcomes = partial(turned, n=n)
+    search = partial(plain_search, 1, 2, outcomes)
+    assert search() == n
+    ours = timed_cpu(lambda: TabularMDP.from_function(1, 2, outcomes), options.repeats)
+    plain = Peer("a plain search that builds nothing", timed_cpu(search, options.repeats))
+    row, rate = f"from_function, {n:,} states, 2 actions", f"{n / ours.best:,.0f} states a second"
+    title = "Models from elsewhere, one core"
+    figures = [Figure("sources", title, row, "CPU s", ours, (plain,), rate)]
+    states, paid = np.arange(n)[:, None], np.zeros((n, 4), np.float32)
+    after = np.where(states == n - 1, -1, (4 * states + np.arange(4)) % n)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bridge.npz"
+        np.savez(path, transitions=after, rewards=paid)
+
+        def arrays() -> list[Any]:
+            with np.load(path) as file:
+                return [file[name] for name in ("transitions", "rewards")]
+
+        ours = timed_cpu(lambda: read_bridge(path), options.repeats)
+        theirs = Peer("its arrays, by numpy.load", timed_cpu(arrays, options.repeats))
+    row, rate = f"read_bridge, {n:,} states, 4 actions", f"{n / ours.best:,.0f} states a second"
+    return [*figures, Figure("sources", title, row, "CPU s", ours, (theirs,), rate)]
+
+
 def peers_storm(options: Options) -> list[Figure]:
     """Storm's quotient with a tolerance, where states are nearly alike."""
     env = RoomsGridEnv(side=20, room_size=5) if options.quick else RoomsGridEnv()
@@ -683,6 +728,7 @@ BENCHMARKS = {
     "optimal": bench_optimal,
     "steps": bench_steps,
     "enumeration": bench_enumeration,
+    "sources": bench_sources,
     "peers": bench_peers,
 }
 

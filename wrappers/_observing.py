@@ -34,6 +34,7 @@ from bisim_abstract.wrappers._source import (
     find_source,
     frozen_in,
     has_table,
+    layers,
     state_reader,
     unknown_state,
 )
@@ -42,6 +43,13 @@ from bisim_abstract.wrappers.tabular import env_name, extract_mdp
 STEPS = 256  # real steps in which observations must be the numbers of states
 TRIES = 64  # steps from one state by one action, to meet all that it can lead to
 RESETS = 1_000  # starts, to meet states that no step leads to
+REMEMBERING = {  # wrappers whose observations are of more than the present
+    "gymnasium.wrappers.stateful_observation.DelayObservation",
+    "gymnasium.wrappers.stateful_observation.FrameStackObservation",
+    "gymnasium.wrappers.stateful_observation.MaxAndSkipObservation",
+    "gymnasium.wrappers.stateful_observation.NormalizeObservation",
+    "gymnasium.wrappers.stateful_observation.TimeAwareObservation",
+}
 INSTEAD = (
     "use AbstractedEnv(env, certificate, dynamics='ground'), whose observations are the clusters, "
     "or look the state up: lift_policy(abstracted.aggregation, agent)[info['state']] of a "
@@ -114,6 +122,14 @@ def observe_states(
     Raises:
         ExtractionError: If observations could not be found out.
     """
+    for layer in layers(env):
+        kinds_of_layer = {f"{kind.__module__}.{kind.__name__}" for kind in type(layer).__mro__}
+        if kinds_of_layer & REMEMBERING:
+            raise ExtractionError(
+                f"observations of the wrapper {type(layer).__name__} depend on earlier steps, so "
+                f"that a state does not always look the same; {INSTEAD}, or deploy without that "
+                "wrapper"
+            )
     try:
         layout = layout_of(env.observation_space)
     except InvalidArgumentError as error:

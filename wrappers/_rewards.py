@@ -7,12 +7,15 @@ table can say, and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils import RecordConstructorArgs
 
+from bisim_abstract._base.reading import Reading
 from bisim_abstract.errors import ExtractionError
 from bisim_abstract.wrappers._source import RAISED, TableSource, find_source, layers
 
@@ -29,6 +32,60 @@ MEMORIES = {
 
 
 OWN = ("env", "_cached_spec")  # attributes that Gymnasium gives wrappers and sets itself
+
+
+class WeightedReward(gym.RewardWrapper[Any, Any], RecordConstructorArgs):
+    """Pays the sum of a vector's numbers times weights.
+
+    Args:
+        env: An environment whose rewards are vectors.
+        weights: One for each of their numbers.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], weights: Sequence[float]) -> None:
+        self.weights = [float(weight) for weight in weights]
+        RecordConstructorArgs.__init__(self, weights=self.weights)
+        gym.RewardWrapper.__init__(self, env)
+
+    def reward(self, reward: Any) -> float:
+        """The weighted sum of a reward."""
+        numbers = np.asarray(reward, np.float64)
+        if numbers.shape != (len(self.weights),):
+            what = f"vectors of {numbers.size}" if numbers.ndim else "single numbers"
+            raise ExtractionError(
+                f"weights has length {len(self.weights)}, but rewards of "
+                f"{type(self.unwrapped).__name__} are {what}; "
+                f"{'give one for each' if numbers.ndim else 'leave it out'}"
+            )
+        return math.fsum(w * r for w, r in zip(self.weights, numbers.tolist(), strict=True))
+
+
+def weigh(env: gym.Env[Any, Any], reading: Reading) -> gym.Env[Any, Any]:
+    """The environment with rewards weighted as a reading says, if it does and they are not yet.
+
+    Raises:
+        ExtractionError: If it describes itself, or was weighted otherwise.
+    """
+    if reading.weights is None:
+        return env
+    known = [layer.weights for layer in layers(env) if isinstance(layer, WeightedReward)]
+    if known == [list(reading.weights)]:
+        return env
+    if known:
+        raise ExtractionError(
+            f"rewards are weighted already, by {known[0]}, and weights says {reading.weights}"
+        )
+    if find_source(env) is not None:
+        raise ExtractionError(
+            f"weights goes with rewards that are vectors; {type(env.unwrapped).__name__} is "
+            "described by a model, whose rewards are numbers"
+        )
+    return WeightedReward(env, reading.weights)
+
+
+def weights_in(reading: Reading) -> dict[str, Any]:
+    """What the metadata of a model say about weights."""
+    return {} if reading.weights is None else {"weights": list(reading.weights)}
 
 
 class Pay:
@@ -64,6 +121,8 @@ class Pay:
         try:
             for function in self._functions:
                 reward = function(reward)
+        except ExtractionError:
+            raise
         except Exception as error:
             error.add_note(f"{RAISED} reward of {' or '.join(self.wrappers)}")
             raise

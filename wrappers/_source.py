@@ -396,11 +396,7 @@ def step_env(
     if type(paid) is float:
         return found[0], paid, bool(found[2]), bool(found[3]), dict(found[4])
     if np.ndim(paid) == 1 and len(paid) > 1:
-        raise ExtractionError(
-            f"rewards of {name} are vectors of {len(paid)} numbers; choose weights: env = "
-            "gymnasium.wrappers.TransformReward(env, lambda reward: float(numpy.dot(reward, "
-            f"{[1.0] * len(paid)}))), or LinearReward of mo-gymnasium"
-        )
+        raise vector_reward(name, paid)
     try:
         reward = float(paid)
     except (TypeError, ValueError) as error:
@@ -408,6 +404,14 @@ def step_env(
             f"rewards must be numbers, got {paid!r} at {where}, action {action} of {name}"
         ) from error
     return found[0], reward, bool(found[2]), bool(found[3]), dict(found[4])
+
+
+def vector_reward(name: str, paid: Any) -> ExtractionError:
+    """The error of rewards that are vectors, with what chooses weights."""
+    return ExtractionError(
+        f"rewards of {name} are vectors of {len(paid)} numbers; choose weights: "
+        f"reading=Reading(weights={(1.0,) * len(paid)})"
+    )
 
 
 def _values(found: Any) -> str:

@@ -29,6 +29,7 @@ from bisim_abstract._base.text import clusters_text, counted, plain_text
 from bisim_abstract._base.types import BoolArray, IntArray, SeedLike
 from bisim_abstract._bounds.spanning import undecided
 from bisim_abstract._certificate.certificate import Certificate
+from bisim_abstract._certificate.partition import PartitionProof, load_proof
 from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._model.policies import lift_table, policy_table
 from bisim_abstract._model.renaming import actions_called
@@ -38,6 +39,7 @@ from bisim_abstract.errors import ExtractionError, InvalidArgumentError, NotCert
 from bisim_abstract.wrappers._drawing import grid_image, grid_text, strip_image
 from bisim_abstract.wrappers._make import make_env
 from bisim_abstract.wrappers._observing import Views, observe_numbered, observe_states
+from bisim_abstract.wrappers._rewards import weigh
 from bisim_abstract.wrappers._rows import ModelRows
 from bisim_abstract.wrappers._source import (
     StartSeeds,
@@ -67,7 +69,12 @@ from bisim_abstract.wrappers.tabular import (
 logger = logging.getLogger(__name__)
 
 DYNAMICS = ("aggregated", "ground")
-SCOPES = {"all": "all pairs of states", "covered": "covered pairs only"}
+STEPS = {"aggregated": "as an average member of the cluster", "ground": "the environment's own"}
+SCOPES = {
+    "all": "certified over all pairs of states",
+    "covered": "certified over covered pairs only",
+    "partition": "proven for agents on a given partition, not certified",
+}
 STEPS = {
     "aggregated": "drawn from the model over clusters",
     "ground": "of the environment itself, clusters seen",
@@ -121,7 +128,9 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         env: The environment, or its id, of which one is made as `make_env` does.
         certificate: A certificate of its model, as `extract_mdp(env)` gives it (with all or
             with reachable states only), or the path of one. Give a path if the specification
-            of the environment is to be written as JSON.
+            of the environment is to be written as JSON. Or a `PartitionProof` of its model, by
+            `bisim_abstract.parts.prove_partition`: then the clusters are those of the partition,
+            which are proven for agents and not certified, and everything says so.
         tau: The threshold; the certificate's own by default.
         dynamics: "aggregated" or "ground".
         weighting: Of members within a cluster: "uniform", "start", "visitation" (at the
@@ -147,8 +156,9 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     says so is logged. Which agents the proof speaks of depends on the steps: see `guarantee`.
 
     Attributes:
-        certificate: The certificate, at this threshold, with its proven value.
-        tau: The threshold.
+        proof: The certificate, at this threshold, with its proven value; or the proof of a
+            partition. `certificate` is the same, and an error in the second case.
+        tau: The threshold; None for a partition.
         mdp: The environment's model.
         aggregation: How its states fall into clusters.
 
@@ -169,7 +179,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     def __init__(
         self,
         env: gym.Env[Any, Any] | str,
-        certificate: Certificate | str | Path,
+        certificate: Certificate | PartitionProof | str | Path,
         tau: float | None = None,
         *,
         dynamics: str = "aggregated",
@@ -182,7 +192,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         read_state: Callable[[Any], int] | None = None,
     ) -> None:
         _check_kinds(env, certificate, mdp)
-        self._has_path = not isinstance(certificate, Certificate)
+        self._has_path = isinstance(certificate, str | Path)
         reading = check_ends(Reading.of(reading))
         if mdp is not None and mdp.metadata.get("method") == "enumeration":
             # That of the layout which the model has.
@@ -204,28 +214,27 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self.dynamics = check_choice("dynamics", dynamics, DYNAMICS)
         if require is not None:
             check_choice("require", require, ("all",))
-        if not isinstance(certificate, Certificate):
-            certificate = Certificate.load(certificate)
-        self.certificate = certificate
+        self.proof = load_proof(certificate) if isinstance(certificate, str | Path) else certificate
         self._check_scope(require)
         made = make_env(env) if isinstance(env, str) else env
         try:
-            gym.Wrapper.__init__(self, made)
-            self.mdp = _model_of(made, certificate, mdp, reading)
+            ground = weigh(made, reading)
+            gym.Wrapper.__init__(self, ground)
+            self.mdp = _model_of(ground, self.proof, mdp, reading)
             self._has_reader = read_state is not None
-            self._read_state = _number_reader(made, self.mdp, read_state)
-            self.tau = _certified_threshold(certificate, tau)
-            self.certificate = certificate = self._proven(verify)
-            if certificate.verdict.level != "useful":
-                logger.warning("%s", certificate.verdict.sentence)
+            self._read_state = _number_reader(ground, self.mdp, read_state)
+            self.tau = _threshold(self.proof, tau)
+            self.proof = self._proven(verify)
+            if self.proof.verdict.level != "useful":
+                logger.warning("%s", self.proof.verdict.sentence)
             elif self.dynamics == "ground":
                 self._warn_of_learners()
             self.aggregation: Aggregation = aggregate(
                 self.mdp,
-                certificate.labels_upper,
+                self.proof.labels,
                 renaming=self.value.renaming,
                 weighting=weighting,
-                gamma=certificate.gamma,
+                gamma=self.proof.gamma,
             )
         except BaseException:
             if made is not env:
@@ -240,16 +249,16 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._rows, self._has_masks = ModelRows(small), small.has_action_sets
         self._place = {k: i for i, k in enumerate(self.mdp.state_ids.tolist()) if k >= 0}
         self._seeds = StartSeeds(self.mdp, reading.seed)
-        limits = [outer_time_limit(made), time_limit_in(self.mdp)]
+        limits = [outer_time_limit(ground), time_limit_in(self.mdp)]
         self._limit = min(filter(None, limits), default=None)
         self._lookup = StateLookup(self.mdp)
         self._is_end = np.arange(small.n_states) == small.terminal_state
         if ends_in_states(self._source):
             self._is_end |= small.absorbing
         self._ends = self._is_end.tolist()
-        self._constants: dict[str, Any] = {"scope": certificate.scope}
-        if certificate.holds_for:
-            self._constants["holds"] = certificate.holds_for
+        self._constants: dict[str, Any] = {"scope": self.proof.scope}
+        if self.proof.holds_for:
+            self._constants["holds"] = self.proof.holds_for
         self._cluster: int | None = None
         self._state: int | None = None  # of the environment, with ground steps
         self._steps = 0
@@ -257,19 +266,25 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         self._rng_seed: int | None = None
         self._views: Views | None = None
 
-    def _proven(self, verify: bool) -> Certificate:
+    def _proven(self, verify: bool) -> Certificate | PartitionProof:
         """The certificate at the threshold, with its value; what is verified is what is used.
 
         Another threshold has other clusters, which rounding may speak against where it does not
         at the certificate's own; and where no value came with it, one is proven only now.
         """
-        certificate = self.certificate
-        if self.tau != certificate.tau:
-            certificate = certificate.at(self.tau)
-        if certificate.value is None:
-            certificate = certificate.with_value(self.mdp)
+        certificate = self.proof
+        if isinstance(certificate, Certificate):
+            if self.tau is not None and self.tau != certificate.tau:
+                certificate = certificate.at(self.tau)
+            if certificate.value is None:
+                certificate = certificate.with_value(self.mdp)
         if verify:
             found = verify_rest(self.mdp, certificate, resources=self._resources)
+            if not found.is_valid and self.tau is None:
+                raise NotCertifiedError(
+                    f"the proof of the partition does not hold: {found.problem}; make a new one "
+                    "with prove_partition"
+                )
             if not found.is_valid:
                 raise NotCertifiedError(
                     f"the certificate does not hold at tau = {self.tau:g}: {found.problem}; make "
@@ -280,7 +295,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
 
     def _warn_of_learners(self) -> None:
         """Warn where the verdict is about other agents than those that learn on these steps."""
-        share, goal = self.value.learner, self.certificate.goal
+        share, goal = self.value.learner, self.proof.goal
         if goal.guarantee == "learner" or (share is not None and goal.is_enough(share)):
             return
         logger.warning(
@@ -293,6 +308,20 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     # -- what it says ----------------------------------------------------------------------
 
     @property
+    def certificate(self) -> Certificate:
+        """The certificate, at this threshold, with its proven value.
+
+        Raises:
+            NotCertifiedError: If there is none, as the clusters are those of a partition.
+        """
+        if isinstance(self.proof, Certificate):
+            return self.proof
+        raise NotCertifiedError(
+            "the clusters are those of a partition, proven for agents and not certified: env.proof "
+            "says what is proven"
+        )
+
+    @property
     def abstract_mdp(self) -> TabularMDP:
         """The aggregated model; its states are the observations."""
         return self.aggregation.mdp
@@ -300,8 +329,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     @property
     def value(self) -> ProvenValue:
         """A policy over observations, and what it and other agents retain and can lose."""
-        assert self.certificate.value is not None
-        return self.certificate.value
+        assert self.proof.value is not None
+        return self.proof.value
 
     @property
     def guarantee(self) -> str | None:
@@ -338,7 +367,7 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             True
         """
         policy = lift_policy(self.aggregation, agent, deterministic=deterministic)
-        gamma = self.certificate.gamma
+        gamma = self.proof.gamma
         return evaluate_agent(self.mdp, gamma, policy, horizon=horizon)
 
     @property
@@ -430,12 +459,12 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
             "agent": type(agent).__name__,
             "fingerprint": self.mdp.fingerprint,
             "tau": self.tau,
-            "verdict": self.certificate.verdict.sentence,
+            "verdict": self.proof.verdict.sentence,
         }
         if seeds is not None:
             about |= {"seed": seeds[0], "starts": len(seeds)}
-        if self.certificate.holds_for:
-            about["holds"] = self.certificate.holds_for
+        if self.proof.holds_for:
+            about["holds"] = self.proof.holds_for
         return GroundAgent(
             policy,
             self._views.settled(acts, self.labels, env_name(self.env)),
@@ -449,20 +478,24 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     def summary(self) -> str:
         """A few lines for people."""
         largest = int(np.bincount(self.labels).max())
-        scope = self.certificate.scope
+        scope = self.proof.scope
         lines = [
-            f"{self.certificate.verdict.sentence}, {self.dynamics} dynamics",
+            self.proof.verdict.sentence,
+            f"  steps     {STEPS[self.dynamics]}",
             f"  policy    {self.value.summary()}",
             f"  agents    {self._promise()}",
             f"  largest   {counted(largest, 'state')} in one cluster",
-            f"  tau       {self.tau:g} at gamma = {self.certificate.gamma:g}",
-            f"  scope     {scope}: certified over {SCOPES[scope]}",
+            f"  tau       {self._tau_text()} at gamma = {self.proof.gamma:g}",
+            f"  scope     {scope}: {SCOPES[scope]}",
             f"  weights   {self.aggregation.weighting}",
         ]
         lines += [f"  {name:<9} {text}" for name, text in self._reservations()]
         if self._limit is not None:
             lines.append(f"  episodes  end after {self._limit:,} steps")
         return "\n".join(lines)
+
+    def _tau_text(self) -> str:
+        return "none" if self.tau is None else f"{self.tau:g}"
 
     def _promise(self) -> str:
         """What is proven of agents that use this environment as it is."""
@@ -481,8 +514,8 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
     def _reservations(self) -> list[tuple[str, str]]:
         """What the proof is about, where that is not simply the environment."""
         found, seeds = [], self._seeds.seeds
-        if self.certificate.holds_for:
-            found.append(("holds", self.certificate.holds_for))
+        if self.proof.holds_for:
+            found.append(("holds", self.proof.holds_for))
         frozen = [name for name in frozen_in(self.mdp) if name not in FREEZE]
         if seeds is not None and frozen:
             names = plain_text(", ".join(frozen))  # maybe of a file
@@ -496,33 +529,33 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         return found
 
     def _repr_html_(self) -> str:
-        scope = self.certificate.scope
+        scope = self.proof.scope
         rows = [
-            ("proven", self.certificate.verdict.sentence),
+            ("proven", self.proof.verdict.sentence),
             ("environment", env_name(self.env)),
             ("steps", f"{self.dynamics}: {STEPS[self.dynamics]}"),
             ("agents", self._promise()),
             ("observations", str(self.observation_space)),
             ("actions", str(self.action_space)),
-            ("tau", f"{self.tau:g} at gamma = {self.certificate.gamma:g}"),
-            ("scope", f"{scope}: certified over {SCOPES[scope]}"),
+            ("tau", f"{self._tau_text()} at gamma = {self.proof.gamma:g}"),
+            ("scope", f"{scope}: {SCOPES[scope]}"),
             ("weights", self.aggregation.weighting),
         ]
         rows += self._reservations()
         if self._limit is not None:
             rows.append(("episodes", f"end after {self._limit:,} steps"))
         has_end = self.mdp.terminal_state is not None
-        states = f"{self.certificate.n_live:,} states"
+        states = f"{self.proof.n_live:,} states"
         what = clusters_text(self.aggregation.n_clusters, has_end=has_end, of=states)
         return table_html(what, rows)
 
     def __str__(self) -> str:
         has_end = self.mdp.terminal_state is not None
-        states = f"{self.certificate.n_live:,} states"
+        states = f"{self.proof.n_live:,} states"
         what = clusters_text(self.aggregation.n_clusters, has_end=has_end, of=states)
         return (
-            f"<AbstractedEnv[{what}, tau {self.tau:g}, "
-            f"certified over {SCOPES[self.certificate.scope]}"
+            f"<AbstractedEnv[{what}, tau {self._tau_text()}, "
+            f"{SCOPES[self.proof.scope]}"
             f"{', of an estimate' * self.mdp.is_sampled}]{self.env}>"
         )
 
@@ -685,9 +718,14 @@ class AbstractedEnv(gym.Wrapper[np.int64, Any, Any, Any], RecordConstructorArgs)
         return grid_image(clusters, cell=cell, cluster=cluster)
 
     def _check_scope(self, require: str | None) -> None:
-        if require == "all" and self.certificate.scope != "all":
+        if require == "all" and self.proof.scope == "partition":
             raise NotCertifiedError(
-                f"the certificate's scope is {SCOPES[self.certificate.scope]!r}: states of "
+                "the clusters are those of a partition, and not certified at all: certify(mdp, "
+                "gamma) looks for some that are, or do without require='all'"
+            )
+        if require == "all" and self.proof.scope != "all":
+            raise NotCertifiedError(
+                "the certificate's scope is 'covered pairs only': states of "
                 "different clusters may still be within the threshold where their pair is not "
                 "covered. Make one with certify(mdp, gamma), by Blocks, or do without "
                 "require='all'"
@@ -716,7 +754,13 @@ def _check_kinds(env: object, certificate: object, mdp: object) -> None:
             f"env must be a gymnasium.Env or the id of one, got {type(env).__name__}; {hint}"
         )
     # A class derived from it could say one thing when it is verified and another afterwards.
-    if type(certificate) is not Certificate and not isinstance(certificate, str | Path):
+    if isinstance(certificate, ProvenValue):
+        raise InvalidArgumentError(
+            "a ProvenValue does not say which model and discount it is of: "
+            "bisim_abstract.parts.prove_partition(mdp, value.labels, gamma) makes a proof that does"
+        )
+    kinds = (Certificate, PartitionProof)
+    if type(certificate) not in kinds and not isinstance(certificate, str | Path):
         raise InvalidArgumentError(
             "certificate must be a Certificate or the path of one, got "
             f"{type(certificate).__name__}; bisim_abstract.certify(mdp, gamma) makes one"
@@ -727,7 +771,7 @@ def _check_kinds(env: object, certificate: object, mdp: object) -> None:
 
 def _model_of(
     env: gym.Env[Any, Any],
-    certificate: Certificate,
+    certificate: Certificate | PartitionProof,
     given: TabularMDP | None,
     reading: Reading,
 ) -> TabularMDP:
@@ -767,7 +811,7 @@ def _model_of(
     part = mdp.restrict(mdp.reachable())
     if part.fingerprint == certificate.fingerprint:
         return part.with_metadata(reachable_only=True)
-    shape = (certificate.n_states, certificate.rewards.shape[1])
+    shape = (certificate.n_states, certificate.available.shape[1])
     hint = ""
     if mdp.metadata["method"] not in ("enumeration", "closed form"):  # which end, or may not
         literal = extract_mdp(env, reading=replace(whole, terminal="table", checks=0))
@@ -796,7 +840,9 @@ def check_ends(reading: Reading) -> Reading:
     return reading
 
 
-def _check_given(given: TabularMDP, env: gym.Env[Any, Any], certificate: Certificate) -> None:
+def _check_given(
+    given: TabularMDP, env: gym.Env[Any, Any], certificate: Certificate | PartitionProof
+) -> None:
     """Refuse a model that cannot be the one that is certified."""
     if given.fingerprint != certificate.fingerprint:
         raise NotCertifiedError(
@@ -862,6 +908,18 @@ def _is_model_of(given: TabularMDP, env: gym.Env[Any, Any], reading: Reading) ->
         return compare_with_steps(env, given, replace(reading, checks=CHECKS), is_given=True)
     except ExtractionError as error:
         raise NotCertifiedError(f"mdp is not the model of this environment: {error}") from error
+
+
+def _threshold(proof: Certificate | PartitionProof, tau: float | None) -> float | None:
+    """The threshold of a certificate; a partition has none."""
+    if isinstance(proof, Certificate):
+        return _certified_threshold(proof, tau)
+    if tau is not None:
+        raise InvalidArgumentError(
+            "tau is a threshold of a certificate, and a partition has none: leave it out, got "
+            f"{tau!r}"
+        )
+    return None
 
 
 def _certified_threshold(certificate: Certificate, tau: float | None) -> float:

@@ -8,7 +8,16 @@ from typing import Any, TypeAlias
 
 from bisim_abstract._base.checks import check_choice
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.search import NORMALISE
 from bisim_abstract.errors import ExtractionError, InvalidMDPError
+
+# A line that divides by sums. Outcomes hold single floats, which would not sum to 1 once divided.
+DIVIDED = (
+    "mdp = TabularMDP.from_function({env.encode(s): 1 / len(env._starts) for s in env._starts}, "
+    "int(env.action_space.n), lambda s, a: [(float(p) / total, env.encode(t), float(r), "
+    "bool(d)) for rows in [list(env._generate_transitions(env.decode(s), a))] "
+    "for total in [sum(float(row[3]) for row in rows)] for t, r, d, p in rows])"
+)
 
 Outcome: TypeAlias = tuple[float, int, float, bool]
 
@@ -45,8 +54,14 @@ class ClassicsTable:
         try:
             mdp = TabularMDP.from_function(start, int(env.action_space.n), outcomes)
         except InvalidMDPError as error:
+            line = f", with env = env.unwrapped: {DIVIDED}"
+            if NORMALISE not in str(error):
+                line = (
+                    "; correct them in a function of your own: "
+                    "TabularMDP.from_function(start, actions, transitions)"
+                )
             raise ExtractionError(
-                f"the outcomes that {type(env).__name__} lists are not an MDP: {error}"
+                f"the outcomes that {type(env).__name__} lists are not an MDP: {error}{line}"
             ) from error
         names = [env.decode(state) if state >= 0 else "the end" for state in mdp.state_ids.tolist()]
         return mdp.with_names(states=names).with_metadata(method="outcomes")

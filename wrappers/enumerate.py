@@ -42,7 +42,7 @@ from bisim_abstract.wrappers._hidden import (
     replay,
 )
 from bisim_abstract.wrappers._naming import AttributeStates, MiniGridStates, simple_attributes
-from bisim_abstract.wrappers._rewards import find_pay
+from bisim_abstract.wrappers._rewards import find_pay, weigh, weights_in
 from bisim_abstract.wrappers._snapshot import (
     CHECK_SEED,
     NOT_STATE,
@@ -159,6 +159,7 @@ def enumerate_mdp(
     reading = Reading.of(reading)
     if reading.start is not None:
         raise InvalidArgumentError("start goes with environments that have a P table: leave it out")
+    env = weigh(env, reading)
     codec = Codec(_home(env), frozenset(reading.freeze))
     codec.pay = find_pay(env)
     n_actions = _action_count(env)
@@ -186,6 +187,7 @@ def enumerate_mdp(
             {
                 "env": type(codec.home).__name__ if spec is None else spec.id,
                 "method": "enumeration",
+                **weights_in(reading),
                 **search.drawn(),
                 "seed": reading.seed,
                 "starts": search.n_seeds,
@@ -1162,7 +1164,7 @@ class _Search:
         logger.warning(
             "%s: %s changed in each of %d steps that were compared, as a counter does, and %d "
             "states were found so far; if it is not part of the state, name it in freeze "
-            "(extract_mdp(env, freeze=%r))",
+            "(reading=Reading(freeze=%r))",
             type(codec.home).__name__,
             listed(sorted(always)),
             len(rows),
@@ -1231,11 +1233,24 @@ class _Search:
     def _refuse_truncation(self, state: int, action: int) -> NoReturn:
         codec = self._codec
         changed = codec.differing(unpacked(self._snapshots[state]), codec.snapshot())
+        at = state
+        for _ in range(COMPARED):  # what counts changed in every step up to here
+            if at in self._starts:
+                break
+            at, after = self._parents[at], at
+            names = codec.differing(*(unpacked(self._snapshots[k]) for k in (at, after)))
+            changed = [name for name in changed if name in names]
+        remedy = (
+            f"{listed(changed)} changed in every step up to there, as a counter does: "
+            "if it is not part of the state, name it in freeze "
+            f"(reading=Reading(freeze={sorted({*codec.held, *changed})!r}))"
+            if changed
+            else "name the attribute that counts the steps in freeze (held now: "
+            f"{listed(sorted(codec.held)) or 'none'})"
+        )
         raise ExtractionError(
             f"step returned truncated=True at state {state}, action {action}: a time limit is "
-            "not part of the MDP; name the attribute that counts the steps in freeze (held "
-            f"now: {listed(sorted(codec.held)) or 'none'}; changed in this step: "
-            f"{listed(changed) or 'none'})"
+            f"not part of the MDP; {remedy}"
         )
 
     def _refuse_more(self) -> NoReturn:

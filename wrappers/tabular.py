@@ -31,7 +31,7 @@ from bisim_abstract.wrappers._naming import (
     named_as_in_gymnasium,
     named_as_in_minigrid,
 )
-from bisim_abstract.wrappers._rewards import Pay, find_memory, find_pay
+from bisim_abstract.wrappers._rewards import Pay, find_memory, find_pay, weigh, weights_in
 from bisim_abstract.wrappers._snapshot import class_digest
 from bisim_abstract.wrappers._source import (
     Holding,
@@ -53,6 +53,7 @@ from bisim_abstract.wrappers._source import (
     state_text,
     time_limit_in,
     unknown_state,
+    vector_reward,
 )
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,8 @@ def extract_mdp(
     Gymnasium's Blackjack is known in closed form; any other is enumerated, with what its steps
     draw from `self.np_random`. Time limits are not part of the model. Rewards are those of the
     outermost environment: wrappers that compute a reward from the reward (`RewardWrapper`,
-    `TransformReward`, `ClipReward`, mo-gymnasium's `LinearReward`) are applied to every outcome.
+    `TransformReward`, `ClipReward`, mo-gymnasium's `LinearReward`) are applied to every outcome,
+    and rewards that are vectors are summed by `Reading(weights=...)`.
     The table is then compared with `checks` real steps of a copy of the environment, wrappers
     included, so that a wrapper which changes rewards or transitions is noticed.
 
@@ -121,6 +123,7 @@ def extract_mdp(
     if env_args is not None:
         raise ExtractionError("env_args goes with an environment id, not with an environment")
     _refuse_unfaithful(env, reading)
+    env = weigh(env, reading)
     source, pay = find_source(env), find_pay(env)
     if reading.start is not None and (source is not None or not has_table(env)):
         raise ExtractionError(
@@ -246,11 +249,12 @@ def _named(mdp: TabularMDP, env: gym.Env[Any, Any], reading: Reading) -> Tabular
 class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """A wrapper that carries the environment's model and tells the state at each step.
 
-    Observations, rewards and actions are untouched. `info` gains "state", the index of the
-    present state in `mdp`, and "env_state", the environment's own id of it. After a step that
-    ended the episode, "state" is the absorbing state (with terminal="absorb"). Where states lack
-    actions (`action_masks`), `info["action_mask"]` and `action_masks()` tell which there are; one
-    that is taken all the same goes to the environment as it is.
+    Observations and actions are untouched, and rewards unless `reading` weighs them. `info` gains
+    "state", the index of the present state in `mdp`, and "env_state", the environment's own id of
+    it. After a step that ended the episode, "state" is the absorbing state (with
+    terminal="absorb"). Where states lack actions (`action_masks`), `info["action_mask"]` and
+    `action_masks()` tell which there are; one that is taken all the same goes to the environment
+    as it is.
 
     Where the model was enumerated it is that of one seed, or of as many as `starts` says: every
     reset then begins as with one of these, whatever seed it is given.
@@ -273,8 +277,8 @@ class TabularEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     ) -> None:
         reading = Reading.of(reading)
         RecordConstructorArgs.__init__(self, reading=reading.to_dict())
-        gym.Wrapper.__init__(self, env)
-        self.mdp = extract_mdp(env, reading=reading)
+        gym.Wrapper.__init__(self, weigh(env, reading))
+        self.mdp = extract_mdp(self.env, reading=reading)
         self._state: int | None = None
         self._absorbs = reading.terminal == "absorb"
         self._seeds = StartSeeds(self.mdp, reading.seed)
@@ -430,6 +434,7 @@ def _from_table(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP:
     try:
         mdp = TabularMDP.from_table(table, start=start, terminal=terminal)
     except InvalidMDPError as error:
+        _refuse_vectors(env, table)
         raise ExtractionError(f"the P table of {env_name(env)} is not an MDP: {error}") from error
     if mdp.n_actions != env.action_space.n:  # type: ignore[attr-defined]
         raise ExtractionError(
@@ -438,7 +443,11 @@ def _from_table(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP:
         )
     if reading.action_masks:
         mdp = mdp.with_available(_told_masks(env, mdp))
-    entries: dict[str, Any] = {"method": "table", **_reachable_counts(mdp, table, terminal)}
+    entries: dict[str, Any] = {
+        "method": "table",
+        **weights_in(reading),
+        **_reachable_counts(mdp, table, terminal),
+    }
     digits = _digits(inner, len(table))
     if digits:
         entries["digits"] = digits
@@ -446,6 +455,16 @@ def _from_table(env: gym.Env[Any, Any], reading: Reading) -> TabularMDP:
         if letters:
             entries["letters"] = letters
     return named_as_in_gymnasium(mdp, inner, digits).with_metadata(**entries)
+
+
+def _refuse_vectors(env: gym.Env[Any, Any], table: Any) -> None:
+    """Raise if a table that is no MDP has vectors of rewards, whatever else is wrong with it."""
+    try:
+        paid = table[0][0][0][2]
+    except (LookupError, TypeError):
+        return
+    if np.ndim(paid) == 1 and len(paid) > 1:
+        raise vector_reward(type(env.unwrapped).__name__, paid) from None
 
 
 def _paid(table: Any, pay: Pay | None) -> Any:

@@ -41,6 +41,7 @@ from bisim_abstract._certificate.goal import KEEP
 from bisim_abstract._exact.planning import value_iteration
 from bisim_abstract._model.estimation import TransitionsLike, count_steps, reward_intervals
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.recorded import Dataset
 from bisim_abstract._model.space_rows import SpaceRows
 from bisim_abstract._propose.ahead import rewards_ahead
 from bisim_abstract._propose.embedding import scaled_points
@@ -64,7 +65,7 @@ SECONDS = 30.0  # that looking for a certificate may take
 
 
 def estimate_mdp(
-    states: gym.Env[Any, Any] | str | TransitionsLike | npt.ArrayLike,
+    states: gym.Env[Any, Any] | str | TransitionsLike | Dataset | npt.ArrayLike,
     actions: npt.ArrayLike | None = None,
     rewards: npt.ArrayLike | None = None,
     next_states: npt.ArrayLike | None = None,
@@ -105,8 +106,11 @@ def estimate_mdp(
             to `n_actions`. Where they have a terminal state of their own, that is the end; else
             one is added, whether or not an episode was seen to end. No step may have been left
             out for what came of it. Or a frame of pandas or Polars with a step in each row, in the
-            columns state, action, reward, next_state and terminated. Or an environment, or its id,
-            whose observations are finitely many; it is stepped, or copies of it.
+            columns state, action, reward, next_state and terminated. Or a dataset of Minari, or
+            what has its `iterate_episodes`, with finitely many observations and `Discrete`
+            actions: observations are taken for states, which is yours to know, and episodes must
+            not have been selected by what happened in them (`filter_episodes`). Or an environment,
+            or its id, whose observations are finitely many; it is stepped, or copies of it.
         actions: (N) actions taken.
         rewards: (N) rewards received.
         next_states: (N) states reached.

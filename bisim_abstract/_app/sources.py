@@ -160,6 +160,7 @@ class Source:
         from gymnasium.wrappers import TimeLimit
 
         from bisim_abstract.wrappers import Distractor, ModelEnv, make_env
+        from bisim_abstract.wrappers._rewards import weigh
         from bisim_abstract.wrappers.model_env import MAX_STEPS
 
         if self.is_file:
@@ -172,7 +173,8 @@ class Source:
                 f"{self.name!r} would import {module!r}; import it yourself (on the command "
                 f"line: --import {module}) and name the environment {rest!r}"
             )
-        env = make_env(self.name, disable_env_checker=True, **self.env_args)
+        made = make_env(self.name, disable_env_checker=True, **self.env_args)
+        env = weigh(made, self.reading)
         if self.backgrounds is None:
             return env
         return Distractor(env, n_background=self.backgrounds, seed=self.reading.seed)

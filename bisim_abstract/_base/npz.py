@@ -132,6 +132,17 @@ def read_record(
     return header, arrays
 
 
+def record_kind(path: str | Path) -> str:
+    """The format that a file by `write_record` names; empty if it names none that can be read."""
+    with Archive(path) as archive:
+        try:
+            header = parse_text(archive.header_text())
+        except (*DAMAGE, RecursionError):
+            return ""
+    found = header.get("format") if isinstance(header, dict) else None
+    return found if isinstance(found, str) else ""
+
+
 def _content_digest(text: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     """SHA-256 of a header and of all arrays."""
     digest = hashlib.sha256(text.encode())

@@ -21,7 +21,7 @@ MOST_STARTS = 1_000_000  # seeds of a model
 TERMINALS = ("absorb", "table")
 
 
-def probabilities(text: str) -> tuple[float, ...]:
+def numbers(text: str) -> tuple[float, ...]:
     """Numbers with commas between them."""
     return tuple(float(part) for part in text.split(","))
 
@@ -64,6 +64,8 @@ class Reading:
             unless steps lead there. By default one where resets do not differ; otherwise as many
             as it takes to see no new first states for a while, at most 100, and none once there
             are 5,000 states.
+        weights: For rewards that are vectors, as those of mo-gymnasium: the reward of a step is the
+            sum of its numbers times these. Wrappers that are given a `Reading` pay it too.
 
     Raises:
         InvalidArgumentError: If a value makes no sense.
@@ -87,7 +89,7 @@ class Reading:
         None,
         "probabilities of the states to begin in, for a table that comes without them",
         metavar="P,P,...",
-        type=probabilities,
+        type=numbers,
     )
     seed: int = _option(0, "of everything random (0)", type=int)
     checks: int = _option(
@@ -108,6 +110,12 @@ class Reading:
         metavar="N",
         type=int,
     )
+    weights: Sequence[float] | None = _option(
+        None,
+        "what the numbers of vector rewards are multiplied by",
+        metavar="W,W,...",
+        type=numbers,
+    )
 
     def __post_init__(self) -> None:
         check_choice("terminal", self.terminal, TERMINALS)
@@ -116,7 +124,8 @@ class Reading:
             if type(value) is not bool:
                 raise InvalidArgumentError(f"{name} must be true or false, got {short(value)}")
         given = {
-            "start": None if self.start is None else _check_start(self.start),
+            "start": _check_numbers("start", self.start, "probabilities, one for each state"),
+            "weights": _check_numbers("weights", self.weights, "numbers, one for each reward"),
             "seed": check_int("seed", self.seed, low=0),
             "checks": check_int("checks", self.checks, low=0),
             "max_states": check_int("max_states", self.max_states, low=1),
@@ -217,11 +226,11 @@ def check_freeze(freeze: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _check_start(start: npt.ArrayLike) -> tuple[float, ...]:
-    """Probabilities, as numbers; whether they are a distribution is seen where states are known."""
-    array = as_array("start", start)
+def _check_numbers(name: str, given: npt.ArrayLike | None, rule: str) -> tuple[float, ...] | None:
+    """Finite numbers, if any were given; whether they fit the environment is seen there."""
+    if given is None:
+        return None
+    array = as_array(name, given)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iuf":
-        raise InvalidArgumentError(
-            f"start must be a list of probabilities, one for each state, got {short(start)}"
-        )
-    return tuple(check_real("start", value) for value in np.asarray(array, np.float64).tolist())
+        raise InvalidArgumentError(f"{name} must be a list of {rule}, got {short(given)}")
+    return tuple(check_real(name, value) for value in np.asarray(array, np.float64).tolist())

@@ -386,7 +386,13 @@ class Certificate:
         return lower.reshape(s.shape), upper.reshape(s.shape)
 
     def partitions(self, tau: float) -> tuple[IntArray, IntArray]:
-        """(n_states) clusters of the lower and of the upper arm at a threshold."""
+        """(n_states) clusters of the lower and of the upper arm at a threshold.
+
+        Raises:
+            InvalidArgumentError: If it would merge states with different actions where distances
+                are those of optimal action values.
+        """
+        _check_below(tau, self.apart if self.action_values is not None else None)
         return self.forests[0].labels(tau), self.forests[1].labels(tau)
 
     def certified_thresholds(self) -> list[CertifiedInterval]:
@@ -567,11 +573,7 @@ class Certificate:
     @property
     def holds_for(self) -> str:
         """What the bounds hold for, in words, where that is not just the stored model."""
-        if self.alpha is None:
-            return ""
-        if self.alpha == 0.0:
-            return "for exact mixtures of actions: all bounds include their rounding"
-        return f"for the true model with probability at least {surely_text(self.alpha)}"
+        return holds_text(self.alpha)
 
     @property
     def merges_little(self) -> bool:
@@ -953,6 +955,15 @@ def _with_variables(columns: Columns, names: Names) -> Columns:
     return first | placed | {name: columns[name] for name in columns if name not in first}
 
 
+def holds_text(alpha: float | None) -> str:
+    """What claims hold for, in words, where that is not just the stored model."""
+    if alpha is None:
+        return ""
+    if alpha == 0.0:
+        return "for exact mixtures of actions: all bounds include their rounding"
+    return f"for the true model with probability at least {surely_text(alpha)}"
+
+
 def bounded_by(values: ActionValues | None) -> str:
     """What bounds all pairs of a relation without arms, in words; no values if a run ended early.
 
@@ -1038,10 +1049,15 @@ def _check_alone(certificate: Certificate) -> None:
             "action_values bound distances of the relation 'optimal' over all pairs, and nothing "
             "else does: keys, levels and features must be empty"
         )
-    tau, apart = certificate.tau, certificate.apart
-    if tau is not None and apart is not None and tau >= apart:
+    if certificate.tau is not None:
+        _check_below(certificate.tau, certificate.apart)
+
+
+def _check_below(tau: float, apart: float | None) -> None:
+    """Thresholds are below the distance of states with different actions, if there are any."""
+    if apart is not None and tau >= apart:
         raise InvalidArgumentError(
-            f"tau must be below {apart:.6g}, the distance of states with different actions, "
+            f"tau must be below {apart!r}, the distance of states with different actions, "
             f"got {tau!r}"
         )
 

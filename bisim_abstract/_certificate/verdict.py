@@ -12,6 +12,7 @@ from bisim_abstract._relations.table import find_relation
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
+    from bisim_abstract._certificate.partition import PartitionProof
 
 __all__ = ["Verdict"]
 
@@ -158,7 +159,7 @@ def _missed(goal: Goal, found: Numbers) -> str:
     return f"less than {100.0 * goal.keep:.4g}% is proven to be retained"
 
 
-def _told(certificate: Certificate, value: ProvenValue, found: Numbers) -> str:
+def _told(certificate: Certificate | PartitionProof, value: ProvenValue, found: Numbers) -> str:
     """What a person will get, in the words that are quoted: for whom, from where, how much."""
     conditions = list(certificate.conditions)
     starts = next((text for text in conditions if text.startswith("from ")), "")
@@ -183,7 +184,7 @@ def _told(certificate: Certificate, value: ProvenValue, found: Numbers) -> str:
     return "; ".join(parts + others)
 
 
-def _baseline_text(certificate: Certificate, value: ProvenValue) -> str:
+def _baseline_text(certificate: Certificate | PartitionProof, value: ProvenValue) -> str:
     action, model = value.baseline_action, certificate.model
     if action < 0:
         return "acting at random"

@@ -46,6 +46,7 @@ from bisim_abstract._base.text import short
 from bisim_abstract._base.types import BoolArray, FloatArray, IntArray
 from bisim_abstract._model.checks import check_distribution
 from bisim_abstract._model.mdp import TabularMDP
+from bisim_abstract._model.recorded import Dataset, read_episodes
 from bisim_abstract.errors import InvalidArgumentError, InvalidMDPError
 
 __all__ = ["Estimate"]
@@ -238,7 +239,7 @@ class TransitionsLike(Protocol):
 
 
 def count_steps(
-    states: TransitionsLike | npt.ArrayLike,
+    states: TransitionsLike | Dataset | npt.ArrayLike,
     actions: npt.ArrayLike | None = None,
     rewards: npt.ArrayLike | None = None,
     next_states: npt.ArrayLike | None = None,
@@ -280,7 +281,12 @@ def count_steps(
     r = frozen("rewards", steps.rewards, np.float64)
     done = np.zeros(s.shape, bool)
     if steps.terminated is not None:
-        done = np.asarray(steps.terminated, dtype=bool)
+        done = np.asarray(steps.terminated)
+        if done.dtype != bool and not np.isin(done, (0, 1)).all():
+            raise InvalidArgumentError(
+                f"terminated must hold True and False, got {short(done.tolist())}"
+            )
+        done = done.astype(bool)
     lengths = {
         "states": s.shape,
         "actions": a.shape,
@@ -395,7 +401,7 @@ class _Steps(NamedTuple):
 
 
 def _steps(
-    states: TransitionsLike | npt.ArrayLike,
+    states: TransitionsLike | Dataset | npt.ArrayLike,
     actions: npt.ArrayLike | None,
     rewards: npt.ArrayLike | None,
     next_states: npt.ArrayLike | None,
@@ -405,6 +411,8 @@ def _steps(
     never_ends: bool,
 ) -> _Steps:
     """Both ways to give steps as one: an object that has all, or arrays and numbers."""
+    if hasattr(states, "collect"):  # a lazy frame of Polars, which has no columns yet
+        states = states.collect()
     arrays = {"actions": actions, "rewards": rewards, "next_states": next_states}
     numbers = {"n_states": n_states, "n_actions": n_actions}
     if hasattr(states, "columns") and not isinstance(states, TransitionsLike):
@@ -416,6 +424,8 @@ def _steps(
             )
         states, actions, rewards, next_states, terminated = _columns(states)
         arrays = {"actions": actions, "rewards": rewards, "next_states": next_states}
+    if isinstance(states, Dataset):
+        states = read_episodes(states)
     if not isinstance(states, TransitionsLike):
         missing = [name for name, given in (arrays | numbers).items() if given is None]
         if missing:

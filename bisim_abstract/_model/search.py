@@ -26,7 +26,7 @@ Outcome: TypeAlias = tuple[SupportsFloat, Hashable, SupportsFloat, bool | np.boo
 Transitions: TypeAlias = Callable[[Any, Any], Iterable[Outcome]]
 Actions: TypeAlias = int | Sequence[Hashable] | type[Enum] | Callable[[Any], Iterable[Hashable]]
 
-BATCH = 64  # states between two looks at how many outcomes there are
+BATCH = 64  # most states between two looks at how many outcomes there are
 AT_ONCE = 2**14  # outcomes between two reports, and two checks of their numbers
 ENTRY_BYTES, STATE_BYTES = 140, 800  # at the peak: of an outcome, and of a state with its name
 CELL_BYTES = 80  # of a state and an action
@@ -34,6 +34,8 @@ REPEATS = 256  # calls that are made twice
 COMPARED = 10_000  # last states whose parts are compared to explain a state limit
 NOTHING: Any = object()  # in place of what a call has not given yet
 END = -1  # where an outcome leads that ends the episode
+NEAR = 1e-3  # what may be missing of a row for it to be rounding, or a tail that was cut
+NORMALISE = "if that is rounding or a tail that was cut, divide each row by its sum"
 FORM = "(probability, next state, reward, terminated)"
 
 
@@ -127,11 +129,15 @@ class _Search:
 
     def run(self, callback: ProgressCallback | None) -> None:
         """Search until all states are explored."""
-        states, done, checked = self._numbers.listed, 0, 0
+        states, done, checked, size = self._numbers.listed, 0, 0, 1
         while done < len(states):
-            batch = states[done : done + BATCH]
+            batch = states[done : done + size]
             self._explore(batch, done)
             done += len(batch)
+            if done == 1:
+                self._check_rows()  # what is wrong with the first state often is with all
+            fitting = AT_ONCE * done // max(len(self._targets), 1)
+            size = max(min(2 * size, BATCH, fitting), 1)
             if done < len(states) and len(self._targets) - checked < AT_ONCE:
                 continue
             checked = len(self._targets)
@@ -247,7 +253,8 @@ class _Search:
             k = int(np.argmax(is_bad))
             where = _where(*self._place(first + k))
             found = f"sum to 1, got {float(sums[k])!r}" if sizes[k] else "be listed, got no outcome"
-            raise InvalidMDPError(f"probabilities must {found} at {where}")
+            advice = f"; {NORMALISE}" if abs(sums[k] - 1.0) <= NEAR else ""
+            raise InvalidMDPError(f"probabilities must {found} at {where}{advice}")
 
     def _check_room(self) -> None:
         """Refuse to go on where twice as many states and outcomes would not fit."""

@@ -65,8 +65,9 @@ def certify(
             corridor and its mirror image. The certificate's `value.renaming` then says what
             each action of a state is called in its cluster. "optimal" compares optimal values of
             actions: far fewer clusters where rewards are sparse, for this reward at this gamma
-            only. "auto" tries all of them, in a minute or in `max_seconds`, and takes the one with
-            the fewest clusters that reach the goal.
+            only. "auto" tries all of them, and takes the fewest clusters that reach the goal among
+            the relations that finish. Each runs as it would by itself; with `max_seconds` each has
+            the time that those before it left, the quickest search first.
         keep: Share of the achievable return to retain, 0.95 by default: 0 is the baseline (the
             better of random actions and of any one action for ever), 1 the optimal value, both
             from the start distribution. Give one goal only: this or one of `max_loss`, `tau`,
@@ -84,7 +85,7 @@ def certify(
             "optimal" has a method of its own, without options.
         max_rounds: Budget of rounds; with blocks, of refinement steps.
         max_seconds: Budget of time, without that of compiling. The certificate is there after
-            a fifth and a second more, about.
+            at most 1.2 times as long plus 1 s.
         max_backups: Budget of pair backups, both arms counted, block pairs included.
         seed: Seed of embeddings, indexes, partners and proposals.
         resources: Threads, workers and memory. The result does not depend on them.

@@ -30,7 +30,7 @@ from bisim_abstract._model.mdp import TabularMDP, check_mdp
 from bisim_abstract._prove.auto import prove_fewest
 from bisim_abstract._prove.cost import copied_bytes, functions_bytes
 from bisim_abstract._prove.options import AUTO, Options
-from bisim_abstract._prove.work import BUDGET, INTERRUPTED, OverBudgetError, Work
+from bisim_abstract._prove.work import BUDGET, INTERRUPTED, OverBudgetError, Work, time_is_up
 from bisim_abstract._relations.table import check_relation
 from bisim_abstract._version import __version__
 from bisim_abstract.errors import FileFormatError, InvalidArgumentError
@@ -59,11 +59,13 @@ def prove(
     callback: ProgressCallback | None = None,
     progress: bool = False,
     gives_up: bool = False,
+    given_seconds: float | None = None,
 ) -> Certificate:
     """`certify`, with its goal, method and budgets in one object.
 
     If it `gives_up`, Ctrl-C ends it at once, by a `KeyboardInterrupt` that says where, and without
-    a certificate: for callers that go on from the checkpoint.
+    a certificate: for callers that go on from the checkpoint. What is said of a budget of time
+    names `given_seconds`, of which `max_seconds` may be what is left; by default they are the same.
     """
     check_resources(resources)
     check_mdp(mdp)
@@ -83,6 +85,7 @@ def prove(
                 callback=callback,
                 progress=progress,
                 gives_up=gives_up,
+                given_seconds=options.max_seconds,
             )
 
         return prove_fewest(mdp, options, one)
@@ -109,7 +112,7 @@ def prove(
         compiling(report, about=COMPILING) as compiled,
         resources.started(callback) as ready,
     ):
-        budget = Budget(options, compiled)
+        budget = Budget(options, compiled, given_seconds)
         left = _room_for_tables(mdp, ready)
         table = Arms(mdp, gamma, relation=known.above, resources=left, **options.method.starts())
         run = _Run(options.method.begin(table, options), options, budget, report, gives_up)
@@ -137,6 +140,7 @@ class Budget:
 
     options: Options
     compiled: Compilation
+    given_seconds: float | None = None  # what max_seconds is in words, if not that
     begin: float = field(default_factory=lambda: time.monotonic())
 
     def elapsed(self) -> float:
@@ -157,11 +161,17 @@ class Budget:
         limits = self.options
         if rounds >= limits.max_rounds:
             return f"{BUDGET}: {counted(rounds, 'round')}"
-        if limits.max_seconds is not None and self.elapsed() >= limits.max_seconds:
-            return f"{BUDGET}: {self.elapsed():.1f} seconds"
+        if self.left() <= 0.0:
+            return self.time_is_up()
         if limits.max_backups is not None and backups >= limits.max_backups:
             return f"{BUDGET}: {counted(backups, 'pair backup')}"
         return ""
+
+    def time_is_up(self) -> str:
+        """That no time is left, in words."""
+        given = self.given_seconds or self.options.max_seconds
+        assert given is not None
+        return time_is_up(given)
 
 
 @dataclass(frozen=True)
@@ -192,7 +202,7 @@ class _Run:
         except OverBudgetError as ended:
             stop = str(ended)
         except OutOfTimeError:
-            stop = f"{BUDGET}: {budget.elapsed():.1f} seconds"
+            stop = budget.time_is_up()
         except KeyboardInterrupt:
             stop, left = f"{INTERRUPTED} in {work.unit} {work.done + 1}", seconds(WAIT)
             if self.gives_up:

@@ -79,7 +79,7 @@ class Valuation:
         apart = table.starts.diameter if table.starts.has_apart else math.inf
         if self.target.tau is not None and self.target.tau >= apart:
             raise InvalidArgumentError(
-                f"tau must be below {apart:.6g}, the distance of states with different actions, "
+                f"tau must be below {apart!r}, the distance of states with different actions, "
                 f"got {self.target.tau!r}"
             )
         cost = Cost.of(table.mdp, options.max_seconds)

@@ -30,6 +30,7 @@ from bisim_abstract._prove.cost import SWEEPING, Cost
 from bisim_abstract._prove.driver import COMPILING, run_record
 from bisim_abstract._prove.making import make_certificate
 from bisim_abstract._prove.sweeping import Purse, Sweeper, sweeps_needed
+from bisim_abstract._prove.work import time_is_up
 from bisim_abstract._relations.base import Relation
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def bound_pairs(
                     break
                 seconds = time.monotonic() - begin - compiled.seconds
                 if max_seconds is not None and seconds >= max_seconds:
-                    stop = f"budget: {seconds:.1f} seconds"
+                    stop = time_is_up(max_seconds)
                     break
                 if not sweeper.is_affordable:
                     stop = f"budget: {counted(sweeps, 'sweep')}"

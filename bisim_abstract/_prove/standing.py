@@ -27,6 +27,7 @@ from bisim_abstract._certificate.frontier import (
     first_good,
     first_good_from_coarse,
 )
+from bisim_abstract._certificate.goal import Goal, Numbers
 from bisim_abstract._certificate.verdict import NOTHING_FOUND, NOTHING_MERGES
 from bisim_abstract._linkage.forests import Forest
 from bisim_abstract._linkage.thresholds import (
@@ -287,21 +288,15 @@ class Standing:
         is_all = self.is_final or self.table.n_covered == self.n_pairs
         text = NOTHING_MERGES if is_all else NOTHING_FOUND
         text += f": {n:,} of {counted(n, 'state')} are needed {wish}{self._would()}"
-        return text + self._advice()
+        why = "" if is_all else self.too_many()
+        return text + (f"; {why}" if why else "") + self._advice()
 
     def _would(self) -> str:
         """What fewer clusters than all states would come to."""
         n = self.target.n_states
-        if self.table.ground.levels:
-            at = int(np.argmin([x.model.n_blocks for x in self.table.ground.levels]))
-            model = self.table.ground.levels[at].model
-            found = self.search.numbers(model.labels)
-            if self.target.goal.is_met(found):
-                return (
-                    f"; the {model.n_blocks:,} blocks found (certificate.levels[{at}].model.labels)"
-                    f" retain {share_text(found.kept)}, as prove_value shows, but are not shown to "
-                    "be the metric's clusters at any threshold"
-                )
+        of_blocks = self._blocks_that_serve()
+        if of_blocks:
+            return of_blocks
         floor = self.target.resolution
         coarser = [x for x in self.intervals if 0 < x.n_clusters < n and x.high > floor]
         if not coarser:
@@ -316,8 +311,41 @@ class Standing:
             would = f"lose up to {amount_text(found.loss)}"
         return f"; {counted(coarser[0].n_clusters, 'cluster')} would {would}"
 
+    def _blocks_that_serve(self) -> str:
+        """The fewest blocks that reach the goal without being clusters, and how to use them."""
+        levels = self.table.ground.levels
+        for at in sorted(range(len(levels)), key=lambda k: levels[k].model.n_blocks):
+            labels = levels[at].model.labels
+            found = self.search.own_numbers(labels)
+            if not self.target.goal.is_met(found):
+                continue
+            live = labels if self.end is None else np.delete(labels, self.end)
+            return (
+                f"; a partition into {np.unique(live).size:,} is proven to "
+                f"{_proven_text(found, self.target.goal)}, but no threshold of the metric was "
+                f"found to give it{self._use_of(at)}"
+            )
+        return ""
+
+    def _use_of(self, at: int) -> str:
+        """How to make an environment of the blocks of a level."""
+        table = self.table
+        relation = f", relation={table.relation.name!r}" if table.relation.adjective else ""
+        return (
+            f": bisim_abstract.parts.prove_partition(mdp, certificate.levels[{at}].model.labels, "
+            f"{table.gamma!r}{relation}) makes a proof of which AbstractedEnv makes an environment"
+        )
+
     def _advice(self) -> str:
-        """Which relation merges more, if one does."""
+        """Which relation merges more, if one does and the goal can be reached at all."""
+        is_known = self.table.mdp.estimate is None  # of estimates, coarser models may prove more
+        if is_known and self.target.is_by_value and self.prospect.best is None:
+            found, goal = self.search.own_numbers(np.arange(self.table.n)), self.target.goal
+            if not goal.is_enough(found):
+                text = (
+                    f"even with all states apart agents are proven to {_proven_text(found, goal)}"
+                )
+                return f"; {text}, so request less"
         instead = "" if self.is_final else self.table.relation.instead
         return f"; {instead}" if instead else ""
 
@@ -358,6 +386,13 @@ class Standing:
         if target.n_clusters is None or not counts:
             return f"{text}: no threshold separates states into several clusters and merges any"
         wanted = target.n_clusters
+        if self.is_final and wanted > counts[-1]:
+            same = target.n_states - counts[-1]
+            has = "has" if same == 1 else "have"
+            return (
+                f"{counted(same, 'state')} {has} the same optimal action values as another, within "
+                f"rounding: ask for at most {counted(counts[-1], 'cluster')}"
+            )
         below, above = [x for x in counts if x < wanted][-1:], [x for x in counts if x > wanted][:1]
         near = " or ".join(f"{x:,}" for x in below + above)
         return f"{text}, and no certified threshold gives {wanted:,} clusters; ask for {near}"
@@ -371,17 +406,19 @@ class Standing:
 
     def _unproven(self) -> str:
         """What would be worth enough, and is not certified."""
-        level = min(self.table.ground.levels, key=lambda level: level.model.n_blocks)
-        count = level.model.n_blocks
+        levels = self.table.ground.levels
+        at = int(np.argmin([level.model.n_blocks for level in levels]))
+        level, count = levels[at], levels[at].model.n_blocks
         found = self.search.own_numbers(level.model.labels)
         first, second = np.divmod(level.keys, count)
         wide = float(level.upper[first == second].max(initial=0.0))
         near = float(level.lower[first != second].min(initial=np.inf))
+        use = self._use_of(at) if self.target.goal.is_met(found) else ""
         return (
             f"no clustering {self.target.goal.in_words()} could be certified; the {count:,} blocks "
             f"found would retain {share_text(found.kept)} and lose at most "
             f"{amount_text(found.loss)}, but their members may differ by {wide:.3g}, and blocks by "
-            f"no more than {near:.3g}{self._advice()}"
+            f"no more than {near:.3g}{use}{self._advice()}"
         )
 
     def aim(self) -> float | None:
@@ -529,3 +566,10 @@ class Standing:
                 f"{source}; merge states first, or use a larger machine"
             )
         return ""
+
+
+def _proven_text(found: Numbers, goal: Goal) -> str:
+    """What agents are proven to get, in the terms of a goal."""
+    if goal.max_loss is None:
+        return f"retain {share_text(found.kept)}"
+    return f"lose at most {amount_text(found.loss)}"

@@ -10,6 +10,12 @@ from bisim_abstract._certificate.certificate import Certificate
 
 INTERRUPTED = "interrupted"  # how the `stop` of a run begins that Ctrl-C ended
 BUDGET = "budget"  # or a budget
+TIME = f"{BUDGET}: max_seconds"  # or that of time
+
+
+def time_is_up(max_seconds: float) -> str:
+    """That the budget of time has ended, in words."""
+    return f"{TIME} = {max_seconds:g} is used up"
 
 
 class OverBudgetError(Exception):

@@ -10,8 +10,9 @@ import math
 import operator
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -252,6 +253,10 @@ class Claims:
         return (*self.levels, self.states)
 
 
+PARTITION = "partition"  # the scope of what claims nothing but values
+BOUNDS = ("tau", "keys", "levels", "features", "action_values", "labels_lower", "labels_upper")
+
+
 def read_claims(certificate: object, mdp: TabularMDP, *, resources: Resources = HERE) -> Claims:
     """Read a certificate.
 
@@ -261,6 +266,8 @@ def read_claims(certificate: object, mdp: TabularMDP, *, resources: Resources = 
     """
     room = _Room(resources)
     try:
+        if isinstance(scope := getattr(certificate, "scope", None), str) and scope == PARTITION:
+            return _read_partition(certificate, mdp, room)
         return _read(certificate, mdp, room)
     except VerificationError:
         raise
@@ -268,6 +275,49 @@ def read_claims(certificate: object, mdp: TabularMDP, *, resources: Resources = 
         if error is room.refusal:
             raise
         raise VerificationError(f"the certificate cannot be read: {type(error).__name__}") from None
+
+
+def _read_partition(proof: object, mdp: TabularMDP, room: _Room) -> Claims:
+    """The claims of a proof of a partition: a value, and no bound on any distance."""
+    for name in BOUNDS:
+        if hasattr(proof, name):
+            raise VerificationError(
+                f"the proof of a partition must claim no bounds, but has {name}"
+            )
+    if _field(proof, "value") is None:
+        raise VerificationError("the proof of a partition must have a value")
+    labels = room.copied(proof, "labels", np.int64)
+    estimate, none = mdp.estimate, _frozen(np.empty(0))
+    relation = RELATIONS[_choice(proof, "relation", tuple(RELATIONS))]
+    has_apart = mdp.has_action_sets and not relation.matches_actions
+    if has_apart and labels.size == mdp.n_states:
+        clusters, _ = _live_clusters(labels, mdp.terminal_state)
+        first = np.unique(clusters, return_index=True)[1]
+        _first_bad(
+            mdp.available == mdp.available[first[clusters]],
+            "action {1} of state {0} is not one that all states of its cluster have or lack",
+        )
+    names = ("fingerprint", "n_states", "gamma", "relation", "terminal_state", "available")
+    empty = SimpleNamespace(
+        **{name: _field(proof, name) for name in (*names, "alpha", "value")},
+        rewards=mdp.rewards,
+        reward_radius=np.empty((0, 0)) if estimate is None else estimate.reward_radius,
+        reward_range=None if estimate is None else estimate.reward_range,
+        apart=0.0 if has_apart else None,  # which nothing that is claimed depends on
+        keys=none.astype(np.int64),
+        lower=none,
+        upper=none,
+        lower_start="zero",
+        upper_start="constant",
+        levels=(),
+        features=None,
+        action_values=None,
+        tau=0.0,
+        scope="all",
+        labels_lower=labels,
+        labels_upper=labels,
+    )
+    return replace(_read(empty, mdp, room), tau=None, scope=PARTITION)
 
 
 def _read(certificate: object, mdp: TabularMDP, room: _Room) -> Claims:

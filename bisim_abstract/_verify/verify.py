@@ -100,7 +100,7 @@ from bisim_abstract._verify.floats import (
     stored_radii,
     violated,
 )
-from bisim_abstract._verify.read import Claims, Table, read_claims
+from bisim_abstract._verify.read import PARTITION, Claims, Table, read_claims
 from bisim_abstract._verify.remembered import (
     BoundsCheck,
     bounds_digest,
@@ -114,6 +114,7 @@ from bisim_abstract.errors import InvalidArgumentError, VerificationError
 
 if TYPE_CHECKING:
     from bisim_abstract._certificate.certificate import Certificate
+    from bisim_abstract._certificate.partition import PartitionProof
 
 __all__ = ["Verification", "VerificationError", "verify"]
 
@@ -205,7 +206,7 @@ def check_counts(found: Verification) -> list[str]:
 
 def verify(
     mdp: TabularMDP,
-    certificate: Certificate,
+    certificate: Certificate | PartitionProof,
     *,
     mode: str = "float",
     sample: int = 200,
@@ -222,7 +223,8 @@ def verify(
 
     Args:
         mdp: The model.
-        certificate: What is to be checked, which speaks of that model.
+        certificate: What is to be checked, which speaks of that model; or a `PartitionProof`, which
+            claims values only.
         mode: "float" checks all claims, fast; "exact" checks all claims in rational arithmetic,
             for small instances; "sampled" does so for a random sample of the pairs (and of the
             rows behind block levels), and checks the rest of the claims as "float" does. Where
@@ -250,7 +252,7 @@ def verify(
 
 
 def verify_rest(
-    mdp: TabularMDP, certificate: Certificate, *, resources: Resources = HERE
+    mdp: TabularMDP, certificate: Certificate | PartitionProof, *, resources: Resources = HERE
 ) -> Verification:
     """`verify`, without what this process has found of the very same claims or bounds.
 
@@ -273,7 +275,7 @@ class _Options:
 
 def _judged(
     mdp: TabularMDP,
-    certificate: Certificate,
+    certificate: Certificate | PartitionProof,
     options: _Options,
     callback: ProgressCallback | None,
     progress: bool,
@@ -289,7 +291,8 @@ def _judged(
             claims = read_claims(certificate, mdp, resources=options.resources)
         except VerificationError as reason:
             return Verification(False, "rejected", options.mode, str(reason), 0.0, 0)
-        if options.mode == "sampled" and claims.actions is not None:
+        has_pairs = claims.actions is None and claims.scope != PARTITION
+        if options.mode == "sampled" and not has_pairs:
             options = replace(options, mode="float")  # no pairs to sample: all is checked
         of_bounds = bounds_digest(mdp, claims)
         digest = claims_digest(of_bounds, claims)
@@ -375,6 +378,10 @@ class _Check:
 
     def _run(self, claims: Claims) -> Fraction:
         """How far bounds must be widened."""
+        if claims.scope == PARTITION:  # no distance is claimed
+            self._tell("values")
+            self.values = check_value(claims, self._mdp, is_exact=self._mode == "exact")
+            return Fraction(0)
         levels = [ExactTable(level, claims.gamma) for level in claims.levels]
         states = ExactTable(
             claims.states,

@@ -224,6 +224,7 @@ def test_what_does_not_tell_the_cluster_is_refused() -> None:
     assert total == 1.0
 
 
+@pytest.mark.slow
 def test_the_part_of_minigrid_that_is_seen() -> None:
     pytest.importorskip("minigrid")
     from minigrid.wrappers import FullyObsWrapper
@@ -780,3 +781,54 @@ def test_vector_environments_of_stable_baselines(view: str) -> None:
         env.deploy(env.value), many, n_eval_episodes=6, return_episode_rewards=True
     )
     assert (rewards, lengths) == ([1.0] * 6, [6] * 6)
+
+
+# -- wrappers that remember ----------------------------------------------------------------------
+
+
+class Recalled(gym.Wrapper[Any, Any, Any, Any]):
+    """Shows the last observation too, by code of somebody's own."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = gym.spaces.Tuple((env.observation_space, env.observation_space))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        seen, info = self.env.reset(seed=seed, options=options)
+        self.last = seen
+        return (seen, seen), info
+
+    def step(self, action: Any) -> Any:
+        seen, *rest = self.env.step(action)
+        both, self.last = (self.last, seen), seen
+        return both, *rest
+
+
+REMEMBERING: list[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = [
+    lambda env: gym.wrappers.FrameStackObservation(env, 3),
+    lambda env: gym.wrappers.DelayObservation(env, 1),
+    lambda env: gym.wrappers.TimeAwareObservation(gym.wrappers.TimeLimit(env, 50)),
+    Recalled,
+]
+
+
+@pytest.mark.parametrize("wrap", REMEMBERING)
+@pytest.mark.parametrize("make", [lambda: Maze("array"), lake])
+def test_remembered_observations_do_not_matter_to_clusters(
+    make: Callable[[], gym.Env[Any, Any]],
+    wrap: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]],
+) -> None:
+    plain, wrapped = small(make(), dynamics="ground"), small(wrap(make()), dynamics="ground")
+    assert wrapped.mdp == plain.mdp
+    rng = np.random.default_rng(0)
+    policy = rng.integers(plain.abstract_mdp.n_actions, size=plain.abstract_mdp.n_states)
+    assert wrapped.evaluate(policy).share.kept == plain.evaluate(policy).share.kept
+    assert wrapped.reset(seed=0)[0] == plain.reset(seed=0)[0]
+    for _ in range(100):
+        action = int(rng.integers(plain.abstract_mdp.n_actions))
+        seen, reward, is_over, *_ = wrapped.step(action)
+        assert (seen, reward, is_over) == plain.step(action)[:3]
+        if is_over:
+            assert wrapped.reset(seed=1)[0] == plain.reset(seed=1)[0]
+    with pytest.raises(ExtractionError, match="does not always look the same"):
+        wrapped.deploy(policy)

@@ -63,6 +63,7 @@ def gathered(env: Any, **options: Any) -> TabularMDP:
     return estimate_mdp(env, **(given | options))
 
 
+@pytest.mark.slow
 def test_it_ends_when_the_goal_is_met() -> None:
     told: list[Progress] = []
     mdp = gathered(Halls(), callback=told.append)
@@ -127,6 +128,7 @@ def test_steps_that_propose_are_never_counted(monkeypatch: pytest.MonkeyPatch) -
     assert max(shares) == 0.05 / len(used)
 
 
+@pytest.mark.slow
 def test_an_end_that_was_never_seen_is_possible_unless_told() -> None:
     mdp = gathered(Halls(), never_ends=False, max_steps=1_000)
     assert mdp.terminal_state == 4

@@ -602,7 +602,7 @@ print(json.dumps([jobs, walks]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ray_actors(saved: str, expected: str) -> None:
     jobs, walks = run(RAY, saved, ROOT)
     assert jobs == [expected] * 2

@@ -178,7 +178,7 @@ def test_certificates_are_the_same(name: str, cluster: RayBackend) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lookup_bytes", [0, 2**30])
+@pytest.mark.parametrize("lookup_bytes", [pytest.param(0, marks=pytest.mark.nightly), 2**30])
 def test_many_shards_give_the_bits_of_one_thread(cluster: RayBackend, lookup_bytes: int) -> None:
     mdp = sparse_mdp(200, seed=3)
     small = RayBackend(shard_bytes=1)  # joins the cluster that runs; a chunk is a shard
@@ -445,7 +445,7 @@ def dies_and_adds(folder: str, *args: Any) -> None:
     adds(*args)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parts_of_tables_are_sent_again_to_other_workers(
     cluster: RayBackend, tmp_path: Path
 ) -> None:
@@ -491,7 +491,7 @@ class Owner:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [[1], [0, 1, 3]])
+@pytest.mark.parametrize("which", [pytest.param([1], marks=pytest.mark.nightly), [0, 1, 3]])
 def test_lost_data_are_put_again(
     cluster: RayBackend, monkeypatch: pytest.MonkeyPatch, which: list[int]
 ) -> None:

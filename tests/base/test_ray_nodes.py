@@ -369,6 +369,7 @@ def test_a_node_is_killed_with_tasks_and_results(nodes: Nodes, tmp_path: Path) -
     assert verify(mdp, found).is_valid
 
 
+@pytest.mark.nightly
 def test_without_any_processor_it_waits_for_a_node_and_says_so(
     nodes: Nodes, local: Certificate, tmp_path: Path
 ) -> None:

@@ -40,7 +40,10 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     int: st.integers(1, 10**6),
     int | None: st.none() | st.integers(1, 10**6),
-    Sequence[str]: st.lists(st.text("ab-_ '\"é", min_size=1), max_size=3).map(tuple),
+    # A lone -- is taken away by argparse, and the name of no attribute.
+    Sequence[str]: st.lists(
+        st.text("ab-_ '\"é", min_size=1).filter(lambda name: name != "--"), max_size=3
+    ).map(tuple),
     Sequence[float] | None: st.none()
     | st.lists(st.floats(-2, 2), min_size=1, max_size=4).map(tuple),
 }
@@ -165,6 +168,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"start": [[0.5], [0.5]]}, "start must be a list of probabilities"),
     ({"start": [[0.5], 0.5]}, "start must be a regular array"),
     ({"start": [0.5, float("nan")]}, "start must be finite, got nan"),
+    ({"weights": "1,2"}, "weights must be a list of numbers, one for each reward, got '1,2'"),
+    ({"weights": []}, "weights must be a list of numbers"),
     ({"seed": -1}, "seed must be at least 0, got -1"),
     ({"seed": None}, "seed must be a whole number, got None"),
     ({"checks": 1.5}, r"checks must be a whole number, got 1\.5"),

@@ -914,15 +914,51 @@ def test_estimates_are_not_restricted() -> None:
     assert part.n_states == 2
 
 
+STEPS = {
+    "state": [0, 0, 1],
+    "action": [0, 1, 0],
+    "reward": [0.0, 1.0, 0.5],
+    "next_state": [1, 0, 1],
+    "terminated": [False, False, True],
+}
+
+
+class Eager:
+    """What a frame of Polars offers that is needed here."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self._columns, self.columns = columns, list(columns)
+
+    def __getitem__(self, name: str) -> Any:
+        return np.array(self._columns[name])
+
+
+class Lazy:
+    """One whose columns are not there before they are collected."""
+
+    columns = tuple(STEPS)
+
+    def collect(self) -> Eager:
+        return Eager(STEPS)
+
+
+@pytest.mark.parametrize("frame", [Eager(STEPS), Lazy()])
+def test_frames_of_polars_are_steps(frame: Any) -> None:
+    numbers: Any = {"n_states": 2, "n_actions": 2, "reward_range": (0.0, 1.0)}
+    listed: Any = STEPS.values()
+    assert estimate_mdp(frame, **numbers) == estimate_mdp(*listed, **numbers)
+
+
+@pytest.mark.parametrize("ended", [[False, None, True], ["False", "False", "True"], [0, 1, 2]])
+def test_ends_are_true_or_false(ended: list[Any]) -> None:
+    frame: Any = Eager(STEPS | {"terminated": ended})
+    with pytest.raises(InvalidArgumentError, match="terminated must hold True and False, got"):
+        estimate_mdp(frame, n_states=2, n_actions=2, reward_range=(0.0, 1.0))
+
+
 def test_frames_are_steps() -> None:
     pandas = pytest.importorskip("pandas")
-    columns = {
-        "state": [0, 0, 1],
-        "action": [0, 1, 0],
-        "reward": [0.0, 1.0, 0.5],
-        "next_state": [1, 0, 1],
-        "terminated": [False, False, True],
-    }
+    columns = STEPS
     numbers: Any = {"n_states": 2, "n_actions": 2, "reward_range": (0.0, 1.0)}
     frame = pandas.DataFrame({"episode": [0, 0, 0], **columns})
     mdp = estimate_mdp(frame, **numbers)

@@ -81,7 +81,7 @@ def test_estimates_are_shown_at_small_sizes() -> None:
     assert out.count("gathered at gamma 0.5") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_benchmarks_run_at_small_sizes() -> None:
     out = run("scripts/bench.py", "--quick")
     for title in (
@@ -167,6 +167,17 @@ def test_what_agents_get_is_proven_true_and_simulated(tmp_path: Path) -> None:
     (row,) = json.loads(rows.read_text())
     assert f"| CliffWalking | 0.9 | {row['clusters']} of 48 | useful | 100% |" in out
     assert (row["solver"], row["simulated"]["ended"], row["problem"]) == (1.0, 1.0, "")
+
+
+@pytest.mark.nightly
+def test_environments_as_people_write_them() -> None:
+    """The script fails if too few work at once, or if what a refusal names does not work."""
+    out = run("scripts/environments.py", "--quick", "--markdown")
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in out.splitlines()}
+    assert rows["| own: queue"][1:4] == ["at once", "81", "2"]
+    assert rows["| own: step counter"][1:3] == ["`Reading(freeze=['current_step'])`", "139"]
+    assert rows["| own: tuple actions"][2] == "19"
+    assert "13 of 15 work at once" in out
 
 
 @pytest.mark.nightly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 
 from bisim_abstract import Certificate, Resources, TabularMDP, certify, evaluate_policy, verify
 from bisim_abstract._base.types import Progress
+from bisim_abstract._prove.auto import prove_fewest
 from bisim_abstract._prove.options import Options
 from bisim_abstract._relations.table import RELATIONS
 from bisim_abstract.errors import InvalidArgumentError, NotCertifiedError
 from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
+from bisim_abstract.wrappers import extract_mdp
 from tests.support.action_values import (
     distances,
     gaps,
@@ -56,6 +59,10 @@ def check_thresholds(made: Certificate, truths: list[TabularMDP]) -> None:
 
 def check_arms(made: Certificate, tau: float, truths: list[TabularMDP]) -> None:
     """Certified or not: the exact clusters lie between those of the arms."""
+    if made.apart is not None and tau >= made.apart:
+        with pytest.raises(InvalidArgumentError, match="tau must be below"):
+            made.partitions(tau)
+        return
     lower, upper = (labels.tolist() for labels in made.partitions(tau))
     for mdp in truths:
         table = distances(mdp, optimal_q(mdp, made.gamma), made.apart)
@@ -164,7 +171,10 @@ def test_other_numbers_of_clusters_are_named() -> None:
     mdp, _, _ = planted(12, 5, 2, 1)
     made = optimal(mdp, 0.5, n_clusters=9)
     assert not made.is_certified
-    assert made.stop.endswith("no certified threshold gives 9 clusters; ask for 5")
+    assert made.stop == (
+        "7 states have the same optimal action values as another, within rounding: ask for at most "
+        "5 clusters"
+    )
     assert "blocks" not in made.stop
     assert "no pair is open" not in made.stop
     with pytest.raises(InvalidArgumentError, match="n_clusters must be between 1 and 12"):
@@ -386,13 +396,38 @@ def test_auto_says_what_was_not_finished() -> None:
 
     found = certify(mdp, 0.9, relation="auto", callback=stop_at_the_next)
     assert found.stop.startswith("interrupted at the relation plain; ")
-    assert "by relation: plain not finished, optimal 14" in found.stop
+    assert "by relation: plain not finished, lax not begun, optimal 14" in found.stop
     short = certify(mdp, 0.9, relation="auto", max_seconds=1e-9)
-    assert "plain not finished" in short.stop
+    assert short.stop.startswith("budget: max_seconds = 1e-09 is used up; ")
+    assert short.stop.endswith(
+        "by relation: plain not begun, lax not begun, optimal not finished; a max_seconds above "
+        "1e-09 may find fewer clusters"
+    )
     whole = certify(mdp, 0.9, relation="auto")
     alone = certify(mdp, 0.9, relation=whole.relation)
     assert whole.times["seconds"] > 0.0
     assert whole.labels.tolist() == alone.labels.tolist()
+
+
+def test_auto_gives_every_relation_the_time_that_is_left() -> None:
+    """No halves, and no budget that nobody gave."""
+    mdp = sparse_mdp(12, 2, seed=0)
+    given: list[tuple[str, float | None]] = []
+
+    def prove_one(options: Options) -> Certificate:
+        given.append((options.relation, options.max_seconds))
+        return certify(mdp, 0.5, relation=options.relation, resources=ONE)
+
+    free = prove_fewest(mdp, Options(relation="auto"), prove_one)
+    assert given == [("optimal", None), ("plain", None), ("lax", None)]
+    assert "max_seconds" not in free.stop
+    given.clear()
+    prove_fewest(mdp, Options(relation="auto", max_seconds=1e6), prove_one)
+    assert [name for name, _ in given] == ["optimal", "plain", "lax"]
+    times = [seconds for _, seconds in given if seconds is not None]
+    assert times[0] == 1e6
+    assert sorted(times, reverse=True) == times
+    assert times[-1] > 0.9e6
 
 
 def test_thresholds_stay_below_the_distance_of_action_sets() -> None:
@@ -408,6 +443,13 @@ def test_thresholds_stay_below_the_distance_of_action_sets() -> None:
     assert made.tau < made.apart
     for thresholds in (made.certified_thresholds(), made.profile().intervals):
         assert max(x.high for x in thresholds) == made.apart
+    words = re.escape(f"tau must be below {made.apart!r}, the distance of states with different")
+    for refuse in (made.at, made.partitions, made.undecided):
+        for tau in (made.apart, 2.0 * made.apart):
+            with pytest.raises(InvalidArgumentError, match=words):
+                refuse(tau)
+    with pytest.raises(InvalidArgumentError, match=words):
+        optimal(mdp, 0.9, tau=made.apart)
     assert verify(mdp, made).is_valid
 
 
@@ -615,3 +657,14 @@ def test_who_merges_little_is_told_of_this_relation() -> None:
     assert f"  try       {advice}" in whole.summary().splitlines()
     for made in (optimal(mdp, 0.9, keep=1.0), certify(mdp, 0.9, n_clusters=2)):
         assert advice not in made.summary()
+
+
+def test_advice_is_about_goals_that_can_be_reached() -> None:
+    """Rounding alone loses more than nothing, whatever the relation."""
+    mdp = extract_mdp("FrozenLake-v1")
+    for relation in ("plain", "optimal"):
+        none = certify(mdp, 0.9, relation=relation, max_loss=0, resources=ONE)
+        assert none.verdict.level == "poor"
+        assert "even with all states apart agents are proven to lose at most" in none.stop
+        assert none.stop.endswith("so request less")
+        assert "relation='optimal'" not in none.stop

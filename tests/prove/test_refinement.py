@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -34,8 +35,8 @@ from bisim_abstract._linkage.thresholds import CertifiedInterval
 from bisim_abstract._prove import refinement
 from bisim_abstract._prove.options import Options
 from bisim_abstract._prove.refinement import Refinement
-from bisim_abstract.parts import grouped_mdp, random_mdp, sparse_mdp
-from bisim_abstract.wrappers import Distractor, RoomsGridEnv, extract_mdp
+from bisim_abstract.parts import grouped_mdp, prove_partition, random_mdp, sparse_mdp
+from bisim_abstract.wrappers import AbstractedEnv, Distractor, RoomsGridEnv, extract_mdp
 from tests.support.asking import certify_named
 from tests.support.blocks import EDGES, ends, estimated, noisy_groups, sampled, true_models
 from tests.support.examples import cases, naming, seeds
@@ -551,6 +552,7 @@ def test_no_structure_is_told_soon_and_in_words() -> None:
     assert certificate.verdict.level == "poor"
     assert certificate.n_clusters == 2500
     assert certificate.stop.startswith("nothing was found that can be merged: 2,500 of 2,500")
+    assert "seconds, which a larger max_seconds would allow" in certificate.stop
     check_proof(certificate, mdp)
     certificate = certify(mdp, 0.9, tau="auto")
     assert not certificate.is_certified
@@ -562,6 +564,24 @@ def test_no_structure_is_told_soon_and_in_words() -> None:
     assert certificate.summary().startswith("NOT CERTIFIED at tau 0.5")
     assert certificate.undecided() is not None
     check_proof(certificate, mdp)
+
+
+@pytest.mark.parametrize("relation", ["plain", "lax"])
+def test_what_is_proven_but_not_certified_can_be_used(relation: str) -> None:
+    """The line that a run ends with makes an environment of its blocks."""
+    env = RoomsGridEnv(side=20, room_size=10, noise=0.1)
+    mdp = env.to_mdp()
+    certificate = certify(mdp, 0.9, relation=relation, method=Blocks(max_pairs=0))
+    assert certificate.verdict.level == "poor"
+    assert "; a partition into 4 is proven to retain at least 9" in certificate.stop
+    assert "all 79,800 pairs are more than max_pairs = 0" in certificate.stop
+    found = re.search(r"bisim_abstract\.parts\.(prove_partition\(.*\)) makes", certificate.stop)
+    assert found is not None
+    line = {"mdp": mdp, "certificate": certificate, "prove_partition": prove_partition}
+    proof = eval(found[1], line)
+    assert proof.verdict.level == "useful"
+    small = AbstractedEnv(env, proof)
+    assert small.summary().startswith("PROVEN FOR AGENTS, not certified: 4 clusters of 400 states")
 
 
 def test_rooms_are_found_and_certified() -> None:

@@ -850,6 +850,18 @@ CORE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 CHECKS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     # -- the ends of what floats are -----------------------------------------------------------
     (
+        "read: conditions may be left out",
+        "if type(condition) is str and condition not in stated:",
+        "if type(condition) is str and condition in stated and not stated:",
+        ("verify/test_honest.py",),
+    ),
+    (
+        "goal: going nowhere is good enough",
+        "if not found.kept >= LEAST_KEPT:\n            return False",
+        "if found.kept != found.kept:\n            return False",
+        ("certificate/test_frontier.py", "certificate/test_sentences.py"),
+    ),
+    (
         "sizes: a correction that is read nowhere makes the grain coarse",
         "read = spans[corrections < spans * (1.0 + 4.0 * EPS)]",
         "read = np.append(spans, corrections)",
@@ -1520,6 +1532,36 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("test_enumerate.py", "wrappers/test_tabular.py"),
     ),
     (
+        "enumerate: what a tail leads to is not counted",
+        "rows += branch.prob * tail.share if is_moved else 0.0",
+        "rows += 0.0",
+        ("wrappers/test_draws.py",),
+    ),
+    (
+        "enumerate: what a tail pays is not counted",
+        "self._tails[row] = rows, rewards + 2.0 * branch.prob * growth * tail.square",
+        "self._tails[row] = rows, rewards",
+        ("wrappers/test_draws.py",),
+    ),
+    (
+        "enumerate: hidden states behind chance are not searched for",
+        "return None if led is None else (led.script, led.prob, led.reward, led.is_end, mask)",
+        "return None if led is None or self._branches else (led.reward, led.is_end, mask)",
+        ("wrappers/test_hidden.py",),
+    ),
+    (
+        "draws: uniform numbers have all the mass",
+        "return math.prod(self._factors) * math.prod(each.width for each in self._uniforms)",
+        "return math.prod(self._factors)",
+        ("wrappers/test_draws.py",),
+    ),
+    (
+        "abstracted: nobody is told what learners retain",
+        'if goal.guarantee == "learner" or (share is not None and goal.is_enough(share)):',
+        "if share is not None:",
+        ("wrappers/test_abstracted.py",),
+    ),
+    (
         "abstracted: episodes last one step longer",
         "truncated = self._limit is not None and self._steps >= self._limit",
         "truncated = self._limit is not None and self._steps > self._limit",
@@ -1533,8 +1575,8 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "abstracted: the end is a state like others",
-        "state = state_met(self.mdp, self._place, ident, source, is_end=terminated)",
-        "state = state_met(self.mdp, self._place, ident, source, is_end=False)",
+        "state = state_met(self.mdp, self._place, ident, self._source, is_end=True)",
+        "state = state_met(self.mdp, self._place, ident, self._source, is_end=False)",
         ("wrappers",),
     ),
     (
@@ -1569,8 +1611,8 @@ WRAPPERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "model_env: the row of the next action",
-        "row = state * mdp.n_actions + act\n        begin, end",
-        "row = state * mdp.n_actions + (act + 1) % mdp.n_actions\n        begin, end",
+        'row = self._present("step()") * rows.n_actions + act',
+        'row = self._present("step()") * rows.n_actions + (act + 1) % rows.n_actions',
         ("test_model_env.py",),
     ),
     (

@@ -32,7 +32,7 @@ def test_no_forgery_of_many_is_accepted(component: str) -> None:
     assert not forgeries.run(component, 200, seed=2)[1]
 
 
-@pytest.mark.parametrize("component", ["pairs", "estimates"])
+@pytest.mark.parametrize("component", ["pairs", pytest.param("estimates", marks=pytest.mark.slow)])
 def test_a_verifier_that_believes_all_pairs_is_noticed(
     component: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def test_nothing_is_found(name: str, tmp_path: Path) -> None:
 # -- oracles that must fail ------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_an_unsound_certificate_that_is_accepted_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

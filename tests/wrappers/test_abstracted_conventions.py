@@ -142,7 +142,7 @@ def test_tables_in_notebooks(of_rooms: Certificate, of_lake: Certificate) -> Non
         text = env._repr_html_()
         assert text.startswith("<table")
         assert "<script" not in text
-        assert certificate.at(env.tau).verdict.sentence.split(" ")[0] in text
+        assert env.certificate.verdict.sentence.split(" ")[0] in text
         assert "of the environment itself" in text
         assert "end after" in text
     env.aggregation = dataclasses.replace(env.aggregation, weighting="<b>&")

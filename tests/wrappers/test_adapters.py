@@ -208,3 +208,29 @@ def test_gym_classics_with_wrong_outcomes_is_refused(
     monkeypatch.setattr(Classic, "prob", 1.0)
     with pytest.raises(ExtractionError, match="contradicts its table"):
         extract_mdp(classic())
+
+
+def test_outcomes_that_nearly_sum_to_1_are_refused_at_once(
+    classic: type[Classic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    plain = Classic._generate_transitions
+
+    def rounded(self: Any, state: Any, action: int) -> Iterator[Any]:
+        asked.append(state)
+        for after, reward, done, prob in plain(self, state, action):
+            yield after, reward, done, np.float32(prob * (1.0 - 6.6e-7))
+
+    monkeypatch.setattr(Classic, "_generate_transitions", rounded)
+    env = classic()
+    with pytest.raises(ExtractionError, match=r"must sum to 1, got 0\.999999") as caught:
+        extract_mdp(env)
+    assert set(asked) == {(1, "calm")}  # nobody was asked about the second state
+    space: dict[str, Any] = {"TabularMDP": TabularMDP, "env": env.unwrapped}
+    exec(str(caught.value).partition("env = env.unwrapped: ")[2], space)
+    mdp = space["mdp"]
+    monkeypatch.setattr(Classic, "_generate_transitions", plain)
+    true = extract_mdp(env)
+    assert mdp.state_ids.tolist() == true.state_ids.tolist()
+    np.testing.assert_allclose(mdp.probs, true.probs, atol=1e-6)
+    np.testing.assert_allclose(mdp.rewards, true.rewards, atol=1e-6)

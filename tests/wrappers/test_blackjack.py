@@ -182,7 +182,8 @@ def expected_return(mdp: TabularMDP) -> float:
     ("rules", "episodes"),
     [
         (RULES[2], 3_000),
-        *(pytest.param(rules, 100_000, marks=pytest.mark.slow) for rules in RULES),
+        pytest.param(RULES[0], 100_000, marks=pytest.mark.slow),
+        *(pytest.param(rules, 100_000, marks=pytest.mark.nightly) for rules in RULES[1:]),
     ],
 )
 def test_real_episodes(rules: dict[str, bool], episodes: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import types
-from typing import Any, SupportsFloat
+from typing import Any, ClassVar, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
@@ -14,9 +15,16 @@ from gymnasium.wrappers import ClipReward, NormalizeReward, TransformReward
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisim_abstract import Reading, TabularMDP
+from bisim_abstract import Reading, TabularMDP, abstract_env
 from bisim_abstract.errors import ExtractionError
-from bisim_abstract.wrappers import Distractor, extract_mdp, make_env
+from bisim_abstract.wrappers import (
+    AbstractedEnv,
+    Distractor,
+    TabularEnv,
+    enumerate_mdp,
+    extract_mdp,
+    make_env,
+)
 from bisim_abstract.wrappers.tabular import extract_again
 from tests.support.models import Outcome
 
@@ -195,15 +203,97 @@ def test_vectors_need_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExtractionError) as caught:
         extract_mdp(Treasures())
     message = str(caught.value)
-    assert message.startswith("rewards of Treasures are vectors of 2 numbers; choose weights: env")
-    # The line that the message gives works.
-    line = message.partition("weights: ")[2].rpartition(", or LinearReward")[0]
-    space: dict[str, Any] = {"env": Treasures(), "numpy": np, "gymnasium": gym}
-    exec(line, space)
-    mdp = extract_mdp(space["env"])
+    assert message.startswith("rewards of Treasures are vectors of 2 numbers; choose weights: ")
+    # What the message gives works.
+    told = message.partition("weights: reading=")[2]
+    mdp = extract_mdp(Treasures(), reading=eval(told, {"Reading": Reading}))
     assert mdp.rewards[0].tolist() == [-1.0, 0.0]
     module = types.ModuleType("mo_gymnasium.wrappers.wrappers")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(LinearReward, "__module__", module.__name__)
     mdp = extract_mdp(LinearReward(Treasures(), np.array([2.0, 0.5])))
     assert mdp.rewards[0].tolist() == [-0.5, 1.5]
+
+
+class Diver(gym.Env[Any, Any]):
+    """Deep-sea treasure as in mo-gymnasium: the deeper, the more, and each step costs."""
+
+    observation_space = spaces.Box(0, 2, (2,), np.int32)
+    action_space = spaces.Discrete(4)
+    reward_space = spaces.Box(np.array([0.0, -1.0]), np.array([8.2, -1.0]), dtype=np.float64)
+    depths = (1, 2, 2)
+    treasures: ClassVar = {(1, 0): 0.5, (2, 1): 2.8, (2, 2): 8.2}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = np.zeros(2, np.int32)
+        return self.place.copy(), {}
+
+    def step(self, action: int) -> Step:
+        after = self.place + np.array([(-1, 0), (1, 0), (0, -1), (0, 1)][int(action)], np.int32)
+        if (after >= 0).all() and after[1] <= 2 and after[0] <= self.depths[after[1]]:
+            self.place = after
+        found = self.treasures.get(tuple(self.place.tolist()), 0.0)
+        paid: Any = np.array([found, -1.0], np.float32)
+        return self.place.copy(), paid, found > 0.0, False, {}
+
+
+def summed(weights: tuple[float, float], env: Env) -> Env:
+    def total(reward: Any) -> float:
+        return math.fsum([weights[0] * float(reward[0]), weights[1] * float(reward[1])])
+
+    return TransformReward(env, total)
+
+
+@given(st.tuples(st.integers(-8, 8), st.integers(-8, 8)))
+def test_weights_are_those_of_a_wrapper(weights: tuple[int, int]) -> None:
+    by = (weights[0] / 4.0, weights[1] / 4.0)
+    reading = Reading(weights=by, checks=16)
+    mdp = extract_mdp(Diver(), reading=reading)
+    assert mdp == extract_mdp(summed(by, Diver()), reading=Reading(checks=16))
+    assert mdp.metadata["weights"] == list(by)
+    assert enumerate_mdp(Diver(), reading=reading) == mdp
+
+
+@given(st.lists(ROWS, min_size=4, max_size=4))
+def test_tables_of_vectors_take_weights(rows: list[list[Outcome]]) -> None:
+    vectors: Any = [[(p, n, np.array([r, r * r]), done) for p, n, r, done in row] for row in rows]
+    sums = [[(p, n, 2.0 * r - r * r, done) for p, n, r, done in row] for row in rows]
+    mdp = extract_mdp(Lottery(vectors), reading=Reading(weights=(2.0, -1.0), checks=32))
+    assert mdp == extract_mdp(Lottery(sums), reading=Reading(checks=32))
+    assert mdp.metadata["weights"] == [2.0, -1.0]
+    with pytest.raises(ExtractionError, match=r"Lottery are vectors of 2 .*weights=\(1.0, 1.0\)\)"):
+        extract_mdp(Lottery(vectors))
+
+
+def test_weights_are_paid_by_real_steps_too() -> None:
+    reading = Reading(weights=(1.0, -0.5))
+    env = TabularEnv(Diver(), reading=reading)
+    env.reset(seed=0)
+    assert env.step(3)[1] == 0.5  # 0 treasure, -1 * -0.5
+    small = abstract_env(Diver(), gamma=0.9, dynamics="ground", reading=reading, tau=1e-9)
+    small.reset(seed=0)
+    assert small.step(1)[1] == pytest.approx(0.5 + 0.5)
+    agent = small.deploy(lambda cluster: cluster % 4)
+    first = small.labels[small.mdp.start.argmax()]
+    assert agent.predict(np.zeros(2, np.int32))[0] == first % 4  # on the plain environment
+    again = AbstractedEnv(Diver(), small.certificate, reading=reading)
+    assert again.mdp == small.mdp
+
+
+WEIGHTS: list[tuple[Any, Any, str]] = [
+    (Diver, (1.0,), "weights has length 1, but rewards of Diver are vectors of 2; give one for"),
+    (lambda: make_env("FrozenLake-v1"), (1.0, 2.0), "rewards of FrozenLakeEnv are single numbers"),
+    (lambda: make_env("Blackjack-v1"), (1.0, 2.0), "BlackjackEnv is described by a model"),
+    (
+        lambda: TabularEnv(Diver(), reading=Reading(weights=(1.0, 1.0))),
+        (1.0, 2.0),
+        r"weighted already, by \[1.0, 1.0\], and weights says \(1.0, 2.0\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "weights", "words"), WEIGHTS)
+def test_weights_that_do_not_fit(make: Any, weights: Any, words: str) -> None:
+    with pytest.raises(ExtractionError, match=words):
+        extract_mdp(make(), reading=Reading(weights=weights))

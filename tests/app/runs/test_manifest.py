@@ -300,7 +300,7 @@ class Killed(BaseException):
     """As if the process ended here."""
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_a_kill_at_every_step_of_every_file(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
