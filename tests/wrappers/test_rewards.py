@@ -222,7 +222,7 @@ class Diver(gym.Env[Any, Any]):
     action_space = spaces.Discrete(4)
     reward_space = spaces.Box(np.array([0.0, -1.0]), np.array([8.2, -1.0]), dtype=np.float64)
     depths = (1, 2, 2)
-    treasures: ClassVar = {(1, 0): 0.5, (2, 1): 2.8, (2, 2): 8.2}
+    treasures: ClassVar[dict[tuple[int, ...], float]] = {(1, 0): 0.5, (2, 1): 2.8, (2, 2): 8.2}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
