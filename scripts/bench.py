@@ -65,6 +65,7 @@ from bisim_abstract.wrappers import (
     ModelEnv,
     RoomsGridEnv,
     TabularEnv,
+    enumerate_mdp,
     extract_mdp,
     make_env,
 )
@@ -475,6 +476,51 @@ def bench_steps(options: Options) -> list[Figure]:
     return [*figures, *many]
 
 
+class PlainGrid(gym.Env[int, np.int64]):
+    """A square grid as people write one: two attributes, and four actions."""
+
+    def __init__(self, side: int) -> None:
+        self.observation_space = gym.spaces.Discrete(side**2)
+        self.action_space = gym.spaces.Discrete(4)
+        self.side, self.x, self.y = side, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        """Begin in a corner."""
+        super().reset(seed=seed)
+        self.x = self.y = 0
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """Move, if there is no wall."""
+        dx, dy = ((1, 0), (-1, 0), (0, 1), (0, -1))[int(action)]
+        self.x = min(max(self.x + dx, 0), self.side - 1)
+        self.y = min(max(self.y + dy, 0), self.side - 1)
+        is_end = self.x == self.y == self.side - 1
+        return self.x * self.side + self.y, float(is_end), is_end, False, {}
+
+
+def bench_enumeration(options: Options) -> list[Figure]:
+    """States that enumeration finds, beside as many steps of the environment itself."""
+    side = 20 if options.quick else 100
+    made: dict[str, Any] = {f"grid of {side} x {side}": partial(PlainGrid, side)}
+    if peer("minigrid") is not None:
+        name = f"MiniGrid-DoorKey-{'5x5' if options.quick else '8x8'}-v0"
+        made[name] = partial(gym.make, name)
+    figures = []
+    reading = Reading(starts=1)
+    for name, make in made.items():
+        n_states = enumerate_mdp(make(), reading=reading).n_states
+        scale = 1e6 / n_states
+
+        def search(make: Any = make) -> TabularMDP:
+            return enumerate_mdp(make(), reading=reading)
+
+        ours = timed_cpu(search, options.repeats, scale=scale)
+        itself = Peer("its steps alone", step_times(make(), options, count=1_000))
+        figures.append(Figure("enumeration", "One state, one core", name, "µs", ours, (itself,)))
+    return figures
+
+
 def turned(state: int, action: int, *, n: int) -> list[tuple[float, int, float, bool]]:
     """A light function: two ways on from each of n states, all of which are met."""
     return [(1.0, (2 * state + action) % n, 0.0, False)]
@@ -681,6 +727,7 @@ BENCHMARKS = {
     "classes": bench_classes,
     "optimal": bench_optimal,
     "steps": bench_steps,
+    "enumeration": bench_enumeration,
     "sources": bench_sources,
     "peers": bench_peers,
 }

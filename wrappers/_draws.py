@@ -149,6 +149,13 @@ class Chance:
         """The probability of these decisions."""
         return math.prod(self._factors) * math.prod(each.width for each in self._uniforms)
 
+    def result(self) -> tuple[Script, float, tuple[TailedDraw, ...], Script | None]:
+        """Decisions of the step, their probability, tails, and the decisions to try next."""
+        if not (self._taken or self._factors or self._uniforms or self._script):
+            self._sequences = 1
+            return (), 1.0, (), None  # as of most steps
+        return self.taken, self.probability, self.tails, self.following()
+
     def following(self) -> Script | None:
         """The decisions to try next, depth first; None after the last ones."""
         self._sequences = self._sequences + 1 if self._script else 1

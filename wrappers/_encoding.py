@@ -91,8 +91,19 @@ class Encoder:
         self._count = 0
         self._alive: list[object] = []  # temporary objects, whose address must not be reused
 
+    @property
+    def count(self) -> int:
+        """How many objects were numbered."""
+        return self._count
+
     def result(self) -> bytes:
         return b"".join(self._parts)
+
+    def taken(self) -> bytes:
+        """What was written since this was called last."""
+        found = self.result()
+        self._parts.clear()
+        return found
 
     def add(self, value: Any) -> None:
         kind = type(value)
@@ -292,10 +303,10 @@ def _handler_of(kind: type) -> Handler:
         return Encoder.scalar
     if issubclass(kind, enum.Enum):
         return Encoder.integer if issubclass(kind, int) else Encoder.member
-    return Encoder.instance if _is_plain(kind) else Encoder.reduced
+    return Encoder.instance if is_plain_kind(kind) else Encoder.reduced
 
 
-def _is_plain(kind: type) -> bool:
+def is_plain_kind(kind: type) -> bool:
     """Whether pickle would store exactly the class and `__dict__` of such an object."""
     heap_type = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
     return (

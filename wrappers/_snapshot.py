@@ -1,15 +1,18 @@
 """Taking, restoring and identifying the states of an environment.
 
-The state is taken to be the attributes of `env.unwrapped`. A snapshot is one pickle of all of
-them together, because objects are shared between attributes (MiniGrid's `door` is also a cell
-of `grid`); restoring puts the unpickled attributes back into the same environment. Pickles are
-made and read in memory only.
+The state is taken to be the attributes of `env.unwrapped`. Those that hold objects are pickled
+together, because objects are shared between attributes (MiniGrid's `door` is also a cell of
+`grid`); restoring puts the unpickled attributes back into the same environment. A snapshot holds
+the others, which are a few numbers, and refers to that pickle; the unpickled objects serve again
+as long as a scan shows that nobody changed them (`_parts`). Where that does not help, a snapshot is
+one pickle of all attributes. Pickles are made and read in memory only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import marshal
 import pickle
 import random
@@ -17,6 +20,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn, TypeAlias
 
@@ -32,12 +36,16 @@ from bisim_abstract.wrappers._encoding import (
     is_aside,
     is_told,
 )
+from bisim_abstract.wrappers._parts import SCALARS, Part, is_light
 
 AnyEnv: TypeAlias = gym.Env[Any, Any]
 
+logger = logging.getLogger(__name__)
+
 SMALL = 512  # bytes of snapshots that are not compressed
-FEW = 16  # entries of sequences that plain snapshots may hold
-SCALARS = frozenset({bool, bytes, float, int, str, type(None)})
+MOST_PARTS = 2**16  # pickles that snapshots refer to
+PART_SLOTS = 2**20  # references and bytes of unpickled parts that are waiting for their next use
+MOST_TEMPLATES = 256
 CACHED = 2**18  # digests remembered per environment
 CHECK_SEED = 20_230_817  # any constant: the checks must be the same in every run
 
@@ -70,26 +78,52 @@ def unpacked(stored: bytes) -> bytes:
     return zlib.decompress(stored) if stored[:1] == b"x" else stored
 
 
-def is_plain(value: object, met: set[int]) -> bool:
-    """Whether a value is made of plain numbers and texts, no part of which is shared.
+def _joined(number: int, small: dict[str, Any], others: dict[str, Any]) -> bytes:
+    """A snapshot of values without shared objects, and the number of a part or -1."""
+    if number < 0 and not others:
+        return b"M" + marshal.dumps(small, 2)  # no references: by value alone
+    codes = {}
+    for name, value in others.items():
+        if _is_plain(value):
+            small[name] = value
+        else:
+            codes[name] = _coded(value)
+    if number < 0 and not codes:
+        return b"M" + marshal.dumps(small, 2)
+    return b"W" + marshal.dumps((number, small, codes), 2)
 
-    Of exactly these types: `marshal` writes a NumPy number as bytes.
 
-    Args:
-        value: The value.
-        met: Addresses of lists that were met.
-    """
+def _is_plain(value: object) -> bool:
+    """Whether `marshal` keeps the types of a light value: it writes NumPy's numbers as bytes."""
     kind = type(value)
-    if kind in SCALARS:
-        return True
-    if kind is list:
-        if id(value) in met:
-            return False
-        met.add(id(value))
-    elif kind is not tuple:
-        return False
+    if kind is not tuple and kind is not list:
+        return kind in SCALARS
     items: Any = value
-    return len(items) <= FEW and all(is_plain(item, met) for item in items)
+    return all(map(_is_plain, items))
+
+
+def _coded(value: Any) -> object:
+    """A light value that is not plain, so that it can be marshalled."""
+    kind = type(value)
+    if kind is np.int64:
+        return int(value)
+    if kind is tuple and all(type(item) is np.int64 for item in value):
+        return tuple(map(int, value))  # as MiniGrid's places; quicker than a pickle
+    return pickle.dumps(value, 5)
+
+
+def _decoded(code: Any) -> Any:
+    """The value of what `_coded` made."""
+    if type(code) is int:
+        return np.int64(code)
+    return tuple(map(np.int64, code)) if type(code) is tuple else pickle.loads(code)
+
+
+def _addresses(value: object) -> set[int]:
+    """Of the lists and arrays in a light value."""
+    found = set[int]()
+    is_light(value, found)
+    return found
 
 
 def listed(names: Iterable[str]) -> str:
@@ -207,33 +241,70 @@ class Codec:
         self._handlers: dict[type, Handler] = dict(HANDLERS)
         self._digests: dict[bytes, bytes] = {}
         self._is_minigrid = _observes_as_minigrid(home)
+        self._n_bytes = 0
+        self._pickles: list[bytes] = []  # of parts, compressed
+        self._numbers: dict[bytes, int] = {}  # of these, by their hash
+        self._names: list[frozenset[str]] = []  # the attributes of these
+        self._parts: dict[int, Part] = {}  # unpickled
+        self._slots = 0  # of these
+        self._part = self._no_part = Part({}, self._is_kept)  # what the environment may hold now
+        self._last = -1  # the part that was pickled last
+        self._taken = 0  # snapshots that pickled a part, or could use the one that was there
+        self._is_divided = True  # whether parts are pickled by themselves
+        self._templates: dict[tuple[object, ...], list[bytes]] = {}  # encodings of parts
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of what snapshots refer to."""
+        return self._n_bytes
 
     def snapshot(self) -> bytes:
-        """All attributes that are state, in one pickle, or where all are plain in a marshal."""
-        attributes = self._attributes()
+        """All attributes that are state: a marshal of small values, or a pickle of everything."""
+        if not self._is_divided:
+            attributes = self._attributes()
+            return self._dumped(attributes, attributes)
+        part, aside = self._part, self._aside
         met: set[int] = set()
-        for value in attributes.values():
-            if type(value) not in SCALARS and not is_plain(value, met):
+        small: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        n_held = 0
+        for name, value in vars(self.home).items():
+            if name in aside:
+                continue
+            if type(value) in SCALARS:
+                small[name] = value
+            elif name in part.attributes and part.attributes[name] is value:
+                n_held += 1
+            elif is_light(value, met):
+                others[name] = value
+            else:
                 break
         else:
-            return b"M" + marshal.dumps(attributes, 2)  # no references: by value alone
-        try:
-            return self._dump(attributes)
-        except Exception as error:  # pickling runs the environment's own code
-            bad = [name for name, value in attributes.items() if not self._is_picklable(value)]
-            raise ExtractionError(
-                f"the state of {type(self.home).__name__} cannot be pickled, because of "
-                f"{listed(bad) or 'all attributes together'} ({type(error).__name__}: {error}); "
-                "remove what cannot be pickled, give its class a __reduce__, or name the "
-                "attribute in freeze if it is not part of the state"
-            ) from error
+            is_there = n_held == len(part.attributes) and met.isdisjoint(part.ids)
+            if is_there and (n_held == 0 or part.is_unchanged()):
+                self._taken += 1
+                return _joined(part.number if n_held else -1, small, others)
+        return self._divide(self._attributes())
 
-    def restore(self, snapshot: bytes) -> None:
-        """Put the environment into the state of a snapshot."""
-        loaded = self._load(snapshot)
+    def restore(self, snapshot: bytes, *, is_scanned: bool = False) -> None:
+        """Put the environment into the state of a snapshot.
+
+        Args:
+            snapshot: The snapshot.
+            is_scanned: Whether none of the environment's code has run since the last snapshot.
+        """
         attributes = vars(self.home)
-        for name in attributes.keys() - loaded.keys() - self._aside:
-            del attributes[name]
+        if snapshot[:1] == b"W":
+            number, loaded, others = marshal.loads(snapshot[1:])
+            for name, code in others.items():
+                loaded[name] = _decoded(code)
+            if number >= 0:
+                loaded.update(self._put_part(number, is_scanned))
+        else:
+            loaded = self._load(snapshot)
+        for name in attributes.keys() - loaded.keys():
+            if name not in self._aside:
+                del attributes[name]
         attributes.update(loaded)
         self.refreeze()
 
@@ -265,8 +336,12 @@ class Codec:
             name
             for name in self.freeze
             if (name in attributes) != (name in self.held)
-            or (name in self._raw and self._told(attributes[name]) != self._raw[name])
+            or (name in self._raw and self._differs(attributes[name], name))
         ]
+
+    def _differs(self, value: object, name: str) -> bool:
+        raw = self._raw[name]
+        return (b"i%d;" % value if type(value) is int else self._told(value)) != raw
 
     def frozen_digest(self, names: Iterable[str]) -> bytes:
         """The canonical digest of some frozen attributes, as they are now."""
@@ -287,12 +362,7 @@ class Codec:
         key = snapshot if len(snapshot) < SMALL else hashlib.sha256(snapshot).digest()
         found = self._digests.get(key)
         if found is None:
-            encoder = Encoder(self.home, self._handlers)
-            for name, value in sorted(self._attributes().items()):
-                if is_told(value):
-                    encoder.text(name)
-                    encoder.add(value)
-            found = hashlib.sha256(encoder.result()).digest()
+            found = hashlib.sha256(self._encoding(snapshot)).digest()
             if len(self._digests) >= CACHED:
                 self._digests.clear()
             self._digests[key] = found
@@ -330,9 +400,8 @@ class Codec:
         attributes = vars(self.home)
         if self._is_minigrid:
             attributes.pop("gen_obs", None)
-        for name, value in list(attributes.items()):
-            if value is generator:
-                attributes[name] = own.get(name, own.get("_np_random"))
+        for name in [name for name, value in attributes.items() if value is generator]:
+            attributes[name] = own.get(name, own.get("_np_random"))
 
     def streams(self) -> list[object]:
         """The generators that a step of the environment may draw from, `random` left out."""
@@ -357,6 +426,128 @@ class Codec:
         encoder.add(value)
         return encoder.result()
 
+    def _is_kept(self, value: object) -> bool:
+        return self._kept.index(value) is not None
+
+    def _divide(self, attributes: dict[str, Any]) -> bytes:
+        """A snapshot in which what holds objects is pickled by itself, if that is worth it."""
+        self._part, met = self._no_part, set[int]()
+        light = {name: value for name, value in attributes.items() if is_light(value, met)}
+        rest = {name: value for name, value in attributes.items() if name not in light}
+        try:
+            part = Part(rest, self._is_kept) if met else None
+            while part is not None:  # lists and arrays that others hold too belong to these
+                shared = [name for name in light if not _addresses(light[name]) <= met - part.ids]
+                if not shared:
+                    break
+                rest |= {name: light.pop(name) for name in shared}
+                part = Part(rest, self._is_kept)
+        except TypeError:
+            self._is_divided = False  # nobody knows what they share
+            return self._dumped(attributes, attributes)
+        number = -1
+        if rest:
+            raw = self._dumped(rest, attributes)
+            key = hashlib.sha256(raw).digest()
+            known = self._numbers.get(key)
+            if known is None:
+                known = self._numbers[key] = len(self._pickles)
+                self._pickles.append(packed(raw))
+                self._names.append(frozenset(rest))
+                self._n_bytes += len(self._pickles[-1])
+                if known > min(64 + self._taken // 4, MOST_PARTS):
+                    self._is_divided = False  # they change so often that this is no use
+            number = known
+            if number == self._last:  # and so probably the next time, too
+                self._follow(number, part, rest)
+            self._last = number
+        self._taken += 1
+        small = {name: value for name, value in light.items() if type(value) in SCALARS}
+        others = {name: value for name, value in light.items() if name not in small}
+        return _joined(number, small, others)
+
+    def _follow(self, number: int, part: Part | None, attributes: dict[str, Any]) -> None:
+        """Scan what the environment holds now, instead of pickling it the next time."""
+        try:
+            self._part = Part(attributes, self._is_kept) if part is None else part
+        except TypeError as error:
+            logger.debug("%s: %s", type(self.home).__name__, error)
+            self._part = self._no_part
+        else:
+            self._part.number = number
+
+    def _put_part(self, number: int, is_scanned: bool) -> dict[str, Any]:
+        """The objects of a pickled part, those of last time if nobody has changed them."""
+        part = self._parts.get(number)
+        is_same = is_scanned and part is self._part  # which that snapshot found unchanged
+        if part is not None and (is_same or part.is_unchanged()):
+            self._part = part
+            return part.attributes
+        if part is not None:
+            del self._parts[number]
+            self._slots -= part.size
+        attributes: dict[str, Any] = self._load(unpacked(self._pickles[number]))
+        self._follow(number, None, attributes)
+        if self._part is not self._no_part:
+            self._slots += self._part.size
+            while self._slots > PART_SLOTS and self._parts:
+                self._slots -= self._parts.pop(next(iter(self._parts))).size
+            self._parts[number] = self._part
+        return attributes
+
+    def _encoding(self, snapshot: bytes) -> bytes:
+        """The canonical encoding of the present state, of which `snapshot` was taken."""
+        told = [pair for pair in sorted(self._attributes().items()) if is_told(pair[1])]
+        encoder = Encoder(self.home, self._handlers)
+        number = marshal.loads(snapshot[1:])[0] if snapshot[:1] == b"W" else -1
+        if number < 0:
+            for name, value in told:
+                encoder.text(name)
+                encoder.add(value)
+            return encoder.result()
+        # Small values hold no objects that others hold. So what is written about a part depends
+        # on them only by how many objects they number.
+        names = self._names[number]
+        values: list[bytes] = []
+        layout: list[object] = [number]
+        for name, value in told:
+            count = 0
+            if name not in names:
+                own = Encoder(self.home, self._handlers)
+                own.add(value)
+                values.append(own.result())
+                count = own.count
+            layout.append((name, count))
+        key = tuple(layout)
+        template = self._templates.get(key)
+        if template is None:
+            template = []
+            for name, value in told:
+                encoder.text(name)
+                if name not in names:
+                    template.append(encoder.taken())
+                encoder.add(value)
+                if name not in names:
+                    encoder.taken()
+            template.append(encoder.taken())
+            if len(self._templates) >= MOST_TEMPLATES:
+                self._templates.clear()
+            self._templates[key] = template
+        return b"".join([*chain(*zip(template, values, strict=False)), template[-1]])
+
+    def _dumped(self, value: dict[str, Any], attributes: dict[str, Any]) -> bytes:
+        """A pickle of some attributes of all."""
+        try:
+            return self._dump(value)
+        except Exception as error:  # pickling runs the environment's own code
+            bad = [name for name, value in attributes.items() if not self._is_picklable(value)]
+            raise ExtractionError(
+                f"the state of {type(self.home).__name__} cannot be pickled, because of "
+                f"{listed(bad) or 'all attributes together'} ({type(error).__name__}: {error}); "
+                "remove what cannot be pickled, give its class a __reduce__, or name the "
+                "attribute in freeze if it is not part of the state"
+            ) from error
+
     def _dump(self, value: object) -> bytes:
         file = io.BytesIO()
         _Pickler(file, self._kept).dump(value)
@@ -365,6 +556,10 @@ class Codec:
     def _load(self, raw: bytes) -> Any:
         if raw[:1] == b"M":
             return marshal.loads(raw[1:])
+        if raw[:1] == b"W":
+            number, loaded, others = marshal.loads(raw[1:])
+            loaded |= {name: _decoded(code) for name, code in others.items()}
+            return loaded | (self._load(unpacked(self._pickles[number])) if number >= 0 else {})
         return _Unpickler(io.BytesIO(raw), self._kept).load()
 
     def _is_picklable(self, value: object) -> bool:
@@ -375,7 +570,7 @@ class Codec:
         return True
 
     def _maker(self, value: object) -> Callable[[], Any]:
-        if not self._is_picklable(value):
+        if type(value) in SCALARS or not self._is_picklable(value):
             return lambda: value
         raw = self._dump(value)
         return lambda: self._load(raw)

@@ -383,12 +383,18 @@ def step_env(
     except Exception as error:
         error.add_note(f"{RAISED} step of {name}, at {where}, action {action}")
         raise
-    if not isinstance(found, tuple) or len(found) != 5 or not isinstance(found[4], Mapping):
+    if (
+        not isinstance(found, tuple)
+        or len(found) != 5
+        or not (type(found[4]) is dict or isinstance(found[4], Mapping))
+    ):
         raise ExtractionError(
             f"{name}.step must return observation, reward, terminated, truncated and a dictionary, "
             f"got {_values(found)} at {where}, action {action}"
         )
     paid = found[1] if pay is None else pay(found[1])
+    if type(paid) is float:
+        return found[0], paid, bool(found[2]), bool(found[3]), dict(found[4])
     if np.ndim(paid) == 1 and len(paid) > 1:
         raise vector_reward(name, paid)
     try:

@@ -794,7 +794,7 @@ class _Search:
 
     def _expand(self, state: int) -> None:
         snapshot = unpacked(self._snapshots[state])
-        is_there = False
+        is_there = is_scanned = False
         found: dict[int, list[_Branch]] = {}
         for action in range(self._n_actions):
             if self._played(state, action) != action:
@@ -805,11 +805,10 @@ class _Search:
                 if is_there:  # many actions change nothing, and loading is half of the work
                     self._codec.refreeze()
                 else:
-                    self._codec.restore(snapshot)
+                    self._codec.restore(snapshot, is_scanned=is_scanned)
                 outcome = self._step(state, action, script)
-                chance = self._chance
-                script, prob, tails = chance.taken, chance.probability, chance.tails
-                following = chance.following()
+                is_scanned = bool(outcome.snapshot)
+                script, prob, tails, following = self._chance.result()
                 self._note_changes(state * self._n_actions + action, script)
                 is_there = outcome.snapshot == snapshot
                 successor = -1
@@ -820,7 +819,7 @@ class _Search:
                 branches.append(_Branch(script, prob, successor, outcome.reward, outcome.is_end))
                 for tail in tails:
                     self._try_tail(state, action, snapshot, branches[-1], outcome, tail)
-                    is_there = False
+                    is_there = is_scanned = False
                 script = following
         for action in range(self._n_actions):
             # What a state lacks does what its first action does.
@@ -974,13 +973,14 @@ class _Search:
     def _check_room(self, more: int) -> None:
         """Refuse states whose table, and as many bytes as come before the next look, do not fit."""
         self._held += more
-        if self._held - self._looked < LOOK_EVERY:
+        held = self._held + self._codec.n_bytes
+        if held - self._looked < LOOK_EVERY:
             return
-        self._looked = self._held
+        self._looked = held
         count = len(self._snapshots) + 1
         check_memory(
             STEP_BYTES * count * self._n_actions + LOOK_EVERY,
-            what=f"going on from {count:,} states, which hold {human_bytes(self._held)},",
+            what=f"going on from {count:,} states, which hold {human_bytes(held)},",
             instead="name in the freeze argument of enumerate_mdp what is not part of the state, "
             "or choose a smaller environment",
         )
