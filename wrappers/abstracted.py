@@ -69,7 +69,6 @@ from bisim_abstract.wrappers.tabular import (
 logger = logging.getLogger(__name__)
 
 DYNAMICS = ("aggregated", "ground")
-STEPS = {"aggregated": "as an average member of the cluster", "ground": "the environment's own"}
 SCOPES = {
     "all": "certified over all pairs of states",
     "covered": "certified over covered pairs only",
