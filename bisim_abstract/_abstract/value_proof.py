@@ -18,7 +18,6 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +44,7 @@ from bisim_abstract._abstract.value import (
     SolverShare,
     ValueBracket,
 )
+from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.checks import check_choice, check_gamma
 from bisim_abstract._base.deadline import look
 from bisim_abstract._base.labels import as_labels

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -51,6 +50,7 @@ from bisim_abstract._app.page_parts import (
 from bisim_abstract._app.palette import style_sheet
 from bisim_abstract._app.state_map import StateMap, state_map
 from bisim_abstract._base.atomic import check_writable, replacing
+from bisim_abstract._base.cached import cached_property
 from bisim_abstract._base.labels import numbered
 from bisim_abstract._base.progress import shown
 from bisim_abstract._base.text import counted, plain_text, shortened, surely_text

@@ -6,6 +6,7 @@ import contextlib
 import json
 import linecache
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -350,6 +351,15 @@ print(json.dumps(codes))
 def test_other_processes(way: str, is_used: str, expected: str) -> None:
     found = run(OTHERS, way, is_used)
     assert found == [expected] * (4 if is_used == "used" else 3)
+
+
+def test_no_property_holds_a_lock_while_it_computes() -> None:
+    """A fork of another thread would leave it to the child, for ever (Python 3.11)."""
+    for folder in ("bisim_abstract", "wrappers", "encoders"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.name != "cached.py":
+                text = path.read_text(encoding="utf-8")
+                assert not re.search(r"functools( import .*|\.)cached_property", text), path
 
 
 @pytest.mark.slow
