@@ -182,6 +182,22 @@ def test_a_shop_with_poisson_demand_equals_a_table_by_hand(fine: float) -> None:
     assert verify(mdp, certificate)
 
 
+class Steep(World):
+    """A demand that costs its square."""
+
+    def play(self, action: int) -> tuple[float, bool]:
+        return -float(self.np_random.poisson(1.5) ** 2), False
+
+
+def test_radii_hold_for_rewards_that_grow_as_the_square() -> None:
+    """With the growth that is seen at the tried values, also far beyond the cut."""
+    mdp = extract_mdp(Steep())
+    assert mdp.estimate is not None
+    last = int(mdp.metadata["conditions"][0].split()[3])
+    beyond = math.fsum(chance_of(d) * d**2 for d in range(last + 1, 150))
+    assert 0.0 < beyond < mdp.estimate.reward_radius.min() < 1e-13
+
+
 class Queue(World):
     """Arrivals without a bound, room for so many, one served at a time."""
 
